@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.broker.journal import Kind, Spool, Tombstones, folder_name, folders, remove_tree
-from gateway.broker.mailbox import BrokerLimits, BufferFull, Channel, Message, SessionReleased, Stored, Usage
+from gateway.broker.mailbox import BrokerLimits, BufferFull, Message, SessionReleased, Stored, Usage
 from gateway.broker.session import Pool, Session
 from gateway.errors import Busy, GatewayError, TooLarge
 
@@ -128,15 +128,14 @@ class Broker:
         """
         self._refuse_released(session)
         self._refuse_oversize(len(payload))
-        channel = Channel(session, topic, source)
         box = self._open(session)
-        if box.seen(channel, sequence):
+        if box.seen(topic, source, sequence):
             return
         try:
             await self._wait_for_share(box, len(payload), run, wait)
             await self._reserve(box, len(payload), run, wait)
             try:
-                await self._store(box, channel, payload, run, sequence)
+                await self._store(box, payload, topic, source, run, sequence)
             except BaseException:
                 box.unreserve(len(payload), run)
                 self._wake_writers()
@@ -148,14 +147,14 @@ class Broker:
         self._wake_readers(session, topic)
 
     async def _store(
-        self, box: Session, channel: Channel, payload: bytes, run: str | None, sequence: str | None
+        self, box: Session, payload: bytes, topic: str, source: str, run: str | None, sequence: str | None
     ) -> None:
         large = len(payload) > self._limits.inline_bytes
         with self._disk(box):
             stored = Stored(
                 number=box.new_number(),
-                topic=channel.topic,
-                source=channel.source,
+                topic=topic,
+                source=source,
                 run=run,
                 sequence=sequence,
                 size=len(payload),
@@ -164,8 +163,8 @@ class Broker:
             if large:
                 await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, payload)
         if box.ended:
-            raise SessionReleased(f"session {channel.session} has ended")
-        if box.seen(channel, sequence):  # its repeat came while this one waited or was being written
+            raise SessionReleased(f"session {box.name} has ended")
+        if box.seen(topic, source, sequence):  # its repeat came while this one waited or was being written
             box.spool.remove_payload(stored.number)
             box.unreserve(len(payload), run)
             self._wake_writers()
@@ -183,28 +182,17 @@ class Broker:
             raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
 
     async def _wait_for_share(self, box: Session, size: int, run: str | None, wait: float) -> None:
-        """Waits while a run would hold over half of its session, where it holds some already. Raises BufferFull.
+        """Wait while a run would hold over half of its session, where it holds some already. Raises BufferFull.
 
         It does not queue for capacity, so that others may push to the same session meanwhile.
         """
         if run is None or not self._over_share(box, size, run):
             return
-        ticket = asyncio.Event()
-        self._over.append(ticket)
-        try:
-            with anyio.move_on_after(max(wait, 0.0)):
-                while self._over_share(box, size, run):
-                    ticket.clear()
-                    await ticket.wait()
-                    if box.ended:
-                        raise SessionReleased(f"session {box.name} has ended")
-                return
-        finally:
-            self._over.remove(ticket)
-        raise BufferFull(
-            f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
-            f"{box.name}: half of what the session may hold"
-        )
+        if not await self._turn(self._over, lambda _: not self._over_share(box, size, run), box, wait):
+            raise BufferFull(
+                f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
+                f"{box.name}: half of what the session may hold"
+            )
 
     def _over_share(self, box: Session, size: int, run: str) -> bool:
         return box.messages_of[run] > 0 and (
@@ -213,28 +201,36 @@ class Broker:
         )
 
     async def _reserve(self, box: Session, size: int, run: str | None, wait: float) -> None:
-        waiting = self._writers.get(box)
-        if waiting is None and self._fits(box, size):
+        if box not in self._writers and self._fits(box, size):
             box.reserve(size, run)
             return
+        queue = self._writers.setdefault(box, [])
+        try:
+            if not await self._turn(queue, lambda own: queue[0] is own and self._fits(box, size), box, wait):
+                raise BufferFull(f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread")
+            box.reserve(size, run)
+        finally:
+            if not queue:
+                del self._writers[box]
+            self._wake_writers()
+
+    async def _turn(
+        self, queue: list[asyncio.Event], ready: Callable[[asyncio.Event], bool], box: Session, wait: float
+    ) -> bool:
+        """Wait in a queue for capacity; False if there was none for so long. Raises SessionReleased."""
         ticket = asyncio.Event()
-        waiting = self._writers.setdefault(box, [])
-        waiting.append(ticket)
+        queue.append(ticket)
         try:
             with anyio.move_on_after(max(wait, 0.0)):
-                while not (waiting[0] is ticket and self._fits(box, size)):
+                while not ready(ticket):
                     ticket.clear()
                     await ticket.wait()
                     if box.ended:
                         raise SessionReleased(f"session {box.name} has ended")
-                box.reserve(size, run)
-                return
+                return True
         finally:
-            waiting.remove(ticket)
-            if not waiting:
-                del self._writers[box]
-            self._wake_writers()
-        raise BufferFull(f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread")
+            queue.remove(ticket)
+        return False
 
     def _fits(self, box: Session, size: int) -> bool:
         return (
@@ -281,19 +277,6 @@ class Broker:
         finally:
             self._stop_waiting(session, topic, arrival)
 
-    async def peek(
-        self,
-        session: str,
-        topic: str,
-        *,
-        source: str | None = None,
-        reader: str,
-        run: str | None = None,
-        pop_id: str | None = None,
-    ) -> Message | None:
-        """Takes the next message if there is one now. Like deployed peers, and unlike its name, it removes it."""
-        return await self.pop(session, topic, source=source, reader=reader, run=run, pop_id=pop_id, timeout=0.0)
-
     async def _message(self, box: Session, stored: Stored) -> Message:
         try:
             if stored.size > self._limits.inline_bytes:
@@ -313,8 +296,6 @@ class Broker:
             payload=payload,
             source=stored.source,
             topic=stored.topic,
-            run=stored.run,
-            sequence=stored.sequence,
             session=box.name,
             number=stored.number,
         )

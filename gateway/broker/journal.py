@@ -13,20 +13,17 @@ import logging
 import os
 import shutil
 import struct
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.broker.mailbox import Stored
+log = logging.getLogger(__name__)
 
 _LEAD = struct.Struct("<BIQI")
 _MOST_HEAD = 1 << 20
 _JOURNAL = "journal"
-_LONG = 8 * 1024 * 1024
-"""bytes of a file from which on it is not deleted on the event loop"""
 
 
 class Kind(IntEnum):
@@ -38,6 +35,10 @@ class Kind(IntEnum):
     BACK = 4  # it did not get there and is unread again
     READ = 5  # messages that are no longer needed
     SEEN = 6  # body: digests of earlier pushes, kept when the journal is rewritten
+
+
+Entry = tuple[Kind, dict[str, Any], bytes]
+"""kind, head and body of a record"""
 
 
 class Record(NamedTuple):
@@ -122,14 +123,26 @@ class Spool:
             raise OSError(f"the journal ends before byte {offset + size}")
         return payload
 
-    def replace(self, fresh: Path, size: int) -> None:
-        """Puts a journal written elsewhere, of that many bytes, in this one's place in one step."""
-        old = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+    def rewrite(self, entries: Iterable[Entry]) -> list[int]:
+        """Put a journal of these records in this one's place; return where their bodies lie.
+
+        On OSError the journal is as it was before.
+        """
+        fresh = self.path.with_suffix(".new")
+        bodies: list[int] = []
+        size = 0
         try:
+            with open(fresh, "wb", opener=opened_private) as file:
+                for entry in entries:
+                    size += file.write(encoded(*entry))
+                    bodies.append(size - len(entry[2]))
             fresh.replace(self.path)
-        finally:
-            _close(old, self.size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
         self.size = size
+        return bodies
 
     def write_payload(self, number: int, payload: bytes) -> None:
         """Writes a large payload into its own file. On failure no file is left."""
@@ -198,105 +211,9 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _close(old: int, size: int) -> None:
-    """Closes a deleted file: only this gives its blocks back, which takes a while for a long one."""
-    if size > _LONG:
-        with contextlib.suppress(RuntimeError):  # no thread to be had
-            threading.Thread(target=os.close, args=(old,), name="journal", daemon=True).start()
-            return
-    os.close(old)
-
-
 def opened_private(path: str, flags: int) -> int:
     """Opens a file that only this user may read: an ``opener`` for `open`."""
     return os.open(path, flags, 0o600)
-
-
-# Rewrites a session's journal without what is no longer needed, a piece at a time.
-#
-# The event loop writes the journal, so a rewrite must never hold it for long: it goes on by some bytes whenever
-# a message is discarded. First comes the state as it was at the beginning, then all that the old journal has got
-# since, byte for byte: read in order, the two make the state of now. Until the last step puts it in place of the
-# old one, the new journal is only a file that nobody reads; after a death it is a leftover, removed at the start.
-
-Entry = tuple[Kind, dict[str, Any], bytes]
-
-
-class Rewrite:
-    """One rewrite under way. What is read through ``spool`` is the old journal until ``step`` says True."""
-
-    def __init__(
-        self,
-        spool: Spool,
-        before: Iterable[Entry],
-        live: Sequence[Stored],
-        push: Callable[[Stored], Entry],
-        after: Iterable[Entry],
-    ) -> None:
-        """``push`` makes the record of one of ``live``; ``before`` and ``after`` stand around all of these."""
-        self._spool = spool
-        self._before = list(before)
-        self._live = list(reversed(live))
-        self._push = push
-        self._after = list(after)
-        self._began_at = self._tail_at = spool.size
-        self._snapshot = self._size = 0
-        self._bodies: dict[int, int] = {}
-        self._begun = False
-
-    def step(self, most: int) -> bool:
-        """Copies some more, hardly above ``most`` bytes; True once the new journal has taken the old one's place.
-
-        OSError if the disk refuses: then call `drop`; the old journal is as it was.
-        """
-        end = self._size + most
-        with open(self._fresh, "ab" if self._begun else "wb", opener=opened_private) as fresh:
-            self._begun = True
-            for entry in self._taken(self._before):
-                self._size += fresh.write(encoded(*entry))
-            while self._live and self._size < end:
-                stored = self._live.pop()
-                entry = self._push(stored)
-                self._size += fresh.write(encoded(*entry))
-                self._bodies[stored.number] = self._size - len(entry[2])
-            if self._live:
-                return False
-            for entry in self._taken(self._after):
-                self._size += fresh.write(encoded(*entry))
-            if not self._snapshot:
-                self._snapshot = self._size
-            while self._tail_at < self._spool.size:
-                if self._size >= end:
-                    return False
-                length = min(most, self._spool.size - self._tail_at)
-                self._size += fresh.write(self._spool.read(self._tail_at, length))
-                self._tail_at += length
-        self._spool.replace(self._fresh, self._size)
-        return True
-
-    def moved(self, stored: Stored) -> int | None:
-        """Returns where a message's payload lies in the new journal; None where it has a file of its own."""
-        if stored.offset is None:
-            return None
-        body = self._bodies.get(stored.number)
-        return body if body is not None else stored.offset - self._began_at + self._snapshot
-
-    def drop(self) -> None:
-        """Gives it up: removes the new journal."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._fresh)
-
-    @property
-    def _fresh(self) -> Path:
-        return self._spool.path.with_suffix(".new")
-
-    def _taken(self, entries: list[Entry]) -> list[Entry]:
-        taken = entries[:]
-        entries.clear()
-        return taken
-
-
-log = logging.getLogger(__name__)
 
 
 class Tombstones:

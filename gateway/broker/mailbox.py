@@ -7,14 +7,6 @@ from typing import NamedTuple
 from gateway.errors import Busy, Conflict
 
 
-class Channel(NamedTuple):
-    """The key under which order is kept: what one node pushed on one topic of one session."""
-
-    session: str
-    topic: str
-    source: str
-
-
 @dataclass(slots=True)
 class Stored:
     """One message on disk. ``number`` is its place in the order of arrival within its session.
@@ -92,7 +84,7 @@ class BrokerLimits:
 
     ``inline_bytes`` divides small from large: a small payload lies in its session's journal and may be cached
     in memory, a large one has a file of its own, is written and read in a thread and is never cached.
-    A journal longer than ``compact_bytes`` is rewritten once half of it is of no use, ``rewrite_bytes`` at a time.
+    A journal longer than ``compact_bytes`` is rewritten once half of it is of no use.
     ``kept_messages`` and ``kept_bytes`` bound, per reader, the responses kept for a repeated pop; they do not
     count against the capacity for new messages. ``repeats`` bounds the pushes of a session that are remembered
     in order to recognise a repeat.
@@ -106,7 +98,6 @@ class BrokerLimits:
     cache_bytes: int = 64 * MIB
     inline_bytes: int = 256 * KIB
     compact_bytes: int = 16 * MIB
-    rewrite_bytes: int = 1 * MIB
     kept_messages: int = 16
     kept_bytes: int = 64 * MIB
     repeats: int = 65_536
@@ -116,16 +107,11 @@ class BrokerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a reader gets it. ``run`` and ``sequence`` are known only where the sender gave them.
-
-    ``session`` and ``number`` name it for ``Broker.delivered`` and ``Broker.returned``.
-    """
+    """A message as a reader gets it; ``session`` and ``number`` name it for `Broker.delivered` and `returned`."""
 
     payload: bytes
     source: str
     topic: str
-    run: str | None
-    sequence: str | None
     session: str
     number: int
 

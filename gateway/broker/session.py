@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.broker.journal import Entry, Kind, Record, Rewrite, Spool
-from gateway.broker.mailbox import BrokerLimits, Channel, Mailbox, Stored
+from gateway.broker.journal import Entry, Kind, Record, Spool
+from gateway.broker.mailbox import BrokerLimits, Mailbox, Stored
 
 _DIGEST = 16
 
@@ -72,7 +72,6 @@ class Session:
         self._next = 0
         self._needed = 0
         """bytes of the records of all messages that are still needed"""
-        self._rewrite: Rewrite | None = None
         self._refused_at = 0
         """length of the journal when the disk last refused to have it rewritten"""
         self._mailboxes: dict[str, Mailbox] = {}
@@ -165,9 +164,9 @@ class Session:
         self._next += 1
         return self._next - 1
 
-    def seen(self, channel: Channel, sequence: str | None) -> bool:
-        """Says whether a push with this sequence has been stored before on this channel."""
-        return sequence is not None and _digest(channel, sequence) in self._seen
+    def seen(self, topic: str, source: str, sequence: str | None) -> bool:
+        """Tell whether this node has pushed with this sequence on this topic before."""
+        return sequence is not None and _digest(topic, source, sequence) in self._seen
 
     def add(self, stored: Stored, payload: bytes) -> None:
         """Stores one message that is counted already; OSError if the disk refuses, and then nothing changed."""
@@ -288,7 +287,7 @@ class Session:
 
     def _remember(self, stored: Stored) -> None:
         if stored.sequence is not None:
-            self._seen[_digest(Channel(self.name, stored.topic, stored.source), stored.sequence)] = None
+            self._seen[_digest(stored.topic, stored.source, stored.sequence)] = None
         while len(self._seen) > self._limits.repeats:
             del self._seen[next(iter(self._seen))]
 
@@ -349,47 +348,32 @@ class Session:
             )
 
     def _compact(self) -> None:
-        """Rewrites a long journal of which at least half is of no use any more, a piece at each call."""
-        anything_left = bool(self._mailboxes or self._flights)
-        if self._rewrite is None or not anything_left:
-            if not self._is_worth_it(anything_left):
-                return
-            self._rewrite = self._begun()
+        """Rewrite a long journal of which at least half is of no use any more."""
+        size = self.spool.size
+        if size <= self._limits.compact_bytes + self._refused_at:
+            return
+        if size < 2 * (self._needed + _DIGEST * len(self._seen)):
+            return
+        live = sorted(self._live(), key=lambda stored: stored.number)
         try:
-            if not self._rewrite.step(self._limits.rewrite_bytes):
-                return
+            bodies = self.spool.rewrite(self._entries(live))
         except OSError as error:
             log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
-            self._rewrite.drop()
-            self._rewrite, self._refused_at = None, self.spool.size
+            self._refused_at = size
             return
-        for stored in self._live():
-            stored.offset = self._rewrite.moved(stored)
-        self._rewrite, self._refused_at = None, 0
+        self._refused_at = 0
+        for stored, body in zip(live, bodies[2:], strict=False):
+            stored.offset = None if stored.offset is None else body
 
-    def _is_worth_it(self, anything_left: bool) -> bool:
-        size = self.spool.size
-        if size <= self._limits.compact_bytes or not anything_left:
-            return size > self._limits.compact_bytes
-        if self._refused_at and size < self._refused_at + self._limits.compact_bytes:
-            return False
-        return size >= 2 * (self._needed + _DIGEST * len(self._seen))
-
-    def _begun(self) -> Rewrite:
-        opening: list[Entry] = [
-            (Kind.OPEN, {"session": self.name, "next": self._next}, b""),
-            (Kind.SEEN, {}, b"".join(self._seen)),
-        ]
-        taken: list[Entry] = [
-            (Kind.TAKEN, {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}, b"")
-            for flight in self._flights.values()
-            if flight.pop_id is not None
-        ]
-        live = sorted(self._live(), key=lambda stored: stored.number)
-        return Rewrite(self.spool, opening, live, self._push_entry, taken)
-
-    def _push_entry(self, stored: Stored) -> Entry:
-        return Kind.PUSH, _push_head(stored), b"" if stored.offset is None else self.payload(stored)
+    def _entries(self, live: list[Stored]) -> Iterator[Entry]:
+        yield Kind.OPEN, {"session": self.name, "next": self._next}, b""
+        yield Kind.SEEN, {}, b"".join(self._seen)
+        for stored in live:
+            yield Kind.PUSH, _push_head(stored), b"" if stored.offset is None else self.payload(stored)
+        for flight in self._flights.values():
+            if flight.pop_id is not None:
+                head = {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}
+                yield Kind.TAKEN, head, b""
 
 
 def _push_head(stored: Stored) -> dict[str, Any]:
@@ -404,9 +388,9 @@ def _push_head(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _digest(channel: Channel, sequence: str) -> bytes:
+def _digest(*parts: str) -> bytes:
     digest = hashlib.blake2b(digest_size=_DIGEST)
-    for part in (channel.topic, channel.source, sequence):
+    for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
         digest.update(len(raw).to_bytes(4, "big") + raw)
     return digest.digest()

@@ -3,7 +3,6 @@ import resource
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 
@@ -69,54 +68,10 @@ async def test_a_pop_is_woken_by_the_push_it_waits_for(opened):
     assert await pop == b"this"
 
 
-async def test_a_pop_that_waits_for_one_source_passes_over_the_others(opened):
-    broker = opened()
-    pop = await waiting(asyncio.ensure_future(read(broker, source="b", timeout=100)))
-    await broker.push("s", "t", "a", b"from a")
-    await waiting(pop)
-    await broker.push("s", "t", "b", b"from b")
-    assert await pop == b"from b"
-    assert await read(broker) == b"from a"
-
-
 async def test_a_pop_ends_empty_when_its_time_is_over(opened):
     broker = opened(pop_seconds=0.01)
     assert await broker.pop("s", "t", reader="r", timeout=1e9) is None
-    assert await broker.peek("s", "t", reader="r") is None
     assert broker.usage() == (0, 0, 0)
-
-
-async def test_a_cancelled_pop_swallows_nothing(opened):
-    broker = opened()
-    gone = await waiting(asyncio.ensure_future(broker.pop("s", "t", reader="r", timeout=100)))
-    next_one = await waiting(asyncio.ensure_future(read(broker, timeout=100)))
-    await broker.push("s", "t", "n", b"kept")
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    assert await next_one == b"kept"
-
-
-async def test_a_pop_cancelled_while_it_reads_a_large_message_swallows_nothing(opened):
-    broker = opened(inline_bytes=10)
-    await broker.push("s", "t", "n", b"x" * 1000)
-    pop = asyncio.ensure_future(broker.pop("s", "t", reader="r", timeout=100))
-    await asyncio.sleep(0)
-    pop.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await pop
-    assert await read(broker) == b"x" * 1000
-
-
-async def test_guest_and_host_on_one_node_never_read_what_they_pushed_themselves(opened):
-    broker = opened()
-    guest = await waiting(asyncio.ensure_future(read(broker, reader="guest", run="G", timeout=100)))
-    host = await waiting(asyncio.ensure_future(read(broker, reader="host", run="H", timeout=100)))
-    await broker.push("s", "t", "n", b"from guest", run="G")
-    assert await host == b"from guest"
-    await waiting(guest)
-    await broker.push("s", "t", "n", b"from host", run="H")
-    assert await guest == b"from host"
 
 
 async def test_a_push_waits_for_room_and_gets_it(opened):
@@ -143,14 +98,6 @@ async def test_a_push_without_room_is_refused_and_leaves_nothing(opened, limit):
     assert await read(broker) == b"345"
 
 
-async def test_what_was_delivered_and_is_kept_for_a_repeat_takes_no_room(opened):
-    broker = opened(session_bytes=10)
-    for _ in range(3):
-        await broker.push("s", "t", "n", b"0123456789", wait=0)
-        assert await read(broker, pop_id="same topic" + str(_)) == b"0123456789"
-    assert await read(broker, pop_id="same topic2") == b"0123456789"
-
-
 @pytest.mark.parametrize("limit", [{"session_bytes": 10}, {"session_messages": 4}])
 async def test_one_run_fills_half_of_a_session_at_most(opened, limit):
     broker = opened(**limit)
@@ -173,15 +120,6 @@ async def test_messages_that_never_fit_are_refused_at_once(opened):
     assert broker.usage() == (0, 0, 0)
 
 
-async def test_the_number_of_sessions_is_bounded(opened):
-    broker = opened(sessions=1)
-    await broker.push("one", "t", "n", b"")
-    with pytest.raises(BufferFull):
-        await broker.push("two", "t", "n", b"")
-    await broker.end_session("one")
-    await broker.push("two", "t", "n", b"")
-
-
 @pytest.mark.parametrize("size", [3, 3000])
 async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(opened, size):
     broker = opened(inline_bytes=100)
@@ -193,17 +131,6 @@ async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(
     assert list(opened.root.glob("*/*.payload")) == []
 
 
-async def test_a_repeat_is_recognised_per_topic_and_source_and_after_the_message_was_read(opened):
-    broker = opened(compact_bytes=1)
-    await broker.push("s", "t", "n", b"1", sequence="7")
-    await broker.push("s", "t", "m", b"2", sequence="7")
-    await broker.push("s", "u", "n", b"3", sequence="7")
-    assert [await read(broker), await read(broker), await read(broker, "u")] == [b"1", b"2", b"3"]
-    broker = opened()
-    await broker.push("s", "t", "n", b"1", sequence="7")
-    assert await read(broker) is None
-
-
 async def test_only_so_many_pushes_are_remembered(opened):
     broker = opened(repeats=2)
     for sequence in "123":
@@ -211,46 +138,6 @@ async def test_only_so_many_pushes_are_remembered(opened):
     await broker.push("s", "t", "n", b"3", sequence="3")
     await broker.push("s", "t", "n", b"1 again", sequence="1")
     assert [await read(broker) for _ in range(5)] == [b"1", b"2", b"3", b"1 again", None]
-
-
-async def test_an_answer_is_repeated_for_its_pop_id_also_after_a_restart(opened):
-    broker = opened()
-    await broker.push("s", "t", "n", b"one")
-    await broker.push("s", "t", "n", b"two")
-    assert await read(broker, pop_id="a") == b"one"
-    assert await read(broker, pop_id="a") == b"one"
-    broker = opened()
-    assert await read(broker, pop_id="a") == b"one"
-    assert await read(broker, pop_id="b") == b"two"
-    assert await read(broker, pop_id="a") is None
-
-
-async def test_an_answer_under_way_at_the_crash_is_given_again_to_its_pop_id_only(opened):
-    broker = opened()
-    await broker.push("s", "t", "n", b"one")
-    await broker.pop("s", "t", reader="r", pop_id="a", timeout=0)
-    broker = opened()
-    assert await read(broker, reader="someone else") is None
-    assert await read(broker, pop_id="a") == b"one"
-
-
-async def test_without_a_pop_id_an_answer_under_way_at_the_crash_is_unread_again(opened):
-    broker = opened()
-    await broker.push("s", "t", "n", b"one")
-    await broker.pop("s", "t", reader="r", timeout=0)
-    broker = opened()
-    assert await read(broker) == b"one"
-    assert await read(opened()) is None
-
-
-async def test_two_waiting_repeats_of_one_pop_get_the_same_message(opened):
-    broker = opened()
-    pops = [asyncio.ensure_future(read(broker, pop_id="a", timeout=100)) for _ in range(2)]
-    for pop in pops:
-        await waiting(pop)
-    await broker.push("s", "t", "n", b"one")
-    await broker.push("s", "t", "n", b"two")
-    assert await asyncio.gather(*pops) == [b"one", b"one"]
 
 
 async def test_a_reader_that_never_returns_to_a_topic_does_not_fill_the_disk(opened):
@@ -266,74 +153,26 @@ async def test_a_reader_that_never_returns_to_a_topic_does_not_fill_the_disk(ope
     assert await read(broker, "large", pop_id="l") == b"x" * 5000
 
 
-async def test_a_long_session_does_not_grow_on_disk(opened):
+async def test_a_long_journal_is_rewritten_once_half_of_it_is_read(opened):
     broker = opened(compact_bytes=2000)
-    await broker.push("s", "stuck", "n", b"nobody reads this yet")
-    for number in range(300):
-        await broker.push("s", "t", "n", b"x" * 100, sequence=None)
-        assert await read(broker, pop_id=str(number)) == b"x" * 100
-    (journal,) = opened.root.glob("*/journal")
-    assert journal.stat().st_size < 5000
-    broker = opened()
-    assert await read(broker, pop_id="299") == b"x" * 100
-    assert await read(broker, "stuck") == b"nobody reads this yet"
-
-
-async def test_a_backlog_is_rewritten_only_once_half_is_read_and_piece_by_piece(opened):
-    broker = opened(compact_bytes=2000, rewrite_bytes=1000)
     for number in range(40):
         await broker.push("s", "t", "n", b"%02d" % number * 50)
     (journal,) = opened.root.glob("*/journal")
-    fresh, first, full = journal.with_suffix(".new"), journal.stat().st_ino, journal.stat().st_size
-    assert await read(broker) == b"00" * 50
-    assert journal.stat().st_ino == first and not fresh.exists()
-    pieces = []
-    for number in range(1, 35):
-        await broker.push("s", "u", "n", b"+%02d" % number)
-        assert await read(broker) == b"%02d" % number * 50
-        pieces += [fresh.stat().st_size] if fresh.exists() else []
-    assert len(pieces) > 2 and pieces[0] < 1500
-    assert all(later - sooner < 1500 for sooner, later in pairwise(pieces))
+    first, full = journal.stat().st_ino, journal.stat().st_size
+    journal.with_suffix(".new").mkdir()  # the disk does not let it be rewritten
+    assert [await read(broker, pop_id=str(number)) for number in range(25)] == [
+        b"%02d" % n * 50 for n in range(25)
+    ]
+    assert journal.stat().st_ino == first and journal.stat().st_size > full
+    journal.with_suffix(".new").rmdir()
+    for number in range(200):
+        await broker.push("s", "u", "n", b"+" * 100)
+        assert await read(broker, "u", pop_id=str(number)) == b"+" * 100
     assert journal.stat().st_ino != first and journal.stat().st_size < full
     broker = opened()
-    assert [await read(broker) for _ in range(5)] == [b"%02d" % number * 50 for number in range(35, 40)]
-    assert [await read(broker, "u") for _ in range(35)] == [b"+%02d" % number for number in range(1, 35)] + [None]
-
-
-async def test_a_journal_that_the_disk_does_not_let_be_rewritten_goes_on(opened):
-    broker = opened(compact_bytes=2000)
-    for number in range(40):
-        await broker.push("s", "t", "n", b"%02d" % number * 50)
-    (journal,) = opened.root.glob("*/journal")
-    journal.with_suffix(".new").mkdir()
-    assert [await read(broker) for _ in range(39)] == [b"%02d" % number * 50 for number in range(39)]
-    await broker.push("s", "t", "n", b"more")
-    journal.with_suffix(".new").rmdir()
-    broker = opened()
-    assert [await read(broker) for _ in range(3)] == [b"39" * 50, b"more", None]
-
-
-async def test_releasing_a_topic_drops_it_for_the_reader_and_frees_its_room(opened):
-    broker = opened(session_bytes=20, inline_bytes=5)
-    await broker.push("s", "t", "n", b"to guest  ", run="H")
-    await broker.push("s", "t", "n", b"to host   ", run="G")
-    push = await waiting(asyncio.ensure_future(broker.push("s", "u", "n", b"more", wait=100)))
-    await broker.release("s", "t", reader="guest", run="G")
-    await push
-    broker = opened()
-    assert await read(broker, reader="guest", run="G") is None
-    assert await read(broker, reader="host", run="H") == b"to host   "
-
-
-async def test_a_container_that_releases_its_session_at_its_end_takes_nothing_from_the_others(opened):
-    broker = opened()
-    await broker.push("s", "t", "n", b"for the host, later", run="G")
-    await broker.push("s", "u", "n", b"read", run="H")
-    assert await read(broker, "u", reader="guest", run="G", pop_id="a") == b"read"
-    await broker.release("s", reader="guest", run="G")
-    assert await read(broker, "u", reader="guest", run="G", pop_id="a") is None
-    assert await read(broker, reader="host", run="H") == b"for the host, later"
-    await broker.release("unknown", "t", reader="r")
+    assert await read(broker, "u", pop_id="199") == b"+" * 100
+    assert await read(broker, pop_id="24") == b"24" * 50
+    assert [await read(broker) for _ in range(16)] == [*(b"%02d" % n * 50 for n in range(25, 40)), None]
 
 
 async def test_ending_a_session_frees_everything_and_wakes_everyone(opened):
@@ -379,17 +218,6 @@ async def test_an_end_cut_short_is_finished_at_the_next_start(opened, tmp_path):
     broker = opened()
     assert [path for path in opened.root.iterdir() if path.is_dir()] == []
     assert broker.usage() == (0, 0, 0)
-
-
-async def test_sessions_nobody_uses_are_told(opened):
-    broker = opened()
-    await broker.push("old", "t", "n", b"")
-    opened.now += 600
-    await broker.push("new", "t", "n", b"")
-    assert broker.idle(600) == ("old",)
-    assert broker.sessions() == ("old", "new")
-    assert await read(broker, session="old") == b""
-    assert broker.idle(600) == ()
 
 
 HOSTILE = ["../../etc/passwd", "/", "", ".", "a" * 5000, "nul\0", "lone \ud800", "会话", "x.gone", "lock"]

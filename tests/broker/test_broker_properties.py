@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.broker import Broker, BrokerLimits, Message
 
 SESSION = "session_job-../../x"
-LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, rewrite_bytes=60, kept_messages=1000)
+LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, kept_messages=1000)
 TOPICS = st.sampled_from(["a", "a", "../\0\n"])
 SENDERS = st.sampled_from([("here", "guest-run"), ("here", "host-run"), ("here", None), ("there", None)])
 READERS = st.sampled_from([("guest", "guest-run"), ("host", "host-run"), ("other", None)])
@@ -87,13 +87,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         reader=READERS,
         source=st.sampled_from([None, "here", "there"]),
         pop_id=st.sampled_from([None, "p", "q"]),
-        peek=st.booleans(),
     )
-    def take(self, topic, reader, source, pop_id, peek):
+    def take(self, topic, reader, source, pop_id):
         name, run = reader
-        call = self.broker.peek if peek else self.broker.pop
-        patience = {} if peek else {"timeout": 0.0}
-        message = self.run(call(SESSION, topic, source=source, reader=name, run=run, pop_id=pop_id, **patience))
+        asked = {"source": source, "reader": name, "run": run, "pop_id": pop_id, "timeout": 0.0}
+        message = self.run(self.broker.pop(SESSION, topic, **asked))
         expected = self.expect(topic, name, run, source, pop_id)
         if expected is None:
             assert message is None
