@@ -16,7 +16,7 @@ from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
-from adapter.bfia.validation import unread
+from adapter.bfia.validation import unknown_fields
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
@@ -30,8 +30,6 @@ from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
-
-_STATE_OF_JOB = "a state of the job"
 
 
 class SchedulerClient:
@@ -69,12 +67,11 @@ class SchedulerClient:
         Its first refusal counts.
         """
         ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
-        asked = {"job_id": job_id}
         try:
-            data = self._peer.call(ways[0], "/job/status_all", asked, query=asked, needed=_STATE_OF_JOB)
+            data = self._peer.job_status(ways[0], job_id)
         except Refused as refused:
             try:
-                data = self._peer.call(ways[1], "/job/status_all", asked, query=asked, needed=_STATE_OF_JOB)
+                data = self._peer.job_status(ways[1], job_id)
             except Refused:
                 raise refused from None
         return job_view(job_id, data)
@@ -119,7 +116,7 @@ class ParticipantClient:
         self._peer = peer
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Send ``job/create``; that the peer has the job already is no error, however its profile says so."""
+        """Send ``job/create``; that the peer has the job already is not an error, however its profile says so."""
         profile = self._peer.profile
         try:
             response = self._peer.post("/job/create", translate.create_body(spec, profile))
@@ -266,7 +263,7 @@ class BfiaProtocol:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
-        return replace(job_spec(body, body.job_id, scheduler, trace_id), unread=unread(body))
+        return replace(job_spec(body, body.job_id, scheduler, trace_id), unread=unknown_fields(body))
 
     def send(
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float

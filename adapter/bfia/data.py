@@ -267,7 +267,7 @@ class UploadAnswer(BaseModel):
 
 
 class Uploads:
-    """Takes tables in, a few at once, for whatever path asks."""
+    """Stores tables, a few at the same time, for every path that takes them."""
 
     def __init__(self, datasets: Datasets, max_upload: int) -> None:
         """``max_upload``: bytes of the largest file that may be sent."""

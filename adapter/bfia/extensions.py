@@ -6,7 +6,7 @@ Whoever adds a path adds its row here; the table in ``docs/between-nodes.md``, a
 that keeps to the standard, are made from it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 EXTENSION = "extension"
@@ -186,15 +186,3 @@ BY_PATH: Mapping[str, Command] = {c.path: c for c in COMMANDS}
 
 EXTENSIONS: Mapping[str, Command] = {c.path: c for c in COMMANDS if c.is_extension}
 """The extensions by their path."""
-
-
-def table(commands: Iterable[Command] = COMMANDS) -> str:
-    """Return the commands as a Markdown table."""
-    lines = [
-        "| Command | Path below `/v1/interconn/schedule`, or in full | From | At a peer without it |",
-        "|---|---|---|---|",
-    ]
-    for c in commands:
-        source = c.source if c.source in (EXTENSION, "one peer") else f"standard, {c.source}"
-        lines.append(f"| {c.name} | `{c.path}` | {source} | {c.without or '–'} |")
-    return "\n".join(lines)

@@ -7,10 +7,9 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 from uuid import uuid4
 
-from fastapi import Header, Request
+from fastapi import Request
 
 from gateway.domain.spec import NodeId
 from gateway.runtime.context import current_trace, new_trace_id
@@ -69,11 +68,3 @@ def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
         value.decode("latin-1").strip() for name, value in headers if name.lower().replace(b"_", b"-") in _CLAIMS
     }
     return frozenset(found - {""})
-
-
-async def described(
-    x_source_node_id: Annotated[
-        str, Header(description="The node that asks.", examples=["JG0100001100000011"])
-    ] = "",
-) -> None:
-    """Show the header that tells the sender in the interface description; `incoming` is what reads it."""

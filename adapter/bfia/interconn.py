@@ -6,15 +6,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.headers import described
 from adapter.bfia.peer import Peer
-from adapter.bfia.requests import NO_ROUTE, Caller, Done, Peers, Sender, on, required
+from adapter.bfia.requests import NO_ROUTE, Caller, Done, Named, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import told
@@ -29,13 +28,9 @@ OUTPUT_METADATA = "/output/metadata"
 PROTOCOL_VERSION = "1.2.0"
 
 
-def _paths() -> APIRouter:
-    return APIRouter(tags=["between nodes"], route_class=Route, dependencies=[Depends(described)])
-
-
 def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, peers: Peers) -> APIRouter:
     """Return the paths of the control layer for peers."""
-    router = _paths()
+    router = APIRouter(tags=["between nodes"], route_class=Route)
     known, limiters = peers.caller, peers.limiters
 
     @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator has this node schedule a job (3.1)")
@@ -169,7 +164,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
 
 def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     """Return the path at which peers ask what outputs are like."""
-    router = _paths()
+    router = APIRouter(tags=["between nodes"], route_class=Route)
     path = f"{SCHEDULE}{OUTPUT_METADATA}"
 
     @router.post(path, summary="A node of a job asks what an output here is like; needs a grant (ours)")
@@ -186,10 +181,12 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
 
 def hello_router(node: NodeId, institution: str, peer_of: Callable[[NodeId], Peer], peers: Peers) -> APIRouter:
     """Return the path at which peers test a route."""
-    router = _paths()
+    router = APIRouter(tags=["between nodes"], route_class=Route)
 
     @router.post(f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)")
-    async def hello(body: Annotated[wire.Hello, examples.HELLO], sender: Sender) -> wire.Answer[wire.HelloData]:
+    async def hello(
+        body: Annotated[wire.Hello, examples.HELLO], sender: Sender, x_source_node_id: Named = ""
+    ) -> wire.Answer[wire.HelloData]:
         known = bool(sender.source) and peers.knows(sender.source)
         back: dict[str, Any] = {}
         if body.call_back:

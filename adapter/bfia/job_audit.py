@@ -6,12 +6,11 @@ The job audit of the management layer; ``query``, which the standard has for eve
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.extensions import JOB_AUDIT
-from adapter.bfia.headers import described
 from adapter.bfia.requests import Caller, Done, Peers, on, required
 from gateway.domain.run import Audit
 from gateway.ports import JobAuditApi
@@ -19,7 +18,7 @@ from gateway.ports import JobAuditApi
 
 def router(audits: JobAuditApi, peers: Peers) -> APIRouter:
     """Return the paths for peers."""
-    router = APIRouter(tags=["job audit"], route_class=Route, dependencies=[Depends(described)])
+    router = APIRouter(tags=["job audit"], route_class=Route)
     known, limiters = peers.caller, peers.limiters
 
     @router.post(
@@ -34,7 +33,7 @@ def router(audits: JobAuditApi, peers: Peers) -> APIRouter:
         f"{JOB_AUDIT}/confirm", summary="A node that this one asked says whether it takes part (management 8)"
     )
     async def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller = known) -> Done:
-        why_not = translate.audit_refusal(body, caller.node)
+        why_not = translate.refusal(body, caller.node)
         return await caller.done(limiters.news, lambda: audits.confirm(body.audit_id, why_not, caller.node))
 
     @router.post(f"{JOB_AUDIT}/terminate", summary="A node withdraws its question, or its answer (management 8)")

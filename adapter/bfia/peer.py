@@ -9,6 +9,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,6 @@ from adapter.bfia import headers
 from adapter.bfia.connections import Clients, asked_name
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
-from adapter.bfia.relay_protocol import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import (
@@ -42,6 +42,24 @@ INTERCONN = "/v1/interconn/schedule"
 LONGEST_CALL = 10.0
 """Seconds of one control request, whatever the route says: the scheduler counts on it before it tries again."""
 
+WITHIN = "x-relay-within"
+"""milliseconds that the sender waits for the response to a control request through a relay"""
+RELAY_NOT_ALLOWED = "RELAY_NOT_ALLOWED"
+RELAY_LOOP = "RELAY_LOOP"
+TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
+"""reported by the last relay: no response from the node behind it"""
+RELAY_CODES = {
+    RELAY_NOT_ALLOWED: (403, "E0000000403"),
+    RELAY_LOOP: (508, "E0000000503"),
+    "RELAY_TOO_FAR": (508, "E0000000503"),
+    "RELAY_NO_ROUTE": (404, "E0000000618"),
+    TARGET_UNREACHABLE: (503, "E0000000607"),
+}
+"""reason of a relay -> code of a control response, code of a transport response"""
+NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"
+"""reported by the sender: no response from the first relay"""
+
+_RELAY_NODE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,128}")
 _LARGEST_ANSWER = 32 * 1024**2
 """bytes; what is longer is not a response of this protocol"""
 _LONGEST_MESSAGE = 2000
@@ -107,18 +125,17 @@ class Peer:
         """Post and return ``data``; ``timeout_factor`` multiplies the time that the route gives a call."""
         return self._data(*self.raw("POST", path, body, timeout_factor=timeout_factor))
 
-    def call(
-        self, method: str, path: str, body: Mapping[str, Any], *, query: Mapping[str, str], needed: str
-    ) -> Mapping[str, Any]:
-        """Make a request and return ``data``, with what stands beside it.
+    def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
+        """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
 
         Raises `PeerUnreachable`, and for every response but success `Refused`, `NotFound`, `NotAllowed` or
-        `Invalid`; a success without an object, which is ``needed``, is `Refused`, too (NO_ENVELOPE).
+        `Invalid`.
         """
-        status, answer = self.raw(method, path, body, query=query)
+        wanted = {"job_id": job_id}
+        status, answer = self.raw(method, "/job/status_all", wanted, query=wanted)
         data = self._data(status, answer)
         if not data and not isinstance(answer.get("data"), Mapping):
-            raise Refused(f"{self._node} answers a success without {needed}", reason="NO_ENVELOPE")
+            raise Refused(f"{self._node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
 
     def ask(self, command: Command, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
@@ -186,8 +203,8 @@ class Peer:
         answer = _json(content)
         envelope = as_mapping(answer)
         note(status, _code(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
-        beyond = told_by_relay(envelope)
-        if beyond is not None and beyond.silent:
+        beyond = relayed(envelope)
+        if beyond is not None and beyond.reason == TARGET_UNREACHABLE:
             text = f"next hop {beyond.relay}: {shorten(beyond.message, _LONGEST_REFUSAL)}"
             raise PeerUnreachable(text, delivered=beyond.delivered, reason=beyond.reason)
         if status in (429, 502, 503, 504):
@@ -218,7 +235,7 @@ class Peer:
         if number in SUCCESS_CODES and 200 <= status < 300:
             return {**{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}, **data}
         message = shorten(body.get("msg") or body.get("message") or f"code {code}", _LONGEST_REFUSAL)
-        beyond = told_by_relay(body)
+        beyond = relayed(body)
         speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
@@ -241,6 +258,28 @@ def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> t
     finally:
         answer.close()
     return answer.status_code, bytes(content)
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """What a relay responded in the place of the node that was called."""
+
+    relay: str
+    reason: str
+    message: str
+    delivered: bool
+
+
+def relayed(answer: Mapping[str, Any]) -> Relayed | None:
+    """Return what a relay responded to a control request; None where the response is the node's own."""
+    data = as_mapping(answer.get("data"))
+    reason, relay = data.get("reason"), data.get("relay")
+    if not isinstance(reason, str) or reason not in RELAY_CODES:
+        return None
+    if not isinstance(relay, str) or not _RELAY_NODE.fullmatch(relay):
+        return None
+    message = str(answer.get("msg") or answer.get("message") or "")
+    return Relayed(relay, reason, message, data.get("delivered") is not False)
 
 
 def _called(route: Route) -> str:

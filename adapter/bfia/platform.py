@@ -1,7 +1,7 @@
 """``/v1/platform/schedule``: what this node's own platform and its containers request (control layer 4 and 5)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Done, Sender, on, required, texts
-from adapter.bfia.validation import unread
+from adapter.bfia.validation import unknown_fields
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
@@ -40,7 +40,7 @@ def operator_router(
         trace = sender.trace_id or new_trace_id()
         nodes = {node for named in body.config.role.values() for node in named}
         spec = translate.job_spec(body, new_id(map(profile_of, nodes)), coordinator_node, trace)
-        spec = replace(spec, unread=unread(body))
+        spec = replace(spec, unread=unknown_fields(body))
         job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
@@ -84,20 +84,18 @@ def operator_router(
     return router
 
 
-@dataclass(frozen=True)
-class Callbacks:
-    """What the path works with on which containers report."""
+def container_router(
+    runs: OwnRuns,
+    limiters: Limiters,
+    run_of_token: Callable[[str], str | None] = lambda token: token,
+    *,
+    by_address: bool = True,
+) -> APIRouter:
+    """Return the path on which containers report.
 
-    runs: OwnRuns
-    limiters: Limiters
-    run_of_token: Callable[[str], str | None] = lambda token: token
-    """the id of the run that a callback's token belongs to, None for an unknown token"""
-    by_address: bool = True
-    """whether a run may be recognised by its address where its callback has no token"""
-
-
-def container_router(parts: Callbacks) -> APIRouter:
-    """Return the path on which containers report."""
+    ``run_of_token`` gives the run that a callback's token belongs to, None for an unknown token; ``by_address``:
+    whether a run may be recognised by its address where its callback has no token.
+    """
     router = APIRouter(tags=["container"], route_class=Route)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A container reports its state")
@@ -112,14 +110,14 @@ def container_router(parts: Callbacks) -> APIRouter:
             raise Invalid([Problem("status", f"must be one of {', '.join(_FROM_CONTAINER)}", body.status)])
         if not run and not body.task_id:
             raise Invalid([Problem("task_id", "is required where the address has no ?run=", body.task_id)])
-        if not run and not parts.by_address:
+        if not run and not by_address:
             raise NotAllowed("report to the whole of system.callback, ?run= included", reason="RUN_TOKEN_REQUIRED")
-        run_id = parts.run_of_token(run) if run else ""
+        run_id = run_of_token(run) if run else ""
         if run_id is None:
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         address = request.client.host if request.client else ""
         news = Callback(status, body.task_id, body.role, run_id, body.result_code, body.result_message, address)
-        await on(parts.limiters.news, sender, lambda: parts.runs.callback(news))
+        await on(limiters.news, sender, lambda: runs.callback(news))
         return ok()
 
     return router

@@ -7,7 +7,7 @@ relay's own answer says so by its reason and its name, and is never taken for th
 
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -21,35 +21,35 @@ from adapter.bfia.channel.headers import INVOKE, read_ends
 from adapter.bfia.channel.responses import reply
 from adapter.bfia.connections import asked_name
 from adapter.bfia.headers import incoming
-from adapter.bfia.peer import LONGEST_CALL
-from adapter.bfia.relay_protocol import (
-    CODES,
-    LOOP,
-    MOST_HOPS,
-    NO_ROUTE,
-    NOT_ALLOWED,
-    PASSED,
+from adapter.bfia.peer import (
+    LONGEST_CALL,
+    RELAY_CODES,
+    RELAY_LOOP,
+    RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
-    TOO_FAR,
     WITHIN,
-    passed,
-    told_by_relay,
+    relayed,
 )
 from gateway.errors import PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
 
 BETWEEN_NODES = "/v1/interconn/"
+PASSED = "x-relay-path"
+"""the nodes that have passed a request on so far, separated by commas"""
+MOST_HOPS = 8
+"""nodes that may pass one request on"""
+
 _CHANNEL = "/v1/interconn/chan/"
-_LARGEST_ANSWER = 32 * 1024**2
-_AT_ONCE = 128
+_LARGEST_RESPONSE = 32 * 1024**2
+_CONCURRENT = 128
 """requests that are passed on at one time; others wait"""
 _SHARE = 0.9
-"""of the time that the sender waits: what is left is for the answer's way back"""
+"""of the time that the sender waits: what is left is for the response's way back"""
 _CONNECT_SECONDS = 3.0
 _MOST_PATIENT = 3.0
 """times a route's own deadline that a sender may have a silent target waited for"""
 _OWN_WORDS = "relay "
-"""how the words of a relay's own transport answer begin"""
+"""how the message of a relay's own transport response begins"""
 _NOT_PASSED = frozenset(
     b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on".split()
 ) | {PASSED.encode(), WITHIN.encode()}
@@ -58,31 +58,13 @@ Refusal = Callable[[str, str, str, str], None]
 """gets each refusal: source, target, reason, message"""
 
 
-@dataclass(frozen=True)
-class RelayParts:
-    """``table`` gives the routes in force; ``max_control`` and ``max_channel`` are the largest bodies (bytes)."""
+class Refused(Exception):
+    """Is not relayed; the reason is one of `RELAY_CODES`."""
 
-    node: str
-    table: Callable[[], RouteTable]
-    courier: Courier
-    max_control: int
-    max_channel: int
-    refused: Refusal
-
-
-class _Refused(Exception):
-    """Is not relayed; the reason is one of `CODES`."""
-
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, message: str, delivered: bool | None = None) -> None:
+        """``delivered``: whether a silent target can have got the request; None for other reasons."""
+        super().__init__(message)
         self.reason = reason
-
-
-class _Silent(Exception):
-    """The target gave no answer."""
-
-    def __init__(self, words: str, delivered: bool) -> None:
-        super().__init__(words)
         self.delivered = delivered
 
 
@@ -93,10 +75,23 @@ class _TooLarge(Exception):
 class Relay:
     """Stands before the application for peers, which serves what is for this node."""
 
-    def __init__(self, app: ASGIApp, parts: RelayParts) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        node: str,
+        table: Callable[[], RouteTable],
+        courier: Courier,
+        limits: tuple[int, int],
+        refused: Refusal,
+    ) -> None:
+        """``table`` gives the routes in force; ``limits`` are the largest bodies of control and channel."""
         self._app = app
-        self._parts = parts
-        self._places = anyio.Semaphore(_AT_ONCE)
+        self._node = node
+        self._table = table
+        self._courier = courier
+        self._limits = limits
+        self._refused = refused
+        self._places = anyio.Semaphore(_CONCURRENT)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what is for this node, pass on what its routes allow, refuse the rest."""
@@ -107,19 +102,18 @@ class Relay:
         request = Request(scope, receive)
         channel = path.startswith(_CHANNEL)
         ends = _ends(request, channel)
-        if ends is None or ends[1] in ("", self._parts.node) or (channel and path != INVOKE):
+        if ends is None or ends[1] in ("", self._node) or (channel and path != INVOKE):
             await self._app(scope, receive, send)
             return
         source, target = ends
         try:
-            route = judge(self._parts.table(), self._parts.node, source, target, _passed(request))
+            route = judge(self._table(), self._node, source, target, _passed(request))
             async with self._places:
                 answer = await self._pass_on(request, route, channel)
-        except _Refused as error:
-            await anyio.to_thread.run_sync(self._parts.refused, source, target, error.reason, str(error))
-            answer = self._say(error.reason, str(error), channel)
-        except _Silent as error:
-            answer = self._say(TARGET_UNREACHABLE, str(error), channel, error.delivered)
+        except Refused as error:
+            if error.delivered is None:
+                await anyio.to_thread.run_sync(self._refused, source, target, error.reason, str(error))
+            answer = self._refusal(error, channel)
         except _TooLarge:
             answer = Response("the body is larger than this node passes on", 413)
         except ClientDisconnect:
@@ -129,7 +123,7 @@ class Relay:
     async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
         """Make the same request at the route's address, and return what is answered there."""
         seconds = _timeout(request, route, channel)
-        limit = self._parts.max_channel if channel else self._parts.max_control
+        limit = self._limits[channel]
         length = request.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _TooLarge
@@ -137,7 +131,7 @@ class Relay:
         within = None if channel else seconds  # a large message takes its time
         try:
             with anyio.fail_after(within):
-                client = self._parts.courier.to(route.identity)
+                client = self._courier.to(route.identity)
                 connect = min(_CONNECT_SECONDS, seconds)
                 async with client.stream(
                     request.method,
@@ -149,58 +143,62 @@ class Relay:
                 ) as response:
                     return await _copied(response, target)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise _Silent(f"{target} cannot be connected to: {error}", delivered=False) from error
+            raise _silent(f"{target} cannot be connected to: {error}", delivered=False) from error
         except PeerUnreachable as error:
-            raise _Silent(f"{target} is not called: {error.message}", delivered=False) from error
+            raise _silent(f"{target} is not called: {error.message}", delivered=False) from error
         except TimeoutError as error:
-            raise _Silent(f"{target} gave no answer within {seconds:.1f} s", delivered=True) from error
+            raise _silent(f"{target} gave no answer within {seconds:.1f} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _Silent(f"{target} gave no answer: {type(error).__name__} {error}", delivered=True) from error
+            raise _silent(f"{target} gave no answer: {type(error).__name__} {error}") from error
 
     def _headers(self, request: Request, seconds: float, channel: bool) -> list[tuple[bytes, bytes]]:
         kept = [(name, value) for name, value in request.headers.raw if name.lower() not in _NOT_PASSED]
-        way = ",".join((*_passed(request), self._parts.node))
+        way = ",".join((*_passed(request), self._node))
         kept.append((PASSED.encode(), way.encode("latin-1", "replace")))
         if not channel:
             kept.append((WITHIN.encode(), str(int(seconds * 1000)).encode()))
         return kept
 
-    def _say(self, reason: str, words: str, channel: bool, delivered: bool = True) -> Response:
-        """Answer in this node's own name."""
-        code, ptp_code = CODES[reason]
-        silent = reason == TARGET_UNREACHABLE
+    def _refusal(self, error: Refused, channel: bool) -> Response:
+        """Respond in this node's own name."""
+        code, ptp_code = RELAY_CODES[error.reason]
+        message, node = f"{error.reason}: {error}", self._node
+        status = 200 if error.delivered is None else 503
         if channel:
-            return reply(ptp_code, f"{_OWN_WORDS}{self._parts.node}: {reason}: {words}", 503 if silent else 200)
-        data = {"reason": reason, "relay": self._parts.node}
-        body = {
-            "code": code,
-            "msg": f"{reason}: {words}",
-            "data": data | ({"delivered": delivered} if silent else {}),
-        }
-        return JSONResponse(body, status_code=503 if silent else 200)
+            return reply(ptp_code, f"{_OWN_WORDS}{node}: {message}", status)
+        data: dict[str, Any] = {"reason": error.reason, "relay": node}
+        if error.delivered is not None:
+            data["delivered"] = error.delivered
+        return JSONResponse({"code": code, "msg": message, "data": data}, status_code=status)
+
+
+def _silent(message: str, delivered: bool = True) -> Refused:
+    return Refused(TARGET_UNREACHABLE, message, delivered)
 
 
 def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, ...]) -> Route:
     """Return the route on which a request is passed on; ``way`` are the nodes that have passed it on before.
 
-    Raises `_Refused`.
+    Raises `Refused`.
     """
     if source == me or me in way:
         shown = " via ".join((source, *way[:MOST_HOPS], me))
-        raise _Refused(LOOP, f"the request for {target} came back to {me}: {shown}")
+        raise Refused(RELAY_LOOP, f"the request for {target} came back to {me}: {shown}")
     if len(way) >= MOST_HOPS:
-        raise _Refused(TOO_FAR, f"the request for {target} was passed on by {len(way)} nodes already")
+        raise Refused("RELAY_TOO_FAR", f"the request for {target} was passed on by {len(way)} nodes already")
     if not table.knows(source) or not table.routes[source].relay:
         name = source or "(none named)"
-        raise _Refused(NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
+        raise Refused(RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
     try:
         route = table.resolve(target)
     except UnknownNode as error:
-        raise _Refused(NO_ROUTE, f"{me} cannot pass on: {error}") from error
+        raise Refused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
     if not route.relay:
-        raise _Refused(NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
+        raise Refused(RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
     if route.via in (source, *way):
-        raise _Refused(LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from")
+        raise Refused(
+            RELAY_LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from"
+        )
     return route
 
 
@@ -213,7 +211,9 @@ def _ends(request: Request, channel: bool) -> tuple[str, str] | None:
 
 
 def _passed(request: Request) -> tuple[str, ...]:
-    return passed(",".join(request.headers.getlist(PASSED)))
+    """Return the nodes that have passed a request on."""
+    path = ",".join(request.headers.getlist(PASSED))
+    return tuple(name for part in path[:4096].split(",") if (name := part.strip()))
 
 
 def _timeout(request: Request, route: Route, channel: bool) -> float:
@@ -250,10 +250,10 @@ async def _copied(response: httpx.Response, target: str) -> Response:
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
-        if len(content) > _LARGEST_ANSWER:
-            raise _Silent(f"{target} answers with more than {_LARGEST_ANSWER} bytes", delivered=True)
+        if len(content) > _LARGEST_RESPONSE:
+            raise _silent(f"{target} answers with more than {_LARGEST_RESPONSE} bytes")
     if response.status_code >= 500 and not _of_relay(bytes(content)):
-        raise _Silent(f"{target} answers HTTP {response.status_code}", delivered=True)
+        raise _silent(f"{target} answers HTTP {response.status_code}")
     kind = response.headers.get("content-type", "application/json")
     answer = Response(bytes(content), response.status_code)
     answer.headers["content-type"] = kind
@@ -268,4 +268,4 @@ def _of_relay(content: bytes) -> bool:
         return False
     if not isinstance(fields, dict):
         return False
-    return told_by_relay(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)
+    return relayed(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)

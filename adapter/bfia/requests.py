@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 from starlette.types import Scope
 
 from adapter.bfia.envelope import ok
@@ -37,6 +37,10 @@ async def _sender(request: Request) -> Incoming:  # async: the framework runs it
 
 Sender = Annotated[Incoming, Depends(_sender)]
 """What the request's headers say of its sender."""
+
+
+Named = Annotated[str, Header(description="The node that sends it.", examples=["JG0100001100000011"])]
+"""The header that names the sender, for the interface description; `incoming` reads it in every spelling."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Peers:
     def caller(self) -> Any:
         """The dependency that returns the `Caller` of a request. Raises `NotAllowed` for an unknown node."""
 
-        async def caller(sender: Sender) -> Caller:
+        async def caller(sender: Sender, x_source_node_id: Named = "") -> Caller:
             node = known(self.knows, sender)
             return Caller(node, self.profile_of(node), sender)
 

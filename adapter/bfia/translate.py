@@ -246,24 +246,14 @@ def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
     return {"audit_id": audit_id, "status": str(status), **failed_by(why_not)}
 
 
-def audit_refusal(body: wire.ConfirmAudit, sender: NodeId) -> Failure | None:
+def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failure | None:
     """Return why a node does not take part, None where it does. Raises `Invalid` for another status."""
-    if body.status.upper() == JobStatus.READY:
-        return None
-    return _consent(body, sender, AuditStatus.APPROVED)
-
-
-def refusal(body: wire.ConfirmJob, sender: NodeId) -> Failure | None:
-    """Return why a node does not take part, None where it does. Raises `Invalid` for another status."""
-    return _consent(body, sender, JobStatus.READY)
-
-
-def _consent(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId, agreed: str) -> Failure | None:
     match body.status.upper():
-        case word if word == agreed:
+        case JobStatus.READY | AuditStatus.APPROVED:
             return None
         case JobStatus.REJECTED:
             return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+    agreed = AuditStatus.APPROVED if isinstance(body, wire.ConfirmAudit) else JobStatus.READY
     raise Invalid([Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN")
 
 

@@ -16,12 +16,12 @@ from gateway.errors import join, near
 _RULE = "is not a field that this gateway knows; it is ignored"
 _GIVEN = "is ignored: the node chooses the id of a submitted job"
 _LONGEST = 100
-MOST_UNREAD = 50
+MOST_UNKNOWN = 50
 
 
-def unread(body: wire.CreateAll) -> tuple[UnknownField, ...]:
-    """Return the first `MOST_UNREAD` of them, in the order of the body's parts."""
-    return tuple(islice(_found(body, ()), MOST_UNREAD))
+def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
+    """Return the first `MOST_UNKNOWN` of them, in the order of the body's parts."""
+    return tuple(islice(_found(body, ()), MOST_UNKNOWN))
 
 
 def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[UnknownField]:

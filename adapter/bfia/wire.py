@@ -17,18 +17,10 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", populate_by_name=True, coerce_numbers_to_str=False)
 
 
-def _text_or_empty(value: Any) -> Any:
-    return "" if value is None else value
-
-
-Text = Annotated[str, BeforeValidator(_text_or_empty)]
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 """A text in which null stands for the empty one, as some peers send it."""
 
 Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
-
-
-def _dict_or_empty(value: Any) -> Any:
-    return {} if value is None else value
 
 
 def _fit(value: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +29,9 @@ def _fit(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-Object = Annotated[dict[str, Any], BeforeValidator(_dict_or_empty), AfterValidator(_fit)]
+Object = Annotated[
+    dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(_fit)
+]
 """Free content, within the bounds that also hold for descriptions: depth, number of values, amount of text."""
 
 MOST_PARTIES = 1000
@@ -127,7 +121,7 @@ class CreateJob(CreateAll):
 
 
 class JobId(Body):
-    """``job/start`` (3.3)."""
+    """A request about one job."""
 
     job_id: Id
 
@@ -138,17 +132,15 @@ class DeleteJob(JobId):
     dry_run: bool = False
 
 
-class StartJob(Body):
+class StartJob(JobId):
     """``job/start`` (3.3); ``without``, an extension, names parties that are left out."""
 
-    job_id: Id
     without: list[Id] = Field(default_factory=list, max_length=MOST_PARTIES)
 
 
-class StartTask(Body):
+class StartTask(JobId):
     """``task/start`` (3.4)."""
 
-    job_id: Id
     task_id: Id
     task_name: str
 
@@ -164,10 +156,9 @@ class Failed(Body):
     exit_code: int | None = None
 
 
-class ConfirmJob(Body):
+class ConfirmJob(JobId):
     """``job/audit_confirm`` (3.10 of version 1.0): READY or REJECTED; why, as an extension."""
 
-    job_id: Id
     status: str
     failed_by: Failed | None = None
 
@@ -197,26 +188,23 @@ class TerminateAudit(Body):
     failed_by: Failed | None = None
 
 
-class StopAll(Body):
+class StopAll(JobId):
     """``job/stop_all`` (3.5, 5.2): the whole job at every node, or one task and what follows it."""
 
-    job_id: Id
     task_name: Text = ""
 
 
-class RerunJob(Body):
+class RerunJob(JobId):
     """``job/rerun``, an extension: an ended job is run again from a task on, as a new job."""
 
-    job_id: Id
     new_job_id: Id
     start: Text = Field(default="", alias="from")
     parameters: Object = Field(default_factory=dict)
 
 
-class StopTaskOfJob(Body):
+class StopTaskOfJob(JobId):
     """``job/stop_task`` (5.7): one task, and what follows it, at every node."""
 
-    job_id: Id
     task_name: str = Field(min_length=1)
 
 
@@ -226,11 +214,9 @@ class StopTask(Body):
     task_id: Id
 
 
-class StopJob(Body):
+class StopJob(StopAll):
     """``job/stop`` (3.6): the whole job, or one task and what follows it."""
 
-    job_id: Id
-    task_name: Text = ""
     outcome: Text = ""
     failed_by: Failed | None = None
 

@@ -110,9 +110,6 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     settings = node.settings
     limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
     body = settings.limits.body_bytes
-    callbacks = platform.Callbacks(
-        node.participant, limiters, node.run_tokens.id_of, by_address=settings.listen.container is not None
-    )
     peers = Peers(node.peer_table.knows, node.peer_table.profile_of, limiters)
     coordinator_node = settings.node.coordinator or settings.node.id
     institution = settings.node.institution or settings.node.id
@@ -126,8 +123,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         session_open=node.sessions.is_open,
         max_body=settings.limits.message_bytes * 4 // 3 + 65536,
         courier=node.courier,
-        elsewhere=node.channel_elsewhere,
-        identity_here=node.peer_table.identity_here,
+        elsewhere=lambda session: node.peer_table.route_here(node.channel_elsewhere(session)),
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
@@ -151,7 +147,13 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     ]
     for_containers = [
         Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
-        Mounted(platform.container_router(callbacks), body, bfia.Refusal),
+        Mounted(
+            platform.container_router(
+                node.participant, limiters, node.run_tokens.id_of, by_address=settings.listen.container is not None
+            ),
+            body,
+            bfia.Refusal,
+        ),
     ]
     dry_run_parts = job_actions.DryRunParts(
         lambda body: node.protocol.specified(
@@ -250,15 +252,14 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     noting = CapacityLimiter(2)
     partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock))
     apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
-    passing = relay.RelayParts(
+    apps["peer"] = relay.Relay(
+        apps["peer"],
         settings.node.id,
         lambda: node.routes.table,
         node.courier,
-        body,
-        chan.max_body,
+        (body, chan.max_body),
         RelayAudit(refusals).refused,
     )
-    apps["peer"] = relay.Relay(apps["peer"], passing)
     peer_table, denials = node.peer_table, RelayAudit(refusals)
 
     def counted(scope: Scope) -> str | None:

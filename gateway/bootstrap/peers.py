@@ -1,6 +1,7 @@
 """How this node sees its peers: routes, the protocol that each speaks, sessions of the channel."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import count as counter
 
@@ -8,7 +9,6 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from adapter.bfia import headers
-from adapter.bfia.channel.courier import PeerRoute
 from adapter.bfia.channel.router import Claim, Member
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
@@ -35,7 +35,7 @@ from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
-from route_table.model import DEFAULT_PROFILE, NO_IDENTITY, Identity, Route, UnknownNode
+from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
 PROFILE = "fate-partner"
 """the profile of routes to nodes that speak FATE's protocol"""
@@ -171,7 +171,7 @@ class PeerTable:
         if node == self._here.id:
             return False
         if (unknown := unknown_peer(node)) is None:
-            return self._routes.admits(node)
+            return self._routes.look(node)[0]
         if unknown.error is not None:
             raise unknown.error
         return unknown.admitted
@@ -219,17 +219,14 @@ class PeerTable:
         """Say whether a node can be told later what was decided on a job here."""
         return node == self._here.id or self.profile_of(node).takes_confirm
 
-    def route_of(self, node: str) -> PeerRoute | None:
+    def route_of(self, node: str) -> Route | None:
         """Return where messages for a node go; None where there is no way to it."""
-        route = self._resolved(node)
-        if route is None:
-            return None
-        return PeerRoute(route.url, route.deadline, route.profile, route.via or "", route.identity)
+        return self._resolved(node)
 
-    def identity_here(self) -> Identity:
-        """Return how other gateways of this node are reached: as an entry of its own id says, if there is one."""
-        own = self._routes.table.routes.get(self._here.id)
-        return own.identity if own else NO_IDENTITY
+    def route_here(self, url: str | None) -> Route | None:
+        """Return the route to another gateway of this node, with the TLS files of an entry of its own id."""
+        own = self._routes.table.routes.get(self._here.id) or Route(self._here.id, "")
+        return None if url is None else replace(own, url=url, via=None)
 
     def _resolved(self, node: str) -> Route | None:
         if node == self._here.id:  # no route leads here, and to look whether one did costs a query

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia import envelope, platform
 from adapter.bfia.channel import router
-from adapter.bfia.channel.courier import Courier, PeerRoute
+from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.router import Member
 from gateway.broker import Broker
 from gateway.conformance.evidence import ChannelCall, Requests, StateReport
@@ -21,6 +21,7 @@ from gateway.errors import NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.http.server import bound, port_of, serve
 from gateway.ports import Callback, Limiters, OwnRuns
+from route_table.model import Route
 
 CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
@@ -186,7 +187,7 @@ class Loopback:
             institution=node,
             broker=broker,
             run_of=lambda claim: Member(station.run, frozenset(self._bases)),  # wrong headers are judged later
-            route_of=lambda other: PeerRoute(f"http://{self._bases[other]}") if other in self._bases else None,
+            route_of=lambda other: Route(other, f"http://{self._bases[other]}") if other in self._bases else None,
             known_sender=lambda sender: sender in self._bases,
             session_open=lambda session: True,
             max_body=_LARGEST_MESSAGE,
@@ -194,11 +195,10 @@ class Loopback:
         )
         limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # callbacks in their order
         runs = cast(OwnRuns, station)  # of which the container's path needs the callback only
-        callbacks = platform.Callbacks(runs, limiters)
         app = create_app(
             "conformance",
             [
-                Mounted(platform.container_router(callbacks), _LARGEST_BODY),
+                Mounted(platform.container_router(runs, limiters), _LARGEST_BODY),
                 Mounted(router.container_router(parts), None),
                 Mounted(router.peer_router(parts), None),
             ],

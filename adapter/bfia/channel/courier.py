@@ -3,7 +3,6 @@
 import re
 import ssl
 import time
-from dataclasses import dataclass
 
 import anyio
 import httpx
@@ -12,7 +11,7 @@ from adapter.bfia.channel.codec import Answer, decode_answer
 from adapter.bfia.channel.headers import INVOKE
 from adapter.bfia.connections import Clients, asked_name
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
-from route_table.model import NO_IDENTITY, Identity
+from route_table.model import Identity, Route
 
 BAD_ADDRESS = "E0000000619"
 BUFFER_FULL = "E0000000700"
@@ -26,20 +25,6 @@ _CONNECT_SECONDS = 5.0
 _CODE = re.compile(r"E\d{10}|0")
 
 
-@dataclass(frozen=True)
-class PeerRoute:
-    """How a node is reached. ``deadline`` is for one try, in seconds; ``profile`` names its dialect.
-
-    ``via`` names the node at that address where it is another one, which passes on.
-    """
-
-    url: str
-    deadline: float = 10.0
-    profile: str = "spec"
-    via: str = ""
-    identity: Identity = NO_IDENTITY
-
-
 class _NoAnswer(GatewayError):
     """One try ended without an answer; the message says how."""
 
@@ -51,9 +36,9 @@ class Courier:
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
-        self, route: PeerRoute, body: bytes, headers: list[tuple[bytes, bytes]], retry_for: float
+        self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], retry_for: float
     ) -> Answer:
-        """Sends a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
+        """Send a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
 
         Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, doubling to 2 s. Raises
         PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned.
@@ -71,7 +56,7 @@ class Courier:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _try(self, route: PeerRoute, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
+    async def _try(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
         timeout = httpx.Timeout(route.deadline, connect=min(_CONNECT_SECONDS, route.deadline))
         by = f"next hop {route.via}: " if route.via else ""
         try:
@@ -123,7 +108,7 @@ async def _read_bounded(response: httpx.Response) -> bytes:
 
 
 def _reason(content: bytes) -> str:
-    """Returns the words of an answer that came with an error of the server, if it has some."""
+    """Return the message of an answer that came with an error of the server, if it has one."""
     try:
         answer = decode_answer(content)
     except Invalid:

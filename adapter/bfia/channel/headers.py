@@ -22,7 +22,25 @@ _PREFIX = "x-ptp-"
 _BEGINS = (b"x-", b"x_")
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512
-_OTHER_NAMES = {
+_NAMES = {
+    "session": "session-id",
+    "token": "token",
+    "trace": "trace-id",
+    "provider": "tech-provider-code",
+    "target": "target-node-id",
+    "target_institution": "target-inst-id",
+    "source": "source-node-id",
+    "source_institution": "source-inst-id",
+    "version": "version",
+    "uri": "uri",
+    "topic": "topic",
+    "timeout": "timeout",
+    "message_id": "message-id",
+    "pop_id": "pop-id",
+    "content_field": "content-field",
+}
+"""field of `Ptp` -> header, without its prefix"""
+_FORMER_NAMES = {
     "from-node-id": "source-node-id",
     "from-inst-id": "source-inst-id",
     "tecn-provider-code": "tech-provider-code",
@@ -31,7 +49,7 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ptp:
-    """What the headers of one request say; empty text where they say nothing."""
+    """The headers of one request; empty text where they are absent."""
 
     session: str = ""
     token: str = ""
@@ -60,50 +78,34 @@ class Ptp:
 
 
 def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None) -> Ptp:
-    """Reads raw headers, and ``metadata`` for what they do not say.
+    """Read raw headers, and ``metadata`` for those that are absent.
 
-    Raises Invalid for a missing session id, for values that are too long and for headers that say two things.
+    Raises Invalid for a missing session id, values that are too long, and headers with several values.
     """
-    inside, _ = _said((name, value.strip()) for name, value in (metadata or {}).items())
-    outside, twice = _told(headers)
-    found_headers = {**inside, **outside}
+    inside, _ = _named((name, value.strip()) for name, value in (metadata or {}).items())
+    outside, ambiguous = _read(headers)
+    found = {**inside, **outside}
     problems = [
-        *(Problem(name, "stands several times, with different values", None) for name in twice),
-        *_too_long(found_headers),
+        *(Problem(name, "stands several times, with different values", None) for name in ambiguous),
+        *_too_long(found),
     ]
-    if not found_headers.get("session-id"):
+    if not found.get("session-id"):
         problems.append(Problem("x-ptp-session-id", "is required", None))
     if problems:
         raise Invalid(problems)
-    return Ptp(
-        session=found_headers["session-id"],
-        token=found_headers.get("token", ""),
-        trace=found_headers.get("trace-id", ""),
-        provider=found_headers.get("tech-provider-code", ""),
-        target=found_headers.get("target-node-id", ""),
-        target_institution=found_headers.get("target-inst-id", ""),
-        source=found_headers.get("source-node-id", ""),
-        source_institution=found_headers.get("source-inst-id", ""),
-        version=found_headers.get("version", ""),
-        uri=found_headers.get("uri", ""),
-        topic=found_headers.get("topic"),
-        timeout=found_headers.get("timeout", ""),
-        message_id=found_headers.get("message-id", ""),
-        pop_id=found_headers.get("pop-id", ""),
-        content_field=found_headers.get("content-field", ""),
-    )
+    return Ptp(**{field: found[name] for field, name in _NAMES.items() if name in found})
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
-    """Return source and target node as `read_ptp` reads them; None where it refuses what says two things."""
-    found_headers, twice = _told(headers)
-    return None if twice else (found_headers.get("source-node-id", ""), found_headers.get("target-node-id", ""))
+    """Return source and target node as `read_ptp` reads them; None where a header has several values."""
+    found, ambiguous = _read(headers)
+    return None if ambiguous else (found.get("source-node-id", ""), found.get("target-node-id", ""))
 
 
 def outgoing(
     ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, old_names: bool
 ) -> list[tuple[bytes, bytes]]:
-    """Writes the headers of a pass-through invoke. ``old_names`` adds the source under its former names.
+    """Return the headers of a pass-through invoke. ``old_names`` adds the source under its former names.
 
     ``token`` stands for the container's own, which opens its session here and is not sent to other nodes.
     """
@@ -129,10 +131,9 @@ def outgoing(
 
 
 def wait_seconds(header: str, body: float | None, query: str | None, default: float) -> float:
-    """Works out how long a pop waits, in seconds; the first that is said and not 0 counts.
+    """Return how long a pop waits, in seconds; the first that is given and not 0 counts. Raises Invalid.
 
-    Header and body are milliseconds, but a value below 1000 is taken as seconds; the query is in seconds. Raises
-    Invalid naming what is no number.
+    Header and body are milliseconds, but a value below 1000 is taken as seconds; the query is in seconds.
     """
     for name, value, milliseconds in (
         ("x-ptp-timeout", header, True),
@@ -149,8 +150,8 @@ def wait_seconds(header: str, body: float | None, query: str | None, default: fl
     return default
 
 
-def _told(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], list[str]]:
-    """Return what raw headers say by their plain names, and the names that stand with different values.
+def _read(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], list[str]]:
+    """Return the values of raw headers by their plain names, and the names that stand with different values.
 
     The spelling with hyphens alone counts before any other.
     """
@@ -159,27 +160,27 @@ def _told(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], list[
         for name, value in headers
         if name[:2].lower() in _BEGINS
     ]
-    plain, twice = _said((name, value) for name, value in text if "_" not in name)
-    underscored, more = _said((name, value) for name, value in text if "_" in name)
-    return {**underscored, **plain}, [*twice, *more]
+    plain, ambiguous = _named((name, value) for name, value in text if "_" not in name)
+    underscored, more = _named((name, value) for name, value in text if "_" in name)
+    return {**underscored, **plain}, [*ambiguous, *more]
 
 
-def _said(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
-    """Return what is said in one spelling, its former names counting less, and the names with different values.
+def _named(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
+    """Return the values of one spelling, former names counting less, and the names with different values.
 
-    What is empty is not said; a topic may be empty.
+    An empty value counts as absent; a topic may be empty.
     """
     found: dict[str, str] = {}
-    twice: dict[str, None] = {}
+    ambiguous: dict[str, None] = {}
     for name, value in pairs:
         key = name.lower().replace("_", "-")
         if not key.startswith(_PREFIX) or not (value or key == f"{_PREFIX}topic"):
             continue
         if found.setdefault(key, value) != value:
-            twice[key] = None
+            ambiguous[key] = None
     headers = {key.removeprefix(_PREFIX): value for key, value in found.items()}
-    former = {new: headers.pop(old) for old, new in _OTHER_NAMES.items() if old in headers}
-    return {**former, **headers}, list(twice)
+    former = {new: headers.pop(old) for old, new in _FORMER_NAMES.items() if old in headers}
+    return {**former, **headers}, list(ambiguous)
 
 
 def _too_long(headers: Mapping[str, str]) -> list[Problem]:

@@ -32,7 +32,7 @@ from adapter.bfia.channel.codec import (
     encode_answer,
     require_json,
 )
-from adapter.bfia.channel.courier import Courier, PeerRoute
+from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.headers import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp, wait_seconds
 from adapter.bfia.channel.responses import (
     IN_THREAD,
@@ -50,7 +50,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
 from gateway.http.peer_identity import check_claim
 from route_table.document import NODE_ID
-from route_table.model import NO_IDENTITY, Identity
+from route_table.model import Route
 
 K = TypeVar("K", bound=Hashable)
 X = TypeVar("X")
@@ -182,16 +182,15 @@ class ChannelParts:
     ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds;
     ``least_rate`` is what a large body has to keep up beside that while another waits for its place, in bytes
     per second.
-    ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
-    those are; ``identity_here`` gives the TLS files for that address. ``courier`` holds the connections to peers;
-    whoever runs the routers without their lifespan closes it.
+    ``elsewhere`` gives the route to another gateway of this node where that one has the session; it is called as
+    those are. Whoever runs the routers without their lifespan closes ``courier``, the connections to peers.
     """
 
     node: str
     institution: str
     broker: Broker
     run_of: Callable[[Claim], Member]
-    route_of: Callable[[str], PeerRoute | None]
+    route_of: Callable[[str], Route | None]
     known_sender: Callable[[str], bool]
     session_open: Callable[[str], bool | None]
     max_body: int
@@ -200,8 +199,7 @@ class ChannelParts:
     least_rate: float = 32 * 1024
     unknown_sessions: int = 256
     courier: Courier = field(default_factory=Courier)
-    elsewhere: Callable[[str], str | None] = lambda session: None
-    identity_here: Callable[[], Identity] = lambda: NO_IDENTITY
+    elsewhere: Callable[[str], Route | None] = lambda session: None
     may_bring: Callable[[str, str], bool] = lambda node, session: True
     """whether a node may bring messages of a session; asked as those are"""
 
@@ -320,7 +318,7 @@ class _Desk:
             )
         raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
 
-    async def _send(self, ptp: Ptp, route: PeerRoute, body: bytes, content_type: str) -> Response:
+    async def _send(self, ptp: Ptp, route: Route, body: bytes, content_type: str) -> Response:
         headers = outgoing(
             ptp,
             node=self._parts.node,
@@ -404,17 +402,16 @@ class _Desk:
                 _check_invoke(ptp, self._parts.node, known)
             if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
                 raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
-            url = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
-            if url is not None:
-                return await self._hand_on(url, whole, headers)
+            other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+            if other is not None:
+                return await self._hand_on(other, whole, headers)
             await self._store(ptp, body, source=ptp.source, run=None)
         return success()
 
-    async def _hand_on(self, url: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+    async def _hand_on(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
         """Bring a message to the gateway of this node that has the session."""
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
-        route = PeerRoute(url, identity=self._parts.identity_here())
         answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
         return success() if answer.succeeded else reply(answer.code, answer.message)
 
