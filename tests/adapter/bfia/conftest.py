@@ -1,13 +1,15 @@
 """A scripted peer, and clients that call it, for the tests of what is made of a peer's answers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.adapter.bfia.calling import As
 from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, scripted
+
+As = Callable[..., AbstractContextManager[Clients]]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,8 @@ class Endpoint:
     """whether its fields are taken from the query too"""
     whole: tuple[str, ...] = ()
     """fields that hold whole numbers"""
+    repeatable: bool = True
+    """whether its success changes nothing that the next one needs"""
 
     def __str__(self) -> str:
         return self.path
@@ -137,6 +139,22 @@ class Caller:
 # ---------------------------------------------------------------- checks
 
 
+def check(call: Caller, one: Endpoint, stage: Any, state: Callable[[], Any] = lambda: None) -> None:
+    """Check all of it; what is refused leaves ``state`` as it was."""
+    if one.repeatable:
+        check_success(call, one, stage)
+        check_deviations(call, one, stage)
+    before = state()
+    check_missing_and_wrong(call, one, stage)
+    check_no_json(call, one)
+    check_unknown(call, one, stage)
+    check_methods_and_size(call, one)
+    for listener in {"peer", "container", "operator"} - {call.listener}:
+        answer = ask(call.node, listener, "POST", call.prefix + one.path, json={})
+        refused(answer, 404, "PATH_UNKNOWN", 404)
+    assert state() == before
+
+
 def check_success(call: Caller, one: Endpoint, stage: Any) -> None:
     for method in one.methods:
         body = one.body(stage)
@@ -216,12 +234,4 @@ def check_methods_and_size(call: Caller, one: Endpoint) -> None:
         assert answer.headers["allow"]
     refused(call(one.path + "/", None, one.methods[0]), 404, "PATH_UNKNOWN", 404)
     refused(call(one.path + "/more", None, one.methods[0]), 404, "PATH_UNKNOWN", 404)
-
-
-def check_too_large(call: Caller, one: Endpoint) -> None:
     refused(call(one.path, None, one.methods[0], content=b" " * (33 << 20)), 413, "TOO_LARGE", 413)
-
-
-def wrong_listeners(node: Gateway, right: str, path: str) -> Iterator[httpx.Response]:
-    for listener in {"peer", "container", "operator"} - {right}:
-        yield ask(node, listener, "POST", path, json={})

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -55,8 +56,8 @@ class ScriptedPeer:
 
 
 @contextmanager
-def scripted() -> Iterator[tuple[ScriptedPeer, str]]:
-    """Run a scripted peer; yield it and its address."""
+def scripted(secure: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedPeer, str]]:
+    """Run a scripted peer, over TLS where there is a context; yield it and its address."""
     peer = ScriptedPeer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,6 +80,8 @@ def scripted() -> Iterator[tuple[ScriptedPeer, str]]:
             """A client that hangs up is what some tests are about."""
 
     server = Server(("127.0.0.1", 0), Handler)
+    if secure is not None:
+        server.socket = secure.wrap_socket(server.socket, server_side=True)
     server.peer = peer  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

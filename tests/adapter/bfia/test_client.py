@@ -15,11 +15,11 @@ import pytest
 from adapter.bfia import translate, wire
 from adapter.bfia.profiles import PROFILES
 from gateway.domain.spec import Ending, Failure, JobSpec
-from gateway.domain.states import Outcome
+from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import TaskReport
 from gateway.runtime.context import traced
 from tests.adapter.bfia import goldens
-from tests.adapter.bfia.calling import FAILED, RUNNING, SUCCESS, As, refused
+from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import Clients, ScriptedPeer, says
 from tests.builders import a_spec
 from tests.e2e.jobs import user_job
@@ -50,8 +50,11 @@ def every_call(found: Clients, spec: JobSpec) -> list[tuple[str, Callable[[], An
         ("stop_all", lambda: s.stop_job(job, "", ME)),
         ("stop_all of a task", lambda: s.stop_job(job, "a", ME)),
         ("status_all", lambda: s.job_status(job, ME)),
-        ("callback", lambda: s.report_task(TaskReport(task, "guest", RUNNING, None, job), ME)),
-        ("callback of a failure", lambda: s.report_task(TaskReport(task, "guest", FAILED, why, job), ME)),
+        ("callback", lambda: s.report_task(TaskReport(task, "guest", TaskStatus.RUNNING, None, job), ME)),
+        (
+            "callback of a failure",
+            lambda: s.report_task(TaskReport(task, "guest", TaskStatus.FAILED, why, job), ME),
+        ),
         ("create", lambda: p.create_job(spec, ME)),
         ("start", lambda: p.start_job(job, ME)),
         ("task start", lambda: p.start_task(job, task, "intersect_rsa_1", ME)),
@@ -88,13 +91,6 @@ def test_every_call_carries_every_header(peer: ScriptedPeer, spec_peer: Clients)
         assert headers["content-type"] == "application/json"
         now_ms = datetime.now(UTC).timestamp() * 1000
         assert abs(int(headers["x-timestamp"]) - now_ms) < 3_600_000
-
-
-@pytest.mark.parametrize("name", ["x-nonce", "x-csrf-protection"])
-def test_every_try_is_fresh(peer: ScriptedPeer, spec_peer: Clients, name: str):
-    for _ in range(5):
-        spec_peer.participant.start_job("job-1", ME)
-    assert len({a.headers[name] for a in peer.asked}) == 5
 
 
 def test_the_trace_follows_the_job(peer: ScriptedPeer, spec_peer: Clients):
@@ -137,31 +133,6 @@ def test_what_is_sent_is_read_as_it_was_meant(profile: str):
     assert translate.job_spec(body, body.job_id, ME, "trace-1") == spec
 
 
-def test_fate_gets_texts_where_others_bear_nothing(peer: ScriptedPeer, calling: As):
-    """It refuses null and a missing ``flow_id`` or ``old_job_id``, and keeps a job that hangs for ever."""
-    with calling("fate") as found:
-        found.scheduler.submit_job(replace(the_users_job(), flow_id=""), ME)
-        found.participant.create_job(replace(the_users_job(), flow_id=""), ME)
-    for asked in peer.asked:
-        assert asked.body["flow_id"] == "" and asked.body["old_job_id"] == ""
-
-
-def test_kuscia_gets_an_entry_for_every_party_of_every_task(peer: ScriptedPeer, calling: As):
-    """It takes as a task's parties those that have an entry."""
-    roles = {"guest": ("n1",), "host": ("n2", "n3"), "arbiter": ("n4",)}
-    params = {"common": {"a": {"x": 1}}, "host": {"1": {"b": {"y": 2}}}}
-    with calling("kuscia") as found:
-        found.participant.create_job(a_spec("a -> b", roles, task_params=params), ME)
-    sent = peer.asked[0].body["config"]["task_params"]
-    empty = {"a": {}, "b": {}}
-    assert sent == {
-        "common": {"a": {"x": 1}},
-        "guest": {"0": empty},
-        "host": {"0": empty, "1": {"a": {}, "b": {"y": 2}}},
-        "arbiter": {"0": empty},
-    }
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_indices_are_sent_one_by_one(peer: ScriptedPeer, calling: As, profile: str):
     """``"0|1"`` is read, but not every peer reads it."""
@@ -185,45 +156,3 @@ def test_indices_are_sent_one_by_one(peer: ScriptedPeer, calling: As, profile: s
         "1": {"a": {"x": 1, "y": 2}},
         "2": {"a": {"x": 1, "y": 1}, "b": {"z": 3}},
     }
-
-
-@pytest.mark.parametrize(
-    ("profile", "path"), [("spec", "job/stop"), ("fate", "job/stop"), ("kuscia", "task/stop")]
-)
-def test_one_task_is_stopped_in_the_way_that_leaves_the_others(
-    peer: ScriptedPeer, calling: As, profile: str, path: str
-):
-    """Kuscia does not read ``task_name``: its job/stop would end the whole job."""
-    with calling(profile) as found:
-        found.participant.stop_task("job-1", "task_1", "a", ME)
-    (asked,) = peer.asked
-    assert asked.target == f"/v1/interconn/schedule/{path}"
-    assert asked.body == ({"task_id": "task_1"} if path == "task/stop" else {"job_id": "job-1", "task_name": "a"})
-
-
-# ---------------------------------------------------------------- create
-
-
-def test_kuscias_refusal_of_a_job_that_it_has_is_an_acceptance(peer: ScriptedPeer, calling: As):
-    """Job ids are random: whoever has it has it from an earlier try whose answer got lost."""
-    peer.will(says({"code": 400, "msg": "Job already exists"}))
-    with calling("kuscia") as found:
-        found.participant.create_job(the_users_job(), ME)
-    with calling("spec") as found:
-        assert refused(found.participant.create_job, the_users_job(), ME).reason == "REFUSED"
-
-
-def test_kuscias_other_refusals_stay_refusals(peer: ScriptedPeer, calling: As):
-    peer.will(says({"code": 400, "msg": "parameter dag can't be empty"}))
-    with calling("kuscia") as found:
-        assert refused(found.participant.create_job, the_users_job(), ME).reason == "REFUSED"
-
-
-# ---------------------------------------------------------------- report
-
-
-@pytest.mark.parametrize(("profile", "calls"), [("spec", 1), ("fate", 1), ("kuscia", 0)])
-def test_only_who_serves_reports_is_sent_one(peer: ScriptedPeer, calling: As, profile: str, calls: int):
-    with calling(profile) as found:
-        found.scheduler.report_task(TaskReport("t", "guest", SUCCESS), ME)
-    assert [a.target for a in peer.asked] == ["/v1/interconn/schedule/task/callback"] * calls

@@ -14,7 +14,7 @@ from adapter.bfia.channel.codec import (
     encode_answer,
     encode_base64,
 )
-from adapter.bfia.channel.headers import outgoing, read_ends, read_ptp, wait_seconds
+from adapter.bfia.channel.headers import read_ends, read_ptp, wait_seconds
 from gateway.errors import Invalid
 
 steady = settings(derandomize=True, deadline=None, max_examples=80)
@@ -52,11 +52,6 @@ def test_large_bytes_are_sliced_without_a_seam(size):
 def test_what_is_no_base64_is_refused_at_any_length(text):
     with pytest.raises(ValueError):
         decode_base64(text)
-
-
-def test_padding_in_the_middle_of_a_long_text_is_refused():
-    with pytest.raises(ValueError):
-        decode_base64("A" * ((1 << 20) - 2) + "==" + "A" * 1000)
 
 
 @steady
@@ -151,12 +146,3 @@ def test_what_is_empty_is_not_said_but_for_a_topic():
     ptp = read_ptp([*said, (b"x_ptp_source_node_id", b"a"), (b"x-ptp-topic", b"")])
     assert (ptp.session, ptp.source, ptp.topic) == ("s", "a", "")
     assert read_ends([*said, (b"x_ptp_source_node_id", b"a")]) == ("a", "")
-
-
-def test_headers_go_out_as_the_bytes_that_came_in():
-    name = "会话".encode()
-    ptp = read_ptp([(b"x-ptp-session-id", name), (b"x-ptp-topic", b"t"), (b"x-ptp-target-inst-id", b"i")])
-    sent = dict(outgoing(ptp, node="n", institution="i", message_id="m", old_names=False, token="k"))
-    assert sent[b"x-ptp-session-id"] == name
-    assert (sent[b"x-ptp-topic"], sent[b"x-ptp-token"]) == (b"t", b"k")
-    assert b"x-ptp-from-node-id" not in sent

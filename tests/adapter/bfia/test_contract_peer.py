@@ -15,7 +15,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, TaskStatus
 from tests.adapter.bfia import contract
-from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners
+from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
@@ -182,46 +182,18 @@ ENDPOINTS = (
     Endpoint(
         "/task/stop",
         lambda s: {"task_id": s.task},
+        repeatable=False,
         required=("task_id",),
         unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
     ),
 )
 
 every = pytest.mark.parametrize("one", ENDPOINTS, ids=str)
-harmless = pytest.mark.parametrize("one", [e for e in ENDPOINTS if e.path != "/task/stop"], ids=str)
-
-
-@harmless
-def test_the_request_and_its_exact_reply(stage: Stage, call: Caller, one: Endpoint):
-    contract.check_success(call, one, stage)
-
-
-@harmless
-def test_what_peers_do_otherwise_is_taken_alike(stage: Stage, call: Caller, one: Endpoint):
-    contract.check_deviations(call, one, stage)
 
 
 @every
-def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, call: Caller, one: Endpoint):
-    before = stage.records
-    contract.check_missing_and_wrong(call, one, stage)
-    contract.check_no_json(call, one)
-    assert _same(stage.records, before)
-
-
-@every
-def test_what_is_not_here_is_named_and_changes_nothing(stage: Stage, call: Caller, one: Endpoint):
-    before = stage.records
-    contract.check_unknown(call, one, stage)
-    assert _same(stage.records, before)
-
-
-@every
-def test_other_methods_and_paths_and_endless_bodies(call: Caller, one: Endpoint):
-    contract.check_methods_and_size(call, one)
-    contract.check_too_large(call, one)
-    for answer in wrong_listeners(call.node, "peer", CONTROL + one.path):
-        refused(answer, 404, "PATH_UNKNOWN", 404)
+def test_the_contract_of_a_path(stage: Stage, call: Caller, one: Endpoint):
+    contract.check(call, one, stage, lambda: _visible(*stage.records))
 
 
 @every
@@ -230,29 +202,18 @@ def test_who_may_not_ask_changes_nothing(stage: Stage, call: Caller, one: Endpoi
     """`FATE` has a route and no part in these jobs; a job that it schedules itself it may create, though."""
     if sender == FATE and one.path == "/job/create":
         return  # whoever has a route may ask this node to take part in a job
-    before, body = stage.records, one.body(stage)
+    before, body = _visible(*stage.records), one.body(stage)
     for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
         found = refused(call(one.path, body, headers={name: sender} if sender else {}), 403, "NOT_AUTHORISED")
         assert sender == FATE or sender in found["msg"]
-    assert _same(stage.records, before)
+    assert _visible(*stage.records) == before
     for job_id in {body.get("job_id")} - {stage.own.job_id, stage.taken.job_id, None}:
         assert stage.site.node.store.jobs.find(job_id) is None
         assert stage.site.node.store.local_jobs.find(job_id) is None
 
 
-@every
-def test_the_sender_is_known_in_every_spelling(stage: Stage, call: Caller, one: Endpoint):
-    """All of them get past the question who asks, to the question what they ask."""
-    for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id", "X-Node-Id"):
-        assert contract.paths(call(one.path, {}, headers={name: SPEC}))
-
-
-def _same(one: tuple[Job, LocalJob], other: tuple[Job, LocalJob]) -> bool:
-    """Compare what others can see of both records; the job goes on asking its peer all the while."""
-    return _seen(*one) == _seen(*other)
-
-
-def _seen(job: Job, local: LocalJob) -> Any:
+def _visible(job: Job, local: LocalJob) -> Any:
+    """Return what others can see of both records; the job goes on asking its peer all the while."""
     tasks = {
         n: (t.status, t.ending, {p: dict(part.roles) for p, part in t.nodes.items()}) for n, t in job.tasks.items()
     }
@@ -307,32 +268,6 @@ def test_the_same_job_again_is_a_success_and_another_of_its_id_a_conflict(stage:
     refused(call(path, body | {"flow_id": "another"}), 409, "JOB_ID_CONFLICT")
 
 
-def test_create_names_everything_that_cannot_work_at_once(stage: Stage, call: Caller):
-    body = new_job(stage)
-    one = body["dag"]["components"][0]
-    body["dag"]["components"] = [
-        one | {"name": "x", "input": [{"type": "dataset", "key": "y.out"}]},
-        one | {"name": "y", "input": [{"type": "dataset", "key": "x.out"}]},
-        one | {"name": "y"},
-        one | {"name": "z", "input": [{"type": "dataset", "key": "nowhere.out"}]},
-    ]
-    for path in ("/job/create", "/job/create_all"):
-        found = contract.paths(call(path, body | {"job_id": "job-contract-wrong"}))
-        assert {"dag.components[2].name", "dag.components[3].input[0].key"} <= found
-    assert stage.site.node.store.jobs.find("job-contract-wrong") is None
-    assert stage.site.node.store.local_jobs.find("job-contract-wrong") is None
-
-
-def test_create_of_what_this_node_cannot_do_is_refused_in_words(stage: Stage, call: Caller):
-    body = new_job(stage)
-    body["dag"]["components"][0]["componentName"] = "Unheard"
-    answer = envelope(call("/job/create", body))
-    assert answer["code"] == 400 and "COMPONENT_UNKNOWN" in answer["msg"] and "Unheard" in answer["msg"]
-    body = new_job(stage)
-    body["config"]["role"] = {"host": [SPEC]}
-    refused(call("/job/create", body), 409, "NOT_A_PARTY")
-
-
 def test_a_task_that_starts_before_its_job(stage: Stage, call: Caller):
     body = new_job(stage)
     assert envelope(call("/job/create", body))["code"] == 0
@@ -347,39 +282,6 @@ def test_a_task_that_starts_before_its_job(stage: Stage, call: Caller):
     assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
     for path, wrong in (("/job/start", {}), ("/task/start", {"task_id": "late", "task_name": "a"})):
         refused(call(path, {"job_id": body["job_id"]} | wrong), 409, "JOB_ENDED")
-    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
-
-
-@pytest.mark.parametrize("word", ["WON", "CANCELED", "", "STOPPING", "FINISHED"])
-def test_a_report_in_a_word_that_is_no_state_of_a_task(stage: Stage, call: Caller, word: str):
-    before = stage.records
-    body = {"task_id": stage.own_task, "status": word, "role": "host"}
-    refused(call("/task/callback", body), 400, "STATUS_UNKNOWN")
-    assert _same(stage.records, before)
-
-
-@pytest.mark.parametrize("role", ["host", "host.0", "", None])
-def test_who_reports_follows_from_the_header_and_not_from_the_role(stage: Stage, call: Caller, role: str | None):
-    body = {"task_id": stage.own_task, "status": "running", "role": role}
-    refused(call("/task/callback", body, headers={}), 403, "NOT_AUTHORISED")
-    assert envelope(call("/task/callback", body, headers={"x_node_id": SPEC})) == DONE
-
-
-def test_a_node_that_does_not_schedule_the_job_does_not_tell_of_it(stage: Stage, call: Caller):
-    refused(call("/job/status_all", {"job_id": stage.taken.job_id}), 404, "JOB_UNKNOWN")
-
-
-def test_stop_by_id_ends_the_task(stage: Stage, call: Caller):
-    body = new_job(stage)
-    assert envelope(call("/job/create", body))["code"] == 0
-    task_id = f"t-{body['job_id']}"
-    start = {"job_id": body["job_id"], "task_id": task_id, "task_name": "a"}
-    assert envelope(call("/task/start", start)) == DONE
-    for _ in range(2):
-        assert envelope(call("/task/stop", {"task_id": task_id, "x": 1})) == DONE
-    wait_for(lambda: envelope(call("/task/poll", {"task_id": task_id}))["data"]["status"] == "FAILED", 20, 0.02)
-    said = envelope(call("/task/poll", {"task_id": task_id}))["data"]
-    assert set(said) == {"status", "failed_by"} and said["failed_by"]["reason"] == "STOPPED"
     assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from adapter.bfia.relay import MOST_HOPS, _Refused, judge
-from adapter.bfia.relay_protocol import CODES, LOOP, NO_ROUTE, NOT_ALLOWED, TOO_FAR
+from adapter.bfia.peer import RELAY_CODES as CODES
+from adapter.bfia.peer import RELAY_LOOP as LOOP
+from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
+from adapter.bfia.relay import MOST_HOPS, Refused, judge
 from gateway.bootstrap.node import Gateway
 from gateway.errors import GatewayError, PeerUnreachable
 from route_table.document import parse
@@ -21,6 +23,7 @@ from tests.inprocess import ME, PEER, ask, running
 A, B, X = ME, PEER, "JG0100003300000030"
 HELLO = "/v1/interconn/schedule/node/hello"
 INVOKE = "/v1/interconn/chan/invoke"
+NO_ROUTE, TOO_FAR = "RELAY_NO_ROUTE", "RELAY_TOO_FAR"
 TABLE = "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC: {url: 'http://c'}\n"
 
 
@@ -51,9 +54,9 @@ def test_what_is_passed_on_is_said_by_the_routes_of_both_ends(
     if reason is None:
         assert judge(parse(table), "X", source, target, way).node == target
         return
-    with pytest.raises(_Refused) as refused:
+    with pytest.raises(Refused) as refused:
         judge(parse(table), "X", source, target, way)
-    assert refused.value.reason == reason and reason in CODES
+    assert refused.value.reason == reason
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +135,6 @@ def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
     ]  # once, however often it is asked
 
 
-def test_a_request_that_names_two_targets_is_not_passed_on(allowed: SimpleNamespace):
-    two = [("x-ptp-source-node-id", A), ("x-ptp-target-node-id", B), ("x-ptp-target-node-id", X)]
-    said = [("x-ptp-version", "1"), ("x-ptp-session-id", "s2"), *two]
-    answer = ask(allowed.x, "peer", "POST", "/v1/interconn/chan/invoke", json={}, headers=said).json()
-    assert answer["code"] == "E0000000400" and "x-ptp-target-node-id" in answer["message"]
-
-
 def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
     route(allowed.x, B, {"via": A, "relay": True})
     with pytest.raises(GatewayError) as refused:
@@ -169,14 +165,6 @@ def test_a_silent_target_is_told_from_a_silent_relay(allowed: SimpleNamespace):
     route(allowed.a, X, {"url": allowed.x.addresses()["peer"]})
 
 
-def test_a_relay_that_does_not_pass_on_is_told_from_the_node_at_the_address(allowed: SimpleNamespace):
-    route(allowed.x, B, {"url": allowed.b.addresses()["peer"]})
-    route(allowed.a, "JG9", {"url": allowed.b.addresses()["peer"]})  # there lives B
-    found = steps(allowed.a, "JG9")
-    assert failed(found) == ["identity"] and B in found["identity"]["cause"]
-    ask(allowed.a, "operator", "DELETE", "/api/v1/routes/JG9")
-
-
 def test_bodies_over_the_limit_are_not_passed_on(allowed: SimpleNamespace):
     headers = {"x-source-node-id": A, "x-target-node-id": B, "content-length": str(1 << 40)}
     caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
@@ -194,13 +182,6 @@ def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, p
     said = json.loads(answer.read())
     caller.close()
     assert answer.status == 404 and said["data"] == {"reason": "PATH_UNKNOWN"}
-
-
-def test_a_removed_next_hop_is_refused_while_others_need_it(three: SimpleNamespace):
-    answer = ask(three.a, "operator", "DELETE", f"/api/v1/routes/{X}")
-    assert answer.status_code == 400
-    [problem] = answer.json()["data"]["problems"]
-    assert problem["path"] == f"{B}.via"
 
 
 def test_the_default_route_sends_and_admits_nobody(allowed: SimpleNamespace):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import Callback
 from tests.adapter.bfia.scripted import raw, says
@@ -120,17 +120,6 @@ def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(site:
     assert len(tries) < len(site.asked(spec.job_id))
 
 
-def test_a_participants_reports_are_told(site: Site):
-    spec = a_job_with(SPEC, scheduler=SPEC)
-    site.node.participant.create_job(spec, SPEC)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
-    site.run(spec.job_id, "guest.0")
-    wait_for(lambda: calls(site, spec.job_id), 20, 0.05)
-    (call,) = calls(site, spec.job_id)
-    assert (call["side"], call["path"], call["code"]) == ("participant", f"{CONTROL}/task/callback", 0)
-    site.node.participant.stop_job(spec.job_id, "", None, SPEC)
-
-
 def test_what_a_platform_caused_at_another_node_is_told(site: Site):
     spec = a_job_with(SPEC, scheduler=SPEC)
     spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})
@@ -144,11 +133,3 @@ def test_what_a_platform_caused_at_another_node_is_told(site: Site):
         ("initiator", "/job/stop_all", 1, "not now"),
     ]
     assert THIRD not in {c["node"] for c in told}
-
-
-def test_a_stop_is_told_where_it_was_asked_and_at_the_end(site: Site):
-    spec = a_job_with(SPEC)
-    site.node.coordinator.submit_job(spec, ME)
-    site.node.coordinator.stop_job(spec.job_id, "", ME)
-    wait_for(lambda: site.node.store.jobs.get(spec.job_id).status is JobStatus.FINISHED, 30, 0.02)
-    assert calls(site, spec.job_id)[-1]["path"] == f"{CONTROL}/job/stop"

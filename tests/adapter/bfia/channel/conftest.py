@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from adapter.bfia.channel.courier import PeerRoute
+from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import Node
 from tests.plain import NO_TLS
 
@@ -55,8 +55,8 @@ async def alpha(make_node):
 @pytest.fixture
 async def beta(make_node, alpha):
     node = await make_node("beta")
-    alpha.routes["beta"] = PeerRoute(node.url)
-    node.routes["alpha"] = PeerRoute(alpha.url)
+    alpha.routes["beta"] = Route("beta", node.url)
+    node.routes["alpha"] = Route("beta", alpha.url)
     return node
 
 

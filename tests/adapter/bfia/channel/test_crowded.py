@@ -10,18 +10,13 @@ import anyio
 import pytest
 
 from adapter.bfia.channel import router
-from adapter.bfia.channel.courier import PeerRoute
+from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node, until
-from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_BODY, ask
+from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, ask
 
 pytestmark = pytest.mark.anyio
 
 CHUNKED = f"POST {CHAN}invoke HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-INSIDE = {name: value for name, value in INVOKE_HEADERS.items() if name != "x-ptp-version"}
-
-
-def encapsulated(metadata):
-    return {"payload": base64.b64encode(json.dumps(PUSH_BODY).encode()).decode(), "metadata": metadata}
 
 
 async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client):
@@ -53,7 +48,7 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
     large = b"x" * (2 * router._LARGE)
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        alpha.routes["beta"] = PeerRoute(address, deadline=600.0)
+        alpha.routes["beta"] = Route("beta", address, deadline=600.0)
         container = Container(client, alpha)
         for _ in range(router._LARGE_AT_ONCE):
             tasks.start_soon(container.push, "beta", large)
@@ -101,7 +96,7 @@ async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_a
 
     def elsewhere(session):
         both.wait()  # each has taken its only place
-        return homes[session]
+        return Route("alpha", homes[session])
 
     first = await make_node("alpha", elsewhere=elsewhere, retry_for=3.0)
     second = Node("alpha", first.root.with_name("second"), elsewhere=elsewhere, retry_for=3.0)
@@ -122,25 +117,3 @@ async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_a
     finally:
         await second.stop()
         second.socket.close()
-
-
-class Noting(set):
-    """Nodes that are known, and in which thread somebody wanted to know."""
-
-    def __contains__(self, node):
-        self.asked = node, threading.current_thread() is threading.main_thread()
-        return super().__contains__(node)
-
-
-async def test_who_is_named_by_the_body_alone_is_asked_about_in_a_thread(make_node, client):
-    alpha = await make_node("alpha", start=False)
-    alpha.known = Noting({"beta"})
-    await alpha.start()
-    _, answer = await ask(client, alpha, "invoke", encapsulated(INSIDE), {})
-    assert answer["code"] == OK and alpha.known.asked == ("beta", False)
-
-
-@pytest.mark.parametrize("name", ["\ud800", "x" * 100_000, "no id"])
-async def test_what_is_no_node_id_is_asked_nobody_about(desk, caller, name):
-    _, answer = await ask(caller, desk, "invoke", encapsulated(INSIDE | {"x-ptp-source-node-id": name}), {})
-    assert answer["code"] not in (OK, "E0000000500"), answer

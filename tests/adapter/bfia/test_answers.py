@@ -1,0 +1,302 @@
+"""What is made of a peer's answer: peers answer in every way seen in the wild, and in others.
+
+Which deviation belongs to whom: profiles ``fate`` (FATE-Flow) and ``kuscia``. Bodies marked "invented" were not
+recorded from a peer.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.profiles import PROFILES
+from gateway.domain.spec import Ending, Failure
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import GatewayError, Invalid, PeerUnreachable, Refused
+from gateway.ports import JobView, TaskNews
+from tests.adapter.bfia.conftest import As
+from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, raw, says, silence, text, trickle
+from tests.builders import a_spec
+from tests.e2e.nodes import free_ports
+from tests.inprocess import ME, PEER, STRANGER
+
+REFUSED = ("Refused", "REFUSED")
+NO_ENVELOPE = ("Refused", "NO_ENVELOPE")
+STATUS_UNKNOWN = ("Invalid", "STATUS_UNKNOWN")
+TASK_UNKNOWN = ("NotFound", "TASK_UNKNOWN")
+
+
+def error_of(call: Callable[[], Any]) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        call()
+    return caught.value
+
+
+def meaning(call: Callable[[], Any]) -> Any:
+    """Return what a call gives: a task's state, a job's with its tasks', or kind and reason of an error."""
+    try:
+        found = call()
+    except GatewayError as error:
+        return type(error).__name__, error.reason
+    if isinstance(found, JobView):
+        return str(found.status), {t.task_id: str(t.status) for t in found.tasks}
+    return str(found.status) if isinstance(found, TaskNews) else found
+
+
+# ---------------------------------------------------------------- success and refusal
+
+
+@pytest.mark.parametrize("data", [{}, None, [], "", 5, "absent"], ids=str)
+def test_a_success_in_every_form(peer: ScriptedPeer, spec_peer: Clients, data: Any):
+    for code in (0, 200, "0", "200"):
+        peer.will(says({"code": code} | ({} if data == "absent" else {"data": data}), 201))
+        assert spec_peer.peer.post("/job/start", {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        *(
+            (says({"code": code, "msg": "no"}), REFUSED)
+            for code in (1, -1, 6000, "1", "--5", "0x0", "²", "", None, True, 0.5, [], "9" * 5000)
+        ),
+        (says({"msg": "success"}), REFUSED),
+        *((says(status=status), REFUSED) for status in (300, 404, 409, 500, 501)),
+        *(
+            (text(body, status), NO_ENVELOPE)
+            for body in (b"", b"<html>", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000)
+            for status in (200, 404, 500)
+        ),
+        *((answer, ("PeerUnreachable",) * 2) for answer in (text(b"<html>", 502), says(status=503))),
+        (says({"code": 403, "msg": "R: why", "data": {"reason": "R"}}), ("NotAllowed", "R")),
+        (says({"code": 404, "msg": "R: why", "data": {"reason": "R"}}), ("NotFound", "R")),
+        (says({"code": 409, "msg": "R: why", "data": {"reason": "R"}}), ("Refused", "R")),
+        *((says({"code": 404, "data": {"reason": odd}}), REFUSED) for odd in (None, 5, {}, "")),
+        (says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}), ("Refused", "INVALID")),
+    ],
+)
+def test_what_is_no_success(peer: ScriptedPeer, spec_peer: Clients, answer: Any, error: tuple[str, str]):
+    peer.will(answer)
+    kind, reason = meaning(lambda: spec_peer.participant.start_job("job-1", ME))
+    assert (kind, reason if kind != "PeerUnreachable" else kind) == error
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ({"code": 6000, "message": "/v1/x not found"}, "/v1/x not found"),
+        ({"code": 1, "msg": "原因", "message": "other"}, "原因"),
+        ({"code": 1, "msg": None}, "code 1"),
+        ({"code": 1, "msg": {"a": 1}}, "{'a': 1}"),
+    ],
+)
+def test_the_peers_words_are_passed_on(peer: ScriptedPeer, spec_peer: Clients, body: Any, shown: str):
+    peer.will(says(body))
+    assert error_of(lambda: spec_peer.participant.start_job("job-1", ME)).message == f"{PEER}: {shown}"
+
+
+@pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])
+def test_a_refusal_of_megabytes_is_read_to_a_bound(peer: ScriptedPeer, spec_peer: Clients, name: str):
+    endless = "w" * 2_000_000
+    problem = {"path": "p", "rule": "r", "got": 1} | ({name: endless} if name in ("path", "rule", "got") else {})
+    found = [problem] * (100_000 if name == "problems" else 1)
+    data = {"reason": endless if name == "reason" else "NO", "problems": found}
+    for code, kind in ((Invalid.code, Invalid), (1, Refused)):
+        peer.will(says({"code": code, name: endless, "data": data}))
+        error = error_of(lambda: spec_peer.participant.start_job("job-1", ME))
+        assert type(error) is kind and len(f"{error.message}{error.reason}") < 10_000
+
+
+def test_problems_are_passed_on_one_by_one(peer: ScriptedPeer, spec_peer: Clients):
+    problems = [{"path": "dag", "rule": "must be", "got": 5}, {"path": "x"}, "no problem", None]
+    peer.will(says({"code": 400, "msg": "INVALID: …", "data": {"reason": "INVALID", "problems": problems}}))
+    error = error_of(lambda: spec_peer.participant.create_job(a_spec(), ME))
+    assert isinstance(error, Invalid)
+    assert [(p.path, p.rule, p.got) for p in error.problems] == [("dag", "must be", 5), ("x", "", None)]
+
+
+def test_a_peer_that_knows_the_question_only_is_told_by_it_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
+    """Such a peer agreed to the job, which was never created there."""
+    no = says({"code": 404, "msg": "no such job", "data": {"reason": "JOB_UNKNOWN"}})
+    why = Failure("NO_ROOM", "there is no room", "JG3")
+    ending = Ending(Outcome.REJECTED, datetime.now(UTC), why)
+    with calling("audited") as one:
+        peer.will(no, says())
+        one.participant.stop_job("job-1", "", ending, ME)
+        stop, terminate = (asked.body for asked in peer.asked)
+        assert terminate == {"audit_id": "audit_job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
+        assert stop == {"job_id": "job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
+        peer.will(no, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
+        assert error_of(lambda: one.participant.stop_job("job-1", "", ending, ME)).reason == "JOB_UNKNOWN"
+        peer.will(no, raw(b""))
+        with pytest.raises(PeerUnreachable):  # it is to be told again
+            one.participant.stop_job("job-1", "", ending, ME)
+
+
+# ---------------------------------------------------------------- no answer
+
+
+def unreachable(found: Clients) -> PeerUnreachable:
+    error = error_of(lambda: found.participant.start_job("job-1", ME))
+    assert isinstance(error, PeerUnreachable) and PEER in error.message
+    return error
+
+
+def test_a_port_on_which_nobody_listens(tmp_path: Path):
+    with clients(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}") as found:
+        assert unreachable(found).delivered is False
+
+
+@pytest.mark.parametrize("answer", [silence, trickle])
+def test_the_deadline_is_for_the_whole_call(peer: ScriptedPeer, calling: As, answer: Any):
+    peer.will(answer)
+    with calling(deadline=0.5) as found:
+        assert unreachable(found).delivered is True
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raw(b""),
+        raw(b"", reset=True),
+        raw(b"HTTP/1.1 200 OK\r\ncontent-le"),
+        raw(b'HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n{"code": 0}', reset=True),
+        raw(b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nb\r\n{"code": 0}\r\n'),
+        raw(b"this is not HTTP\r\n\r\n"),
+        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc"),
+    ],
+    ids=["closed", "reset", "half head", "reset in body", "half chunks", "no HTTP", "broken gzip"],
+)
+def test_an_answer_that_breaks_off_may_have_had_its_effect(peer: ScriptedPeer, spec_peer: Clients, answer: Any):
+    peer.will(answer)
+    assert unreachable(spec_peer).delivered is True
+    assert len(peer.asked) == 1  # and is not sent again from here
+    peer.will(says())
+    spec_peer.participant.start_job("job-1", ME)
+
+
+def test_a_node_without_a_route_is_refused_by_name(tmp_path: Path):
+    with clients(tmp_path, "http://127.0.0.1:1") as found:
+        found.peer._node = STRANGER  # a client lives as long as one call; its route may go before
+        error = error_of(lambda: found.participant.start_job("job-1", ME))
+    assert error.reason == "NODE_UNKNOWN" and STRANGER in error.message
+
+
+# ---------------------------------------------------------------- a task
+
+
+def unknown_task(code: int, **more: Any) -> Any:
+    return says({"code": code, "msg": "no such task"} | more)
+
+
+@pytest.mark.parametrize(
+    ("profile", "answer", "means"),
+    [
+        *(("spec", says(data={"status": word}), word.upper()) for word in (*TaskStatus, "running")),
+        ("fate", says({"code": 0, "status": "RUNNING", "data": None}), "RUNNING"),  # beside data
+        ("spec", says({"code": 0, "status": "RUNNING", "data": {"status": "SUCCESS"}}), "SUCCESS"),
+        ("kuscia", says({"code": 200, "msg": "", "data": {"status": ""}}), "PENDING"),  # a phase without a word
+        *(("spec", says(data={"status": word}), STATUS_UNKNOWN) for word in ("DONE", "canceled", None, 5, [], {})),
+        *(("spec", says(body), STATUS_UNKNOWN) for body in ({"code": 0}, {"code": 0, "data": {}})),
+        ("fate", unknown_task(6000), TASK_UNKNOWN),  # invented
+        ("kuscia", unknown_task(400), TASK_UNKNOWN),
+        *((name, unknown_task(404, data={"reason": "TASK_UNKNOWN"}), TASK_UNKNOWN) for name in PROFILES),
+        ("spec", unknown_task(400), REFUSED),
+        # starting a task a second time would harm one that runs
+        *((name, text(b"<html>Internal server error</html>", 500), NO_ENVELOPE) for name in PROFILES),
+    ],
+)
+def test_what_a_poll_says(peer: ScriptedPeer, calling: As, profile: str, answer: Any, means: Any):
+    peer.will(answer)
+    with calling(profile) as found:
+        assert meaning(lambda: found.participant.poll_task("t", "guest", ME)) == means
+
+
+@pytest.mark.parametrize(
+    ("failed_by", "failure"),
+    [
+        ({"reason": "EXIT_1", "message": "m", "exit_code": 1}, Failure("EXIT_1", "m", exit_code=1)),
+        ({"reason": "X", "message": None, "node": None}, Failure("X")),
+        *((odd, None) for odd in ({"reason": ""}, {}, None, "out of memory", {"reason": 5})),
+        ({"reason": "X", "exit_code": "many"}, None),
+    ],
+)
+def test_why_a_task_failed(peer: ScriptedPeer, spec_peer: Clients, failed_by: Any, failure: Any):
+    peer.will(says(data={"status": "FAILED", "failed_by": failed_by}))
+    assert spec_peer.participant.poll_task("t", "guest", ME) == TaskNews(TaskStatus.FAILED, failure)
+
+
+# ---------------------------------------------------------------- a job
+
+
+def of_job(status: str | None = None, **tasks: str) -> Any:
+    return says(data={"status": tasks} | ({"job_status": status} if status is not None else {}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        *((of_job(word, t="SUCCESS"), (word.upper(), {"t": "SUCCESS"})) for word in (*JobStatus, "finished")),
+        *((of_job(word, t="SUCCESS"), ("FINISHED", {"t": "SUCCESS"})) for word in ("SUCCESS", "FAILED")),
+        # where it does not say, the job's state follows from the tasks'
+        *((of_job(odd, a="PENDING"), ("PENDING", {"a": "PENDING"})) for odd in (None, "", "Sleeping")),
+        (of_job(None, a="PENDING", b="READY"), ("RUNNING", {"a": "PENDING", "b": "READY"})),
+        (of_job(None, a="SUCCESS", b=""), ("RUNNING", {"a": "SUCCESS", "b": "PENDING"})),
+        (of_job(None, a="SUCCESS", b="SUCCESS"), ("FINISHED", {"a": "SUCCESS", "b": "SUCCESS"})),
+        (of_job(None, a="SUCCESS", b="FAILED"), ("FINISHED", {"a": "SUCCESS", "b": "FAILED"})),
+        (says({"code": 0, "status": {"t": "RUNNING"}}), ("RUNNING", {"t": "RUNNING"})),
+        *((says({"code": 200, "data": {"status": none}}), ("PENDING", {})) for none in ({}, None)),
+        (says({"code": 0, "data": {}}), ("NotFound", "JOB_UNKNOWN")),
+        # containers of a job that is unknown there would be stopped here
+        *(
+            (says({"code": 0} | more), NO_ENVELOPE)
+            for more in ({}, {"data": None}, {"data": {"hello": "there"}}, {"data": {"status": "RUNNING"}})
+        ),
+    ],
+)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_a_job_is_said_to_be(peer: ScriptedPeer, calling: As, profile: str, answer: Any, means: Any):
+    peer.will(answer)
+    with calling(profile) as found:
+        assert meaning(lambda: found.scheduler.job_status("job-1", ME)) == means
+
+
+@pytest.mark.parametrize(
+    ("answers", "means", "asked"),
+    [
+        ([says({"code": 6000, "message": "405"}), of_job("RUNNING")], ("RUNNING", {}), 2),
+        ([text(b"<html>405</html>", 405), of_job("RUNNING")], ("RUNNING", {}), 2),
+        ([says({"code": 1, "msg": "own trouble"}), text(b"")], REFUSED, 2),  # its first refusal counts
+        ([says({"code": 404, "data": {"reason": "JOB_UNKNOWN"}})], ("NotFound", "JOB_UNKNOWN"), 1),
+        ([says({"code": 403, "data": {"reason": "NOT_AUTHORISED"}})], ("NotAllowed", "NOT_AUTHORISED"), 1),
+        ([raw(b"")], ("PeerUnreachable", "PEER_UNREACHABLE"), 1),
+    ],
+)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_other_method_is_tried_once_after_a_refusal_without_a_reason(
+    peer: ScriptedPeer, calling: As, profile: str, answers: list[Any], means: Any, asked: int
+):
+    peer.will(*answers)
+    with calling(profile) as found:
+        assert meaning(lambda: found.scheduler.job_status("job-1", ME)) == means
+    first, second = ("GET", "POST") if profile in ("fate", "kuscia") else ("POST", "GET")
+    assert [a.method for a in peer.asked] == [first, second][:asked]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"progress": value} for value in ("half", [1], 1e400, True)),
+        *({"outcome": value} for value in ({}, ["SUCCEEDED"], "WON")),
+        *({"tasks": value} for value in (5, {"a": 1}, [1, None, {}])),
+        {"failed_by": 5, "scheduler": None, "waiting": 5, "parties": {}, "rerun_of": []},
+    ],
+    ids=str,
+)
+def test_odd_extras_do_no_harm(peer: ScriptedPeer, spec_peer: Clients, odd: dict[str, Any]):
+    peer.will(says(data={"job_status": "RUNNING", "status": {"t": "RUNNING"}} | odd))
+    view = spec_peer.scheduler.job_status("job-1", ME)
+    assert (view.status, view.outcome, view.failure, view.progress) == (JobStatus.RUNNING, None, None, 0)
+    assert [(t.task_id, t.status) for t in view.tasks] == [("t", TaskStatus.RUNNING)]
