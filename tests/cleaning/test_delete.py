@@ -11,7 +11,6 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs.inheritance import Offer
-from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_job, a_local_job
 from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
 from tests.cleaning.waiting import waiting_nodes
@@ -119,17 +118,6 @@ def test_everybody_who_needs_an_output_is_named_and_nobody_else(tmp_path: Path):
         told = delete(node, "job-first", 409)["msg"]
         assert f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2" in told
         assert model.name not in told, "nobody took that over"
-
-
-def test_a_job_that_was_deleted_where_it_was_scheduled_is_still_shown_where_it_was_kept(tmp_path: Path):
-    with scripted() as (peer, url):
-        peer.will(says({"code": 404, "msg": "JOB_UNKNOWN: gone", "data": {"reason": "JOB_UNKNOWN"}}, 404))
-        (tmp_path / "routes.yml").write_text(f"{PEER}: {{url: '{url}'}}\n")
-        with running(tmp_path) as node:
-            left_behind(node, "job-kept", 5, scheduler=PEER)
-            seen = ask(node, "operator", "GET", "/api/v1/jobs/job-kept").json()
-            assert seen["status"] == "FINISHED" and seen["runs"]
-            assert any(f"{PEER} did not tell" in warning for warning in seen["warnings"])
 
 
 def test_a_job_whose_end_a_node_has_not_heard_stays(tmp_path: Path):

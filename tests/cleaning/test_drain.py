@@ -55,23 +55,6 @@ def test_a_node_that_must_go_stops_what_runs(tmp_path: Path):
         assert two.running() == []
 
 
-@pytest.mark.slow
-def test_draining_can_be_called_off(tmp_path: Path):
-    with waiting_nodes(tmp_path) as two:
-        first = two.submit(600)
-        two.until_running()
-        assert command(two.guest, "drain", "--no-wait").returncode == 0
-        state = two.guest.get("/api/v1/drain")
-        assert [j["job_id"] for j in state["jobs"]] == [first] and state["draining"]
-        assert refused(two, two.guest) == "DRAINING"
-        assert command(two.guest, "undrain").returncode == 0
-        second = two.submit(600)
-        for job_id in (first, second):
-            two.guest.post("/v1/platform/schedule/job/stop_all", {"job_id": job_id})
-            two.guest.wait_job(job_id, 60, "STOPPED")
-        assert two.guest.process is not None and two.guest.process.poll() is None
-
-
 def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
     with running(tmp_path) as node:
         left: list[bool] = []

@@ -16,7 +16,6 @@ from gateway.bootstrap.node import Gateway
 from gateway.data.storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
-from gateway.jobs.inheritance import Offer
 from tests.builders import a_local_job
 from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
 from tests.e2e.nodes import wait_for
@@ -130,27 +129,6 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         node.outputs.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
         assert not node.storage.exists(read)
-
-
-def test_outputs_that_a_later_job_took_over_stay_as_long_as_it_does(tmp_path: Path):
-    with running(tmp_path, **with_policy(outputs_seconds=10)) as node:
-        old = left_behind(node, "job-first", 50)
-        kept = old.runs[0].outputs["out_name"]
-        spec = replace(a_spec_of("job-second"), old_job_id="job-first")
-        taken = replace(
-            old.runs[0], of_job="job-first", output_keys={"out": "out_name"}, outputs={"out_name": kept}
-        )
-        later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
-        assert node.store.local_jobs.add(replace(later, created_at=ago(2), ended_at=ago(1)), "flow")
-        node.inheritance.keep(spec, Offer(runs=[taken]))
-        cleaned(node)
-        assert node.storage.exists(kept) and node.inheritance.keeper(kept) == ["inherited by job job-second"]
-        node.store.local_jobs.update(
-            "job-second", lambda job: replace(job, status=JobStatus.REJECTED, inherited=())
-        )
-        assert not node.inheritance.keeper(kept) and not node.inheritance.keeper(Address("testspace", "x"))
-        cleaned(node)
-        assert not node.storage.exists(kept)
 
 
 def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):

@@ -1,17 +1,13 @@
 """A hundred jobs in a row leave nothing that grows: no open files, threads, containers, folders, memory."""
 
 import copy
-import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
-from engines.base import NODE
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
@@ -97,38 +93,3 @@ def test_a_hundred_jobs_in_a_row_leave_nothing_that_grows(tmp_path: Path):
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
         leaves_nothing(federation, WARM_UP, COUNT)
         assert all(os.listdir(node.home / "state" / "process") == [] for node in federation.nodes.values())
-
-
-@pytest.fixture
-def image_that_ends() -> Iterator[None]:
-    """An image of the name that the example registers, whose containers end at once."""
-    client = docker.from_env()
-    try:
-        base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-        text = f'FROM {base}\nENTRYPOINT ["/bin/true"]\n'
-        client.images.build(fileobj=io.BytesIO(text.encode()), tag="example:1.0.0", rm=True)
-        yield
-        client.images.remove("example:1.0.0", force=True)
-    finally:
-        client.close()
-
-
-def at_the_daemon(done: list[str]) -> list[str]:
-    """Return the containers of these jobs that the Docker daemon still has, running or not."""
-    client = docker.from_env()
-    try:
-        mine = {"label": f"{NODE}={jobs.GUEST}"}
-        there = client.api.containers(all=True, filters=mine)
-        assert len(client.networks.list(names=[f"^bfia-{jobs.GUEST}$"])) == 1
-        return [one["Names"][0] for one in there if one["Labels"]["bfia.job"] in done]
-    finally:
-        client.close()
-
-
-@pytest.mark.slow
-@pytest.mark.docker
-def test_containers_of_many_jobs_in_a_row_leave_nothing_that_grows(tmp_path: Path, image_that_ends: None):
-    """Two containers a job, so that a leak of one a container is seen after a few; 100 jobs would take minutes."""
-    with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:
-        done = leaves_nothing(federation, AT_ONCE, int(os.environ.get("BFIA_DOCKER_JOBS", "16")))
-        assert len(done) > AT_ONCE and at_the_daemon(done) == []

@@ -13,11 +13,9 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 
-from gateway.domain.job import Job
 from gateway.domain.states import JobStatus
-from gateway.store.database import opened
 from gateway.store.store import Store
-from tests.builders import a_job, a_spec, at
+from tests.builders import a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
 from tests.inprocess import routes_of
 
@@ -114,27 +112,6 @@ def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
         node.admission.judged(spec, PEER)
         node.sharing.refusal(spec)
     assert len([text for text, _ in asked if "FROM provider" in text]) == 2
-
-
-def test_a_step_of_a_known_job_is_one_write_of_what_changed(tmp_path):
-    store = Store(opened(f"sqlite:///{tmp_path / 'x.db'}"))
-    try:
-        job = a_job(dag="a -> b")
-        store.jobs.add(job, "flow")
-        store.jobs.get(job.id)
-
-        def changed(job: Job) -> Job:
-            task = replace(job.tasks["a"], attempt=job.tasks["a"].attempt + 1)
-            return replace(job, tasks={**job.tasks, "a": task}).noted(at(1), "one").noted(at(1), "two")
-
-        with told(store) as asked:
-            store.jobs.update(job.id, changed)
-        assert [text.split()[0] for text, _ in asked] == ["BEGIN", "UPDATE", "UPDATE", "INSERT"]
-        with told(store) as asked:  # that nothing changes is not taken from memory
-            store.jobs.update(job.id, lambda job: job)
-        assert [text.split()[0] for text, _ in asked] == ["SELECT"]
-    finally:
-        store.close()
 
 
 def test_only_the_work_of_a_request_is_done_on_another_thread(played):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,9 @@ from engines.base import (
     PullTimeout,
 )
 from gateway.bootstrap.node import Gateway
-from gateway.data.files import DiskWatch
-from gateway.data.workspace import Workspace
 from gateway.domain.execution.messages import Broken, Inspected
-from gateway.domain.run import Address, Run
 from gateway.domain.states import TaskStatus
 from gateway.jobs.readiness import Ready
-from tests.builders import a_run
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -53,17 +50,19 @@ class Fetching(MemoryEngine):
         return self.image_digest(image)
 
 
-def fetching(fetch: Callable[[Callable[[str], None]], None]) -> Callable[[Any, str], Fetching]:
-    return lambda settings, installation: Fetching(
-        fetch, node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
-    )
-
-
-def failing(error: EngineError) -> Callable[[Any, str], MemoryEngine]:
-    script = Script(refused=error)
-    return lambda settings, installation: MemoryEngine(
+def making(kind: Callable[..., MemoryEngine] = MemoryEngine, script: Script = Script(0)) -> Any:
+    """Return what makes the engine of a node, with one image."""
+    return lambda settings, installation: kind(
         node=settings.node.id, installation=installation, images={IMAGE: script}
     )
+
+
+def fetching(fetch: Callable[[Callable[[str], None]], None]) -> Any:
+    return making(partial(Fetching, fetch))
+
+
+def failing(error: EngineError) -> Any:
+    return making(script=Script(refused=error))
 
 
 def ended(node: Gateway, job_id: str) -> Any:
@@ -113,21 +112,16 @@ class Elsewhere(MemoryEngine):
 
 
 def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Path) -> None:
-    made: list[Elsewhere] = []
     nodes: list[Gateway] = []
 
-    def make(settings: Any, installation: str) -> Elsewhere:
-        def moves() -> None:
-            nodes[0].door._advertised = ELSEWHERE
+    def moves() -> None:
+        nodes[0].door._advertised = ELSEWHERE
 
-        node_id = settings.node.id
-        made.append(Elsewhere(moves, node=node_id, installation=installation, images={IMAGE: Script(0)}))
-        return made[0]
-
-    with running(tmp_path, make_engine=make) as node:
+    with running(tmp_path, make_engine=making(partial(Elsewhere, moves))) as node:
         nodes.append(node)
         ended(node, submit(node).json()["data"]["job_id"])
-    told = list(made[0].told.values())
+        assert isinstance(node.engine, Elsewhere)
+        told = list(node.engine.told.values())
     assert told and all(words[1:] == [ELSEWHERE] for words in told)
     assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
@@ -183,10 +177,7 @@ class Moving(MemoryEngine):
 
 
 def test_an_image_other_than_the_approved_one_is_not_started_until_it_is_approved(tmp_path: Path) -> None:
-    make = lambda settings, installation: Moving(  # noqa: E731
-        node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
-    )
-    with running(tmp_path, make_engine=make) as node:
+    with running(tmp_path, make_engine=making(Moving)) as node:
         body = A_PROVIDER
         assert ask(node, "operator", "POST", "/v2/provider/register", json=body).is_success
         assert isinstance(node.engine, Moving)
@@ -220,9 +211,6 @@ def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
 
 
 def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) -> None:
-    make = lambda settings, installation: MemoryEngine(  # noqa: E731
-        node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
-    )
     allow = {
         "example": {
             "mounts": [{"source": str(tmp_path), "target": "/opt/models"}],
@@ -230,7 +218,7 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
         }
     }
     engine = {"kind": "process", "docker": {"allow": allow}}
-    with running(tmp_path, make_engine=make, engine=engine) as node:
+    with running(tmp_path, make_engine=making(), engine=engine) as node:
         job_id = submit(node).json()["data"]["job_id"]
         ended(node, job_id)
         runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
@@ -254,33 +242,6 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message
 
 
-def a_run_with_disk(disk: float | None) -> Run:
-    return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": disk})
-
-
-def test_outputs_over_the_granted_disk_end_the_run_with_numbers(tmp_path: Path) -> None:
-    now = 0.0
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    watch = DiskWatch(workspace, every=10, monotonic=lambda: now)
-    run = a_run_with_disk(2 * 1024**2)
-    workspace.prepare(run)
-    prefix = tmp_path / "storage" / "job-1-guest-0"
-    other, own = prefix / "task_b-out", prefix / "task_a-out"
-    other.mkdir()
-    (other / "data_0").write_bytes(b"x" * 1024**2 * 5)  # of another task: not this run's
-    (own / "deep").mkdir()
-    (own / "deep" / "loop").symlink_to(own)
-    (own / "deep" / "data_0").write_bytes(b"x" * 1024**2)
-    assert watch.over(run) is None
-    (own / "data_1").write_bytes(b"x" * 1024**2 * 2)
-    assert watch.over(run) is None  # it was looked at just now
-    now = 10.0
-    failure = watch.over(run)
-    assert failure is not None and failure.reason == "NO_SPACE"
-    assert "0.003 GiB" in failure.message and "0.002 GiB" in failure.message
-    assert DiskWatch(workspace).over(a_run_with_disk(None)) is None
-
-
 def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
     """End to end, over the process engine, which leaves its outputs at the same place."""
     written = threading.Event()
@@ -292,10 +253,7 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         inside.asked_to_end.wait(60)
         return 0
 
-    def make(settings: Any, installation: str) -> MemoryEngine:
-        images = {IMAGE: Script(None, body=fill)}
-        return MemoryEngine(node=settings.node.id, installation=installation, images=images)
-
+    make = making(script=Script(None, body=fill))
     with running(tmp_path, make_engine=make, limits={"disk_check_seconds": 0.1}) as node:
         job_id = submit(node, disk=0.001).json()["data"]["job_id"]
         assert written.wait(30)
@@ -305,10 +263,7 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_path: Path) -> None:
-    def make(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(None)})
-
-    with running(tmp_path, make_engine=make) as node:
+    with running(tmp_path, make_engine=making(script=Script(None))) as node:
         job_id = submit(node).json()["data"]["job_id"]
         assert isinstance(node.engine, MemoryEngine)
         wait_for(lambda: list(node.engine.list()) != [], 30)
@@ -337,10 +292,7 @@ class Clinging(MemoryEngine):
 
 
 def test_a_finish_that_fails_is_in_the_timeline_and_repeated_while_the_job_is_over(tmp_path: Path) -> None:
-    def clinging(settings: Any, installation: str) -> Clinging:
-        return Clinging(node=settings.node.id, installation=installation, images={IMAGE: Script(9)})
-
-    with running(tmp_path, make_engine=clinging) as node:
+    with running(tmp_path, make_engine=making(Clinging, Script(9))) as node:
         job_id = submit(node).json()["data"]["job_id"]
         ended(node, job_id)
         wait_for(lambda: node.store.local_jobs.get(job_id).closed, 30, 0.05, "all is tidied up in the end")

@@ -200,44 +200,6 @@ def none_holds_anything(nodes: Nodes) -> None:
     assert all(nodes.view(n)["returns_ignored"] == nodes.view(n)["returned_by_reconciler"] == 0 for n in (A, B, C))
 
 
-def test_what_never_fits_is_refused_at_once_by_all_with_numbers(nodes: Nodes):
-    with pytest.raises(Refused, match=f"guest.0 asks for cpu 30, the engine of node {A} has 24") as caught:
-        nodes.submit(guest=30, host=1)
-    assert caught.value.reason == "RESOURCES_NEVER"
-    with pytest.raises(Refused, match=f"needs memory 100 GiB .host.0., node {B} has memory 64 GiB"):
-        nodes.submit(guest=1, host={"memory": 100})
-    assert all(nodes.view(n)["holders"] == nodes.view(n)["waiting"] == [] for n in (A, B))
-
-
-def test_a_blocked_head_lets_a_smaller_job_pass_and_priority_goes_before_age(nodes: Nodes):
-    holder = nodes.submit(guest=16)
-    nodes.wait_status(holder, JobStatus.RUNNING)
-    head = nodes.submit(guest=12)
-    nodes.wait(lambda: waits_at(nodes, head, A), "the head waits")
-    small = nodes.submit(guest=4)
-    nodes.wait_status(small, JobStatus.RUNNING)
-    urgent = nodes.submit(guest=20, priority=10)
-    nodes.wait(lambda: waits_at(nodes, urgent, A), "the urgent one waits")
-    assert [w["job_id"] for w in nodes.view()["waiting"]] == [urgent, head]
-    nodes[A].coordinator.stop(holder)
-    nodes.wait_status(urgent, JobStatus.RUNNING)
-    assert nodes[A].store.jobs.get(head).status is JobStatus.READY
-    nodes[A].coordinator.stop(urgent)
-    nodes.wait_status(head, JobStatus.RUNNING)
-
-
-def test_parallelism_1_never_runs_two_tasks_at_once_and_by_default_they_overlap(nodes: Nodes):
-    free = nodes.submit("a; b; c", guest=2)
-    nodes.wait(lambda: all(nodes.running(free, t) for t in "abc"), "all three run")
-    bound = nodes.submit("a; b; c", guest=2, common={"task_parallelism": 1})
-    for task in "abc":
-        nodes.wait(lambda task=task: nodes.running(bound, task), f"{task} runs")
-        assert sum(not run.over for run in nodes.local(bound).runs) == 1
-        assert nodes.view()["holders"][1]["pool"]["remaining"]["cpu"] == 0
-        nodes.end_task(bound, task, A)
-    nodes.wait_status(bound, JobStatus.FINISHED)
-
-
 def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):
     """It knows nothing of resources: the node holds by itself, or says that it cannot."""
     spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
@@ -361,12 +323,3 @@ def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):
         assert isinstance(engine, MemoryEngine)
         assert (engine.launches[0].limits.cpu, engine.launches[0].limits.memory) == (2, 3 * GIB)
         assert (nodes.remaining(A), nodes.remaining(C)) == (22, 23.5)
-
-
-def test_a_job_that_asks_for_nothing_asks_nobody(nodes: Nodes):
-    job_id = nodes.submit(guest={"cpu": -1, "memory": -1, "disk": -1}, host={})
-    nodes.wait(lambda: nodes.running(job_id), "it runs")
-    assert nodes.view()["holders"] == []
-    events = {e.event for e in nodes[A].store.timeline(job_id)}
-    assert not {e for e in events if "resources" in e}
-    assert ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{job_id}").json()["resources"] is None

@@ -57,11 +57,6 @@ def test_a_stream_goes_on_where_it_was_cut_off(node: Gateway):
     assert (data["job_id"], data["event"], data["detail"]) == ("job-cut", "finished", {"task": "a"})
 
 
-def test_a_stream_without_a_number_begins_now(node: Gateway):
-    happen(node.store, "job PENDING", job="job-late")
-    assert [name for _, name, _ in follow(node, 2, job_id="job-late")] == ["connected", "finished"]
-
-
 def test_wrong_questions_are_refused_all_at_once(node: Gateway):
     answer = ask(node, "operator", "GET", "/api/v1/events?after=x&follow=2&events=no,finished")
     assert answer.status_code == 400
