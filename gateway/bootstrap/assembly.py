@@ -362,14 +362,12 @@ class Node:
         return None if name is None else (name, self.launching.engine_at(name))
 
     def _unfinished(self) -> Iterator[JobSpec]:
-        """Yield what was submitted of every job that is not over here."""
         for job_id in self.store.local_jobs.unfinished():
             local = self.store.local_jobs.find(job_id)
             if local is not None and not local.closed:
                 yield local.spec
 
     def _check_quota(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
-        """Raise `QuotaReached` for a partner that has as many unfinished jobs here as it may."""
         most = self.settings.limits.partner_jobs
         if jobs.under_way_for(whose, node, most):
             raise QuotaReached(f"{node} has {most} jobs here that have not ended (limits.partner_jobs)")
@@ -379,7 +377,6 @@ class Node:
         self.executor.healed(node)
 
     def _freed(self, jobs: list[str]) -> None:
-        """Have the nodes that schedule these waiting jobs request their resources again."""
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
             if local is not None:

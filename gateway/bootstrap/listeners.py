@@ -302,7 +302,6 @@ def applications(node: Node) -> dict[str, ASGIApp]:
 
 
 def _identity(node: Node) -> PeerIdentity:
-    """Return what the claims of peers are checked by."""
     tls = node.settings.listen.peer.tls
     revoked = None
     if tls is not None and tls.client_ca is not None and tls.revoked is not None:
@@ -320,7 +319,6 @@ def _identity(node: Node) -> PeerIdentity:
 
 
 def _claimed(scope: Scope) -> str:
-    """Return the node that a request says that it comes from."""
     return headers.incoming(Request(scope)).source
 
 

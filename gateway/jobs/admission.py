@@ -289,7 +289,6 @@ class Admission:
         )
 
     def _ready(self, draft: _Draft) -> Ready:
-        """Return what is not here of what a new job needs. Raises `Invalid`, `Refused` where that is a refusal."""
         ready = self._readiness.check(draft.images)
         if ready.lacks:
             words = "; ".join((*(lack.text for lack in ready.lacks), *map(str, ready.missing)))
@@ -301,7 +300,6 @@ class Admission:
         return ready if waits else replace(ready, to_fetch={})  # else images are fetched before the launch
 
     def _approved(self, local: LocalJob, sender: NodeId, ready: Ready, *, known: bool) -> LocalJob:
-        """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""
         node, now = self._context.node, self._context.clock()
         verdict, words = self.judged(local.spec, sender)
         if verdict is Verdict.REJECT:

@@ -47,7 +47,6 @@ class JobAudits:
         self._executor.watch(new)
 
     def _again(self, known: LocalJob, asked: LocalJob, audit: Audit) -> LocalJob:
-        """Return a job that is here already after it was asked about. Raises `Conflict`."""
         same = approval.is_same(known, asked.spec)
         if not same or (known.audit is not None and known.audit.id != audit.id):
             text = f"job {known.id} is here already, with another body or another audit"

@@ -151,7 +151,6 @@ class Coordinator:
         return spec.job_id
 
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
-        """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
             self._intake.check("" if sender == self._peers.node else sender)
         with self._registry.one_view():
@@ -426,7 +425,6 @@ class Coordinator:
 
 
 def _known_task(spec: JobSpec, name: str) -> None:
-    """Raise `NotFound` for a task that the flow does not have."""
     if spec.dag.get(name) is None:
         raise NotFound(f"job {spec.job_id} has no task {name}", reason="TASK_UNKNOWN")
 

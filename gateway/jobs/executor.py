@@ -375,7 +375,6 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:
-    """Return how often the request of an action was made, with this time."""
     match action:
         case messages.Tell():
             return _run(local, action.run).told.call.tries

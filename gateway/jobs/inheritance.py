@@ -126,7 +126,6 @@ class Inheritance:
 
 
 def _finished(old: LocalJob, task: str, party: Party) -> Run | None:
-    """Return the run whose outputs a later job may take over: the newest one, if it succeeded."""
     runs = [run for run in old.standing(task) if run.party == party]
     return runs[-1] if runs and runs[-1].status is RunStatus.SUCCESS else None
 

@@ -146,7 +146,6 @@ class Launching:
         return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
 
     def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
-        """Return the digest of the run's image, which is here afterwards."""
         try:
             return self.engine_at(run.engine).image_digest(run.image)
         except ImageNotFound:
@@ -232,7 +231,6 @@ class Launching:
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
     def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
-        """Return what to launch; ``expected`` is the digest that the image has to have."""
         placement, place = self._workspace.prepare(run), self._place()
         party = run.party
         return LaunchSpec(

@@ -51,7 +51,7 @@ class Participant:
         self._home_of = home_of
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Validate and store a job, with one view of the registry throughout."""
+        """Validate and store a job."""
         with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
@@ -60,7 +60,6 @@ class Participant:
         return self._acceptance(local)
 
     def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:
-        """Return the job that is here already. Raises `Conflict` where it is another one."""
         known = self._store.local_jobs.get(local.id)
         unused = approval.unused(known)
         if not (approval.is_same(known, local.spec) if unused else known.digest == local.digest):
@@ -166,15 +165,10 @@ class Participant:
         self._store.local_jobs.update(job_id, start)
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Store the runs, with one view of the registry; the executor starts them afterwards."""
-        with self._registry.one_view():
-            self._start_task(job_id, task_id, task_name, sender)
-
-    def _start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Store the runs; the executor starts them afterwards."""
         local = self._mine(job_id, sender)
         if local.runs_of(task_id):
             return
-        self.admission.check_start(local, sender)
         if rule := name_rule(task_id, LARGEST_NAME // 3):
             raise Invalid([Problem("task_id", rule, task_id)])
         node = local.spec.dag.get(task_name)
@@ -185,7 +179,9 @@ class Participant:
             job_id,
         ):  # the same start may come twice at the same time
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
-        runs = self._planner.runs(local, node, task_id)
+        with self._registry.one_view():
+            self.admission.check_start(local, sender)
+            runs = self._planner.runs(local, node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
         now = self._clock()
@@ -265,26 +261,25 @@ class Participant:
 
         Containers say it once, and many fail when they are not heard: an outage of the database is waited out.
         """
-        while_away(lambda: self._take_in(report))
 
-    def _take_in(self, report: Callback) -> None:
-        job_id, run_id = self._find_run(report)
-        event = Reported(
-            run_id, report.status, self._clock(), report.result_code, self._message(job_id, run_id, report)
-        )
-        self._executor.record(job_id, event)
+        def take() -> None:
+            job_id, run_id = self._find_run(report)
+            message = report.result_message
+            if report.result_code and not message:
+                message = self._described(job_id, run_id, report.result_code)
+            news = Reported(run_id, report.status, self._clock(), report.result_code, message)
+            self._executor.record(job_id, news)
 
-    def _message(self, job_id: str, run_id: str, report: Callback) -> str:
-        if report.result_message or not report.result_code:
-            return report.result_message
+        while_away(take)
+
+    def _described(self, job_id: str, run_id: str, code: str) -> str:
         local = self._store.local_jobs.get(job_id)
-        run = next(r for r in local.runs if r.run_id == run_id)
+        ref = next(r.component for r in local.runs if r.run_id == run_id)
         try:
-            ref = run.component
             _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
         except Unknown:
             return ""
-        return component.result_message(report.result_code) or ""
+        return component.result_message(code) or ""
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
         if report.run_id:

@@ -98,7 +98,6 @@ class TaskPlanner:
         return validation.applied(spec, _once(problems), _once([*elsewhere.values(), *warnings]))
 
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
-        """Warn of data in a format that the declared input does not list, naming both."""
         inputs = {spec.name: spec for spec in component.inputs}
         if not node.inputs:
             own = parameters.data_location(spec.task_params, party, node.name)
@@ -123,7 +122,6 @@ class TaskPlanner:
         return warnings
 
     def _find(self, node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
-        """Return what is registered for a task, now or as it was when its job began. Raises `Refused`."""
         ref = node.component
         try:
             provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
@@ -300,14 +298,12 @@ def _once(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _undeclared(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:
-    """Warn of a model that a component gets though its description says nothing of one."""
     declared = {spec.name for spec in component.inputs}
     rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
     return [Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared]
 
 
 def _storage_problem(node: DagNode, component: Component) -> Problem | None:
-    """Return a warning about a component that does not claim to read this node's kind of storage."""
     if not component.storage_engines or STORAGE_KIND in map(str.lower, component.storage_engines):
         return None
     rule = f"the description's storageEngine does not list {STORAGE_KIND}, which is what this node has"

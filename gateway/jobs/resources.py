@@ -78,7 +78,6 @@ def pool_view(local: LocalJob) -> dict[str, Any]:
 
 
 def _of(engine: str, amounts: Amounts) -> dict[str, float]:
-    """Return the amounts without the disk, where that is not the engine's but the node's."""
     return {kind: amount for kind, amount in amounts.as_dict().items() if not engine or kind != "disk_gib"}
 
 

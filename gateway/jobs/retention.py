@@ -408,7 +408,6 @@ def _length(entry: os.DirEntry[str]) -> int:
 
 
 def _unchanged_for(path: Path, now: datetime) -> float:
-    """Return the seconds since a file or folder was changed; none where it is gone."""
     try:
         return now.timestamp() - path.stat().st_mtime
     except OSError:

@@ -135,7 +135,6 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
         return True
 
     def _perform(self, job: Job, request: Request, claimed: datetime) -> None:
-        """Make one call and record its end."""
         with traced(job.spec.trace_id), listening() as calls:
             try:
                 if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):

@@ -321,7 +321,6 @@ class Shell(Generic[J, X]):
         return lambda record: reduce(self._apply, events, record)
 
     def _abandon(self, job_id: str, error: Unreadable) -> None:
-        """End a job of which nothing can be read any more."""
         log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
         self._abandoned(job_id, abandon(self._store, self._side, job_id, self._clock(), error.message))
 

@@ -142,7 +142,6 @@ def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, float]) -> GaugeMetricFamily:
-    """Return a gauge with a number for each value, or values, of its labels."""
     gauge = GaugeMetricFamily(name, text, labels=labels)
     for values, number in sorted(numbers.items()):
         gauge.add_metric([values] if isinstance(values, str) else values, number)
