@@ -233,12 +233,10 @@ class ParticipantClient:
             self._job("start", job_id, role, **more)
 
     def _job(self, command: str, job_id: str, role: str, initiator: NodeId = "", **more: Any) -> Mapping[str, Any]:
-        """Request something of a job at one role; return the response's data."""
         body = {**more, "job_id": job_id, "role": role, "party_id": self.caller.node}
         return as_mapping(self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator).get("data"))
 
     def _task(self, command: str, body: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
-        """Request something of a task at one role; return the response's data."""
         return as_mapping(self.caller.post(f"{PARTNER}/task/{command}", {**body, **more}).get("data"))
 
     def _bodies(self, key: Key, roles: Iterable[str], task_name: str) -> list[dict[str, Any]]:
@@ -294,7 +292,6 @@ class ParticipantClient:
         return 0 if job is None else job.progress
 
     def _report_progress(self, job_id: str, roles: Iterable[str], percent: int, **more: Any) -> None:
-        """Report a job's progress above 0, which FATE shows."""
         for role in roles if percent else ():
             with suppress(Refused, NotFound):
                 self._job("update", job_id, role, **more, progress=float(percent))

@@ -20,11 +20,6 @@ class Endpoint:
     means: str
     codes: Codes
 
-    @property
-    def summary(self) -> str:
-        """What the interface description says of the path."""
-        return f"FATE's: {self.means}"
-
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(f"{PARTNER}/job/create", "create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED}),

@@ -180,15 +180,10 @@ def coded(codes: Codes) -> dict[str, Any]:
 _ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 FOR_WORKERS: Mapping[str, str] = {
-    "/v2/worker/task/status": "a container reports to /v1/platform/schedule/task/callback",
-    "/v2/worker/model/save": "a container writes its models to the storage that its environment names",
-    "/v2/worker/model/download": "a container reads models from the storage that its environment names",
-    "/v2/worker/data/tracking/query": "a container's inputs stand in its environment",
-    "/v2/worker/data/tracking/save": "a container writes its tables to the storage that its environment names",
-    "/v2/worker/metric/save": "a container writes its reports to the storage that its environment names",
-    "/v2/worker": "what a container needs stands in its environment, and it reports to its callback",
+    "/v2/worker": "a container reads its environment, writes to the storage that is named there, and reports to "
+    "its callback"
 }
-"""Path of FATE's own workers -> what a component does here instead."""
+"""Paths of FATE's own workers -> what a component does here instead."""
 
 
 def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:

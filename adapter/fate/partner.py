@@ -17,7 +17,7 @@ from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.client import failure_of
-from adapter.fate.dag.description import PROTOCOL, as_handed_on, scheduler_of
+from adapter.fate.dag.description import PROTOCOL, scheduler_of, without_another_id
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import Envelope, FateRoute, coded, ok
 from adapter.fate.ids import Key, begun_again, continued, id_of, key_of, may_begin_again, name_of, number_of
@@ -45,7 +45,7 @@ def router(parts: FateParts) -> APIRouter:
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{PARTNER}{path}"]
-        return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
+        return router.post(found.path, summary=f"FATE's: {found.means}", openapi_extra=coded(found.codes))
 
     async def rest(request: Request, work: Callable[[], X]) -> X:
         return await on(parts.limiters.rest, request, work)
@@ -70,7 +70,7 @@ def router(parts: FateParts) -> APIRouter:
         if scheduler not in ("", who.node):
             raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may create it, not {who.node}")
         if not who.named:
-            description = as_handed_on(description, body.job_id)
+            description = without_another_id(description, body.job_id)
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(description, lambda: body.job_id, scheduler, trace_of(request))
@@ -223,7 +223,6 @@ def router(parts: FateParts) -> APIRouter:
 
 
 def _accepted(found: Acceptance) -> dict[str, Any]:
-    """Return the extensions that a gateway like this one reads in the response."""
     inherited = {} if found.inherited is None else {"inherited": list(found.inherited)}
     return inherited | ({"waits": True, "within": found.within} if found.waits else {})
 

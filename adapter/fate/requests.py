@@ -65,15 +65,14 @@ class StartedTasks:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], None] = {}
+        self._reported: dict[tuple[str, str], None] = {}
 
     def running(self, task_id: str, role: str) -> bool:
         """Record that a task was reported as running; return whether it was before."""
-        before = (task_id, role) in self._seen
-        if not before:
-            self._seen[task_id, role] = None
-            while len(self._seen) > _MOST_TASKS:
-                self._seen.pop(next(iter(self._seen)))
+        before = (task_id, role) in self._reported
+        self._reported[task_id, role] = None
+        if len(self._reported) > _MOST_TASKS:
+            del self._reported[next(iter(self._reported))]
         return before
 
 
@@ -84,7 +83,11 @@ def trace_of(request: Request) -> str:
 
 def names_itself(request: Request) -> bool:
     """Whether the caller names itself, as a gateway like this one does and FATE's nodes do not."""
-    return any(request.headers.get(name) for name in _SOURCE)
+    return bool(_named(request))
+
+
+def _named(request: Request) -> NodeId:
+    return next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
 
 
 async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
@@ -93,7 +96,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
     that it speaks this protocol.
     """
-    source = next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
+    source = _named(request)
     if source == parts.node or (source and not parts.knows(source)):
         raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
     others = (node for node in claimed if node not in ("", parts.node))

@@ -26,7 +26,7 @@ def router(parts: FateParts) -> APIRouter:
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{SCHEDULER}{path}"]
-        return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
+        return router.post(found.path, summary=f"FATE's: {found.means}", openapi_extra=coded(found.codes))
 
     async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
         """Return a job that is scheduled here, and the caller."""

@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, NotAllowed
 
 VALID_MS = 60_000
 """how far a signed request's time may be from this machine's"""
+_NAMES = ("appId", "Timestamp", "Nonce", "Signature")
 
 First = Callable[[str, str, float], str]
 """From a signature, a request's fingerprint and seconds to remember it, return the request that used it first."""
@@ -53,17 +54,10 @@ class SignedHeaders:
     def __init__(self, headers: Mapping[str, str], user: str) -> None:
         """``user``: the name of the header with whose value the signature begins after the id."""
         known = {name.lower(): value for name, value in headers.items()}
-        self.app_id, self.nonce, self.timestamp, self.signature = (
-            known.get(name, "") for name in ("appid", "nonce", "timestamp", "signature")
-        )
+        values = [known.get(name.lower(), "") for name in _NAMES]
+        self.app_id, self.timestamp, self.nonce, self.signature = values
         self._user = known.get(user.lower(), "")
-        names = {
-            "appId": self.app_id,
-            "Timestamp": self.timestamp,
-            "Nonce": self.nonce,
-            "Signature": self.signature,
-        }
-        self.missing = [name for name, value in names.items() if not value]
+        self.missing = [name for name, value in zip(_NAMES, values, strict=True) if not value]
 
     def check(
         self, app: "App", now_ms: int, used: UsedSignatures, request: str, error: type[GatewayError] = NotAllowed
@@ -118,13 +112,8 @@ class Signatures:
             return {}
         nonce = "".join(secrets.choice("0123456789") for _ in range(4))
         timestamp = str(time.time_ns() // 1_000_000)
-        return {
-            "Signature": signature(app, initiator, nonce, timestamp),
-            "appId": app.app_id,
-            "Nonce": nonce,
-            "Timestamp": timestamp,
-            "initiatorPartyId": initiator,
-        }
+        values = (app.app_id, timestamp, nonce, signature(app, initiator, nonce, timestamp))
+        return {**dict(zip(_NAMES, values, strict=True)), "initiatorPartyId": initiator}
 
     def check(self, node: NodeId, headers: Mapping[str, str], path: str = "", body: bytes = b"") -> None:
         """Raise `NotAllowed` if a node that has to sign has not, or wrongly, or for another request."""

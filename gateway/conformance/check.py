@@ -174,7 +174,6 @@ def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
 
 
 def _lacking(component: Component, inputs: Mapping[str, Mapping[str, bytes]]) -> tuple[str, ...]:
-    """Return the inputs that nothing was found for, such as models."""
     return tuple(
         f"{one.name} ({one.category})"
         for one in component.inputs

@@ -259,7 +259,6 @@ class _Trial:
 
 
 def _job(component: Component) -> JobSpec:
-    """Return a job with one party per role, each at a node of its own."""
     ref = ComponentRef(component.provider, component.version, component.name)
     parties = tuple(
         Party(role, 0, f"JG{number:04d}1000000{number:04d}{os.urandom(2).hex()}")
@@ -314,7 +313,6 @@ def table(role: str) -> bytes:
 
 
 def _upload(storage: FileStorage, address: Address, role: str, content: bytes) -> None:
-    """Store a table as an upload to a gateway does. Raises `Invalid`."""
     header = content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
     upload = Upload(address, label_name=_LABEL if _LABEL in header else "", match_id_name=header[0])
     datasets = Datasets(storage, MemoryDatasets())
@@ -370,14 +368,12 @@ def _files(storage: FileStorage) -> frozenset[Path]:
 
 
 def _strays(storage: FileStorage, before: Set[Path], belongs: Iterable[Address]) -> tuple[str, ...]:
-    """Return every new file of the storage at none of these addresses."""
     kept = {storage.path(address) for address in belongs}
     new = [path for path in _files(storage) - before if kept.isdisjoint((path, *path.parents))]
     return tuple(sorted(str(path.relative_to(storage.root)) for path in new))
 
 
 def _checksums(storage: FileStorage, run: Run) -> dict[str, str | None]:
-    """Return the checksum of each input; None where it does not exist."""
     return {name: storage.checksum(at) if storage.exists(at) else None for name, at in run.inputs.items()}
 
 

@@ -8,12 +8,12 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -84,19 +84,12 @@ class Installation:
 
 def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path | None = None) -> list[Step]:
     """Return every step with its result; ``config`` is the file that the settings are from."""
-    with _installation(settings, engine, config) as node:
-        return [_timed(name, check, node) for name, check in STEPS.items()]
-
-
-@contextmanager
-def _installation(
-    settings: Settings, engine: Callable[[Settings], Engine], config: Path | None
-) -> Iterator[Installation]:
     store = Store(connect(settings.database.url))
     with tempfile.TemporaryDirectory() as folder:  # so that the check leaves nothing in the node's own
         runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
+        node = Installation(settings, config, store, runs)
         try:
-            yield Installation(settings, config, store, runs)
+            return [_timed(name, check, node) for name, check in STEPS.items()]
         finally:
             for one in (main_of(runs), *_further(runs).values()):
                 if isinstance(one, ContainerdEngine):
@@ -116,8 +109,8 @@ def _routes(settings: Settings) -> LiveRoutes:
     return LiveRoutes(settings.route_table.file, files=lambda identity, at, now: ())
 
 
-def _ok(found: str) -> Step:
-    return Step("", Result.OK, found)
+_ok = partial(Step, "", Result.OK)
+_SKIPPED = Step("", Result.SKIPPED)
 
 
 def _warning(cause: str, remedy: str, found: str = "") -> Step:
@@ -126,9 +119,6 @@ def _warning(cause: str, remedy: str, found: str = "") -> Step:
 
 def _failed(cause: str, remedy: str, found: str = "") -> Step:
     return Step("", Result.FAILED, found, cause, remedy)
-
-
-_SKIPPED = Step("", Result.SKIPPED)
 
 
 # ---------------------------------------------------------------- database, storage, clock
@@ -151,10 +141,8 @@ def _migrations(node: Installation) -> Step:
         return _ok(newest)
     if current is None:
         return _ok("the schema is not made yet; serve makes it")
-    text = f"the schema is {current}, this version's is {newest}"
-    return _warning(
-        text, "serve upgrades a schema that it knows and refuses any other; back up the database first"
-    )
+    remedy = "serve upgrades a schema that it knows and refuses any other; back up the database first"
+    return _warning(f"the schema is {current}, this version's is {newest}", remedy)
 
 
 def _writable(folder: Path) -> Step:
@@ -181,11 +169,11 @@ def _disk(node: Installation) -> Step:
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
-    files = [config, *_keys(settings)]
+    files = _keys(settings) if config is None else [config, *_keys(settings)]
     if settings.database.url.startswith("sqlite:///"):
         file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]
-    open_files = _open(path for path in files if path is not None)
+    open_files = _open(files)
     open_folders = _open([settings.state_dir, settings.storage.path])
     if not open_files and not open_folders:
         return _ok("closed to other users")
@@ -196,7 +184,6 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
 
 
 def _keys(settings: Settings) -> list[Path]:
-    """Return the files of private keys that the configuration and the routes name."""
     docker, peer = settings.engine.docker, settings.listen.peer.tls
     tls = [docker.tls, *(daemon.tls for daemon in docker.daemons)]
     found = [one.key for one in tls if one is not None and one.key is not None]
@@ -282,11 +269,11 @@ class _Image:
     base_url: str
     providers: tuple[Provider, ...]
 
-    def lacking(self, reason: str, cause: str = "") -> str:
-        """Return that it is not there, and why."""
+    def lacking(self, reason: str, remedy: str, cause: str = "") -> tuple[str, str]:
+        """Return that it is not there, and what to do."""
         place = f" at {self.base_url}" if self.base_url else ""
         needed_by = ", ".join(p.key for p in self.providers)
-        return f"{self.name}{place} ({reason}{f': {cause}' if cause else ''}), for {needed_by}"
+        return f"{self.name}{place} ({reason}{f': {cause}' if cause else ''}), for {needed_by}", remedy
 
 
 def _images(node: Installation) -> Step:
@@ -296,6 +283,8 @@ def _images(node: Installation) -> Step:
     images = _registered(node.store)
     if not images:
         return _ok("no provider is registered: nothing to check")
+    docker = node.settings.engine
+    pulls = docker.kind == "docker" and docker.docker.pull == "missing"
     moved: list[str] = []
     absent: list[tuple[_Image, Engine]] = []
     problems: list[tuple[str, str]] = []
@@ -303,18 +292,16 @@ def _images(node: Installation) -> Step:
         engine = _engine_of(node, image.base_url)
         if engine is None:
             remedy = "add the address to engine.docker.daemons, or register the provider without it"
-            problems.append((image.lacking("DAEMON_NOT_ALLOWED"), remedy))
+            problems.append(image.lacking("DAEMON_NOT_ALLOWED", remedy))
             continue
         try:
             digest = engine.image_digest(image.name)
+            moved += [p.key for p in image.providers if p.digests.get(image.name, digest) != digest]
         except EngineError as error:
-            docker = node.settings.engine
-            if isinstance(error, ImageNotFound) and docker.kind == "docker" and docker.docker.pull == "missing":
+            if isinstance(error, ImageNotFound) and pulls:
                 absent.append((image, engine))
             else:
-                problems.append((image.lacking(error.reason), _remedy(error)))
-        else:
-            moved += [p.key for p in image.providers if p.digests.get(image.name, digest) != digest]
+                problems.append(image.lacking(error.reason, _remedy(error)))
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         problems += filter(None, pool.map(_not_offered, absent))
     total = f"{counted(len(images), 'image')} registered"
@@ -339,7 +326,6 @@ def _registered(store: Store) -> list[_Image]:
 
 
 def _engine_of(node: Installation, base_url: str) -> Engine | None:
-    """Return the engine that a provider names; None for one that the admin has not allowed."""
     if node.settings.engine.kind != "docker":
         return None if base_url else node.engine
     if base_url in ("", node.settings.engine.docker.base_url):
@@ -348,7 +334,6 @@ def _engine_of(node: Installation, base_url: str) -> Engine | None:
 
 
 def _further(engine: Engine) -> Mapping[str, Engine]:
-    """Return the daemons beside the main one, by their addresses."""
     return engine.others if isinstance(engine, SeveralEngines) else {}
 
 
@@ -358,7 +343,7 @@ def _not_offered(absent: tuple[_Image, Engine]) -> tuple[str, str] | None:
     try:
         engine.offered(image.name, _REGISTRY_SECONDS)
     except EngineError as error:
-        return image.lacking(error.reason, str(error)), _remedy(error)
+        return image.lacking(error.reason, _remedy(error), str(error))
     return None
 
 
@@ -383,8 +368,10 @@ def _ports(node: Installation) -> Step:
     if listen.container is not None:
         listeners["container"] = listen.container.bind
     taken, in_use = [], []
-    for number, (name, address) in enumerate(listeners.items()):
-        first = next((n for n, a in list(listeners.items())[:number] if same(a, address)), None)
+    earlier: dict[str, str] = {}
+    for name, address in listeners.items():
+        first = next((n for n, a in earlier.items() if same(a, address)), None)
+        earlier[name] = address
         if first is not None:
             taken.append(f"{name}: {address} is that of listen.{first} too")
             continue
@@ -425,11 +412,8 @@ def certificates_of(settings: Settings) -> Step:
         return _failed("; ".join(broken), "replace the files; a running node reloads those of routes by itself")
     keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
-    soon = [
-        f"{one.path} ({one.file}) in {(one.ends - now).days} days"
-        for one in found
-        if (one.ends - now).days < EXPIRES_SOON
-    ]
+    days = {f"{one.path} ({one.file})": (one.ends - now).days for one in found}
+    soon = [f"{file} in {left} days" for file, left in days.items() if left < EXPIRES_SOON]
     if soon:
         remedy = "renew them; those of routes are reloaded by themselves, the listener's at the next start"
         return _warning(f"these expire soon: {', '.join(soon)}", remedy)
@@ -440,7 +424,6 @@ def certificates_of(settings: Settings) -> Step:
 
 
 def _peers(node: Installation) -> Step:
-    """Check that peers prove who they are."""
     peer = node.settings.listen.peer
     if gap := peer_tls.unproven(peer.bind, peer.tls):
         remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
@@ -451,7 +434,6 @@ def _peers(node: Installation) -> Step:
 
 
 def _approval(node: Installation) -> Step:
-    """Look for rules that can never match."""
     policy = approval_policy(node.settings)
     found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
     causes = [f"approval.rules[{number}]: {why}" for number, why in idle(policy)]

@@ -76,7 +76,6 @@ class Places:
         return f"{ROOT}.tasks.{name}.parameters"
 
     def _reader(self, task: str) -> str:
-        """Return the reader whose dataset a task takes; empty where there is none."""
         tasks: Mapping[str, wire.TaskSpec] = self._dag.tasks
         sources = tasks[task].inputs.data.values() if task in tasks else ()
         names = (channel.producer_task for source in sources for channel in source.task_output_artifact)

@@ -117,11 +117,11 @@ class Translated:
 def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
     """Return the job that a description asks for. Raises `Invalid` with every problem."""
     dag = schema.dag
-    parties = tuple(parties_of(dag.parties))
-    work = Work(dag, catalogue, parties)
+    parties = tuple(_numbered(dag.parties))
+    work = _Work(dag, catalogue, parties)
     readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
-    nodes = tuple(task_of(work, name, readers) for name in dag.tasks if name not in readers)
-    job_params = job_params_of(work)
+    nodes = tuple(_task(work, name, readers) for name in dag.tasks if name not in readers)
+    job_params = _job_params(work)
     if work.problems:
         raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is reported once
     who = dag.conf.extra.initiator
@@ -146,7 +146,7 @@ def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Tran
 
 
 @dataclass
-class Work:
+class _Work:
     """A translation under way, with all that is wrong so far."""
 
     dag: wire.DagSpec
@@ -160,18 +160,15 @@ class Work:
     found: dict[str, Found | None] = field(default_factory=dict)
 
     def wrong(self, at: str, rule: str, got: Any = None) -> None:
-        """Note a problem; ``at`` is the path below the description."""
         self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
 
     def own(self, party: Party, task: str) -> dict[str, Any]:
-        """Return the party's own entry of a task, to be filled."""
         entry = self.task_params.setdefault(party.role, {}).setdefault(str(party.index), {})
         found: dict[str, Any] = entry.setdefault(task, {})
         return found
 
 
-def parties_of(specs: wire.Parties) -> Iterator[Party]:
-    """Number the parties of each role, in the order in which they are named."""
+def _numbered(specs: wire.Parties) -> Iterator[Party]:
     numbers: dict[str, int] = {}
     for spec in specs:
         for node in spec.party_id:
@@ -180,8 +177,7 @@ def parties_of(specs: wire.Parties) -> Iterator[Party]:
             yield Party(spec.role, index, node)
 
 
-def named(work: Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
-    """Return the parties that a list names; all where there is no list."""
+def _parties_named(work: _Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
     if specs is None:
         return work.parties
     found: list[Party] = []
@@ -194,11 +190,10 @@ def named(work: Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def from_reader(work: Work, name: str, channel: wire.Channel, at: str) -> None:
-    """Give a task the datasets that a reader names, each party its own."""
+def _from_reader(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
     reader = work.dag.tasks[channel.producer_task]
-    for party in named(work, channel.parties or reader.parties, f"{at}.parties"):
-        params = {**reader.parameters, **party_parameters(work, party, channel.producer_task)}
+    for party in _parties_named(work, channel.parties or reader.parties, f"{at}.parties"):
+        params = {**reader.parameters, **_own_parameters(work, party, channel.producer_task)}
         if params.get("namespace") and params.get("name"):
             _give(work, name, party, f"{params['namespace']}#{params['name']}", at)
         elif party.role != "arbiter":
@@ -206,7 +201,7 @@ def from_reader(work: Work, name: str, channel: wire.Channel, at: str) -> None:
             work.wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
 
 
-def from_warehouse(work: Work, name: str, channel: wire.Channel, at: str) -> None:
+def _from_warehouse(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
     """Give each party of a task the dataset that an input names; all of them where it names no party."""
     dataset = channel.dataset_id or (
         f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
@@ -214,18 +209,18 @@ def from_warehouse(work: Work, name: str, channel: wire.Channel, at: str) -> Non
     if not dataset:
         work.wrong(at, "must have dataset_id, or namespace and name")
         return
-    for party in named(work, channel.parties or work.dag.tasks[name].parties, f"{at}.parties"):
+    for party in _parties_named(work, channel.parties or work.dag.tasks[name].parties, f"{at}.parties"):
         _give(work, name, party, dataset, at)
 
 
-def _give(work: Work, name: str, party: Party, dataset: str, at: str) -> None:
+def _give(work: _Work, name: str, party: Party, dataset: str, at: str) -> None:
     entry = work.own(party, name)
     if entry.setdefault("dataset_id", dataset) != dataset:
         rule = f"must be the only dataset of {party.label}: a task takes one of each party"
         work.wrong(at, rule, [entry["dataset_id"], dataset])
 
 
-def predicting(work: Work, model_id: str, version: str, at: str) -> None:
+def _predicting(work: _Work, model_id: str, version: str, at: str) -> None:
     """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
     if not model_id or not version:
         work.wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
@@ -236,17 +231,15 @@ def predicting(work: Work, model_id: str, version: str, at: str) -> None:
         work.wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
 
 
-def party_parameters(work: Work, party: Party, task: str) -> dict[str, Any]:
-    """Return what the description says of a task for one party alone; the last to name a parameter wins."""
+def _own_parameters(work: _Work, party: Party, task: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for site, own in work.dag.party_tasks.items():
-        if task in own.tasks and party in named(work, own.parties, f"party_tasks.{site}.parties"):
+        if task in own.tasks and party in _parties_named(work, own.parties, f"party_tasks.{site}.parties"):
             found |= own.tasks[task].parameters
     return found
 
 
-def job_params_of(work: Work) -> dict[str, Any]:
-    """Return the settings of the job, for all and for single parties, and take up their parameters of tasks."""
+def _job_params(work: _Work) -> dict[str, Any]:
     conf = work.dag.conf
     given = conf.model_extra or {}
     work.common.update({key: given[key] for key in KEPT if given.get(key) is not None})
@@ -255,7 +248,7 @@ def job_params_of(work: Work) -> dict[str, Any]:
     if conf.inheritance and conf.inheritance.task_list:
         work.common["inherit"] = conf.inheritance.task_list
     if warehouse := conf.model_warehouse:
-        predicting(work, warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
+        _predicting(work, warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
     else:
         names = {"model_id": conf.model_id, "model_version": conf.model_version}
         work.common = {key: value for key, value in names.items() if value} | work.common
@@ -266,7 +259,7 @@ def job_params_of(work: Work) -> dict[str, Any]:
     _unused(work, conf.task.model_extra or {}, "conf.task")
     params: dict[str, Any] = {"common": work.common}
     for site, own in work.dag.party_tasks.items():
-        for party in named(work, own.parties, f"party_tasks.{site}.parties"):
+        for party in _parties_named(work, own.parties, f"party_tasks.{site}.parties"):
             settings = {key: value for key, value in own.conf.items() if value is not None}
             if settings:
                 entry = params.setdefault(party.role, {}).setdefault(str(party.index), {})
@@ -279,34 +272,29 @@ def job_params_of(work: Work) -> dict[str, Any]:
     return params
 
 
-def _stage(work: Work, at: str, given: str) -> None:
+def _stage(work: _Work, at: str, given: str) -> None:
     if given and given not in STAGES:
         meant = near(given, STAGES)
         hint = f": did you mean {meant}?" if meant else ""
         work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", given)
 
 
-def _unused(work: Work, given: Mapping[str, Any], at: str) -> None:
+def _unused(work: _Work, given: Mapping[str, Any], at: str) -> None:
     for key in UNUSED:
         if given.get(key) not in (None, {}, "", "default"):
-            text = (
-                "steers FATE's own engines and is not used here; amounts are set by party_tasks.….conf.resources"
-            )
-            work.warnings.append(f"{ROOT}.{at}.{key}: {text}")
+            text = "is not used here; amounts are set by party_tasks.….conf.resources"
+            work.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
 
 
-def task_of(work: Work, name: str, readers: set[str]) -> DagNode:
-    """Return a task of a FATE flow as one of ours; what is wrong with it is noted in ``work``."""
+def _task(work: _Work, name: str, readers: set[str]) -> DagNode:
     task, at = work.dag.tasks[name], f"tasks.{name}"
-    found = component_of(work, name)
+    found = _component(work, name)
     _runs_at(work, name, found)
-    inputs = tuple(inputs_of(work, name, found, readers))
+    inputs = tuple(_inputs(work, name, found, readers))
     fed_by = {i.task for i in inputs} | readers
     for i, other in enumerate(task.dependent_tasks):
         if other not in fed_by:
-            rule = (
-                "must be a task whose output is an input here: an order without data is not kept by this gateway"
-            )
+            rule = "must be a task whose output is an input here: this gateway keeps no order without data"
             work.wrong(f"{at}.dependent_tasks[{i}]", rule, other)
     if task.parameters:
         work.task_params.setdefault("common", {})[name] = task.parameters
@@ -318,11 +306,10 @@ def task_of(work: Work, name: str, readers: set[str]) -> DagNode:
     _unused(work, task.conf, f"{at}.conf")
     _stage(work, f"{at}.stage", task.stage)
     ref = ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
-    return DagNode(name, ref, inputs, tuple(outputs_of(work, name)))
+    return DagNode(name, ref, inputs, tuple(_outputs(work, name)))
 
 
-def component_of(work: Work, name: str) -> Found | None:
-    """Find the component of a task once; None where it is reported as a problem."""
+def _component(work: _Work, name: str) -> Found | None:
     if name not in work.found:
         task = work.dag.tasks[name]
         usual = work.dag.conf.task.provider
@@ -335,10 +322,9 @@ def component_of(work: Work, name: str) -> Found | None:
     return work.found[name]
 
 
-def _runs_at(work: Work, name: str, found: Found | None) -> None:
-    """Refuse a task that is to run at fewer parties than its component would here."""
+def _runs_at(work: _Work, name: str, found: Found | None) -> None:
     task = work.dag.tasks[name]
-    at = named(work, task.parties, f"tasks.{name}.parties")
+    at = _parties_named(work, task.parties, f"tasks.{name}.parties")
     if task.parties is None or found is None or found.component is None:
         return
     left_out = [p.label for p in work.parties if p.role in found.component.roles and p not in at]
@@ -347,7 +333,7 @@ def _runs_at(work: Work, name: str, found: Found | None) -> None:
         work.wrong(f"tasks.{name}.parties", rule)
 
 
-def inputs_of(work: Work, name: str, found: Found | None, readers: set[str]) -> Iterator[DagInput]:
+def _inputs(work: _Work, name: str, found: Found | None, readers: set[str]) -> Iterator[DagInput]:
     """Yield the outputs that a task takes; datasets go to the parties' own entries.
 
     In the order of the component's description, by which inputs here are distinguished.
@@ -359,21 +345,21 @@ def inputs_of(work: Work, name: str, found: Found | None, readers: set[str]) -> 
             sources, at = artifacts[key], f"tasks.{name}.inputs.{group}.{key}"
             for channel in sources.task_output_artifact:
                 if channel.producer_task in readers:
-                    from_reader(work, name, channel, at)
+                    _from_reader(work, name, channel, at)
                 else:
                     yield _channel(work, channel, group, f"{at}.task_output_artifact")
             for channel in sources.data_warehouse:
-                from_warehouse(work, name, channel, f"{at}.data_warehouse")
+                _from_warehouse(work, name, channel, f"{at}.data_warehouse")
             for channel in sources.model_warehouse:
                 usual = work.dag.conf.model_warehouse or wire.ModelWarehouse(model_id="", model_version="")
                 model_id, version = (
                     channel.model_id or usual.model_id,
                     channel.model_version or usual.model_version,
                 )
-                predicting(work, model_id, version, f"{at}.model_warehouse")
+                _predicting(work, model_id, version, f"{at}.model_warehouse")
 
 
-def _channel(work: Work, channel: wire.Channel, group: str, at: str) -> DagInput:
+def _channel(work: _Work, channel: wire.Channel, group: str, at: str) -> DagInput:
     for part in ("producer_task", "output_artifact_key"):
         if not getattr(channel, part):
             work.wrong(f"{at}.{part}", "is required")
@@ -381,7 +367,7 @@ def _channel(work: Work, channel: wire.Channel, group: str, at: str) -> DagInput
     if channel.producer_task and producer is None:
         work.wrong(f"{at}.producer_task", "must be a task of the job", channel.producer_task)
     elif producer is not None:
-        for output in outputs_of(work, channel.producer_task):
+        for output in _outputs(work, channel.producer_task):
             if channel.output_artifact_key in (output.key, _name_of(producer, output.key)):
                 return DagInput(output.type, channel.producer_task, output.key)
     type_ = _type(channel.output_artifact_type_alias, group)
@@ -395,9 +381,9 @@ def _name_of(task: wire.TaskSpec, key: str) -> str:
     return next((name for name, spec in pairs if (spec.output_artifact_key_alias or name) == key), key)
 
 
-def outputs_of(work: Work, name: str) -> Iterator[DagOutput]:
+def _outputs(work: _Work, name: str) -> Iterator[DagOutput]:
     """Yield the outputs of a task: those that it names, else all that its component's description declares."""
-    task, found = work.dag.tasks[name], component_of(work, name)
+    task, found = work.dag.tasks[name], _component(work, name)
     declared = found.component.outputs if found and found.component else ()
     if task.outputs is None:
         yield from (DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared)

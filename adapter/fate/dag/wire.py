@@ -19,7 +19,6 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Take whole numbers as texts: older configurations write party ids and versions so."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

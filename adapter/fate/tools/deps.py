@@ -157,7 +157,6 @@ def _again(parts: ClientParts, local: LocalJob | None) -> str:
 
 
 def _submitted_here(node: NodeId, view: JobView) -> JobSpec:
-    """Return what is known of a job that was submitted here for other nodes to run."""
     roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
     number: Counter[str] = Counter()
     parties = []

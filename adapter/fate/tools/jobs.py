@@ -348,7 +348,6 @@ def _row(seen: Sight, name: str, party: Party, run: Run | None, base: str, log_o
 
 
 def _times(created: datetime, started: datetime | None, ended: datetime | None) -> Row:
-    """Return FATE's columns of times: milliseconds, and texts in UTC."""
     changed = ended or started or created
     begin, end = _ms(started), _ms(ended)
     return {
@@ -391,7 +390,6 @@ def _queried(parts: ClientParts, asked: schemas.JobQuery, base: str) -> list[Row
 
 
 def _matching(rows: list[Row], asked: schemas.JobQuery, thing: str, columns: tuple[str, ...]) -> list[Row]:
-    """Return the rows with the given values. Raises `NotFound` for none."""
     wanted = {key: value for key in columns if (value := getattr(asked, key)) not in ("", None)}
     found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
     if not found:
@@ -412,7 +410,6 @@ def _rows(parts: ClientParts, job_id: str, base: str, *, ask: bool = False, note
 
 
 def _newest(parts: ClientParts) -> list[str]:
-    """Return the jobs of this node, the newest first."""
     found: dict[str, Any] = {}
     for records in (parts.store.jobs, parts.store.local_jobs):
         for one in records.list(limit=LONGEST_LIST):
@@ -481,7 +478,6 @@ def _task_list(parts: ClientParts, asked: schemas.TaskListQuery, base: str) -> d
 
 
 def _of_party(parts: ClientParts, asked: schemas.OfParty, *, ask: bool = True) -> Sight:
-    """Return a job of which this node plays the party. Raises `NotFound`."""
     seen = sight(parts, asked.job_id, ask=ask)
     if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen.parties):
         have = ", ".join(f"{p.role} {p.node}" for p in seen.parties)

@@ -1,9 +1,9 @@
 """``/v2/log`` and ``/v2/job/log``: logs of jobs and their tasks."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, Query, Response
 
@@ -27,6 +27,14 @@ OF_TASKS: Mapping[str, Level] = {
 """FATE's kinds of logs -> the least serious lines in it. Warnings are not told apart here."""
 OF_JOB = ("schedule_info", "schedule_error")
 
+
+class _Part(NamedTuple):
+    """A part of a log: how many lines it has, and what reads them from a number on, and whether that is all."""
+
+    length: int
+    read: Callable[[int, int], tuple[list[str], bool]]
+
+
 _IN_MEMORY = 1024 * 1024
 _NO_JOB = coded({"JOB_UNKNOWN": Code.JOB_NOT_FOUND})
 
@@ -39,16 +47,17 @@ def router(parts: ClientParts) -> APIRouter:
 
     @router.get("/v2/log/count", summary="How many lines a log has by now")
     async def count(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[int]:
-        return ok(await on(rest, lambda: len(_Log(parts, asked))))
+        return ok(await on(rest, lambda: sum(part.length for part in _log(parts, asked))))
 
     @router.get("/v2/log/query", summary="Lines of a log")
     async def query(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[list[schemas.LogLine]]:
-        """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one answer."""
+        """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one response."""
 
         def work() -> Envelope[Any]:
-            log = _Log(parts, asked)
-            first, last = max(asked.begin, 1), min(asked.end or len(log), len(log))
-            lines = list(log.lines(first, last))
+            log = _log(parts, asked)
+            count = sum(part.length for part in log)
+            first, last = max(asked.begin, 1), min(asked.end or count, count)
+            lines = _lines(log, first, last)
             more: dict[str, Any] = {"next": first + len(lines)} if first + len(lines) <= last else {}
             numbered = [{"line_num": n, "content": text} for n, text in enumerate(lines, first)]
             return ok(numbered, extra=more)
@@ -70,52 +79,45 @@ def router(parts: ClientParts) -> APIRouter:
     return router
 
 
-class _Log:
-    """One log as FATE's tools name it."""
+def _log(parts: ClientParts, asked: schemas.LogQuery) -> list[_Part]:
+    """Return the parts of a log, one after the other. Raises `Invalid` for another kind of log, `NotFound`."""
+    if asked.log_type not in (*OF_TASKS, *OF_JOB):
+        kinds = ", ".join((*OF_TASKS, *OF_JOB))
+        raise Invalid([Problem("log_type", f"must be one of {kinds}", asked.log_type)])
+    local = _known(parts, asked.job_id)
+    if asked.log_type in OF_JOB:
+        lines = _schedule(parts, asked.job_id, asked.log_type == "schedule_error")
+        return [_Part(len(lines), lambda start, number: (lines[start : start + number], True))]
+    lacking = [Problem(k, "is required for a task's log") for k in ("role", "party_id") if not getattr(asked, k)]
+    if lacking:
+        raise Invalid(lacking)
+    return [_part(parts, run, OF_TASKS[asked.log_type]) for run in _chosen(local, asked)]
 
-    def __init__(self, parts: ClientParts, asked: schemas.LogQuery) -> None:
-        """Raises `Invalid` for another kind of log, `NotFound`."""
-        if asked.log_type not in (*OF_TASKS, *OF_JOB):
-            kinds = ", ".join((*OF_TASKS, *OF_JOB))
-            raise Invalid([Problem("log_type", f"must be one of {kinds}", asked.log_type)])
-        self._parts = parts
-        self._kind = asked.log_type
-        self._job_id = asked.job_id
-        local = _known(parts, asked.job_id)
-        if asked.log_type in OF_JOB:
-            self._schedule = _schedule(parts, asked.job_id, asked.log_type == "schedule_error")
-            return
-        lacking = [
-            Problem(k, "is required for a task's log") for k in ("role", "party_id") if not getattr(asked, k)
-        ]
-        if lacking:
-            raise Invalid(lacking)
-        self._runs = _chosen(local, asked)
-        level = OF_TASKS[asked.log_type]
-        self._counts = [parts.run_logs.number(run.task_id, level, run.party.label).total for run in self._runs]
 
-    def __len__(self) -> int:
-        return len(self._schedule) if self._kind in OF_JOB else sum(self._counts)
+def _part(parts: ClientParts, run: Run, level: Level) -> _Part:
+    def read(start: int, number: int) -> tuple[list[str], bool]:
+        found = parts.run_logs.read(run.task_id, level, start, number, run.party.label)
+        return [line.text for line in found.lines], not found.left_out
 
-    def lines(self, first: int, last: int) -> Iterator[str]:
-        """Yield the lines of these numbers, from 1; fewer where they are too many for one answer."""
-        if self._kind in OF_JOB:
-            yield from self._schedule[first - 1 : last]
-            return
-        level, before = OF_TASKS[self._kind], 0
-        for run, number in zip(self._runs, self._counts, strict=True):
-            start, end = max(first - 1 - before, 0), min(last - before, number)
-            before += number
-            if start >= end:
-                continue
-            found = self._parts.run_logs.read(run.task_id, level, start, end - start, run.party.label)
-            yield from (line.text for line in found.lines)
-            if found.left_out:
-                return
+    return _Part(parts.run_logs.number(run.task_id, level, run.party.label).total, read)
+
+
+def _lines(log: list[_Part], first: int, last: int) -> list[str]:
+    """Return the lines of these numbers, from 1; fewer where they are too many for one response."""
+    lines: list[str] = []
+    before = 0
+    for part in log:
+        start, end = max(first - 1 - before, 0), min(last - before, part.length)
+        before += part.length
+        if start < end:
+            found, complete = part.read(start, end - start)
+            lines += found
+            if not complete:
+                break
+    return lines
 
 
 def _known(parts: ClientParts, job_id: str) -> LocalJob | None:
-    """Return the job's part here; None where this node only schedules it. Raises `NotFound`."""
     local = parts.store.local_jobs.find(job_id)
     if local is None and parts.store.jobs.find(job_id) is None:
         raise unknown_job(job_id)
@@ -137,12 +139,10 @@ def _chosen(local: LocalJob | None, asked: schemas.LogQuery) -> list[Run]:
     return list({(run.task_name, run.party.label): run for run in runs}.values())
 
 
-def _schedule(parts: ClientParts, job_id: str, errors: bool) -> list[str]:
-    return [_line(e) for e in parts.store.timeline(job_id) if not errors or _is_error(e)]
-
-
-def _is_error(entry: TimelineEntry) -> bool:
-    return any(entry.detail.get(key) for key in ("failure", "reason", "error"))
+def _schedule(parts: ClientParts, job_id: str, errors: bool = False) -> list[str]:
+    entries = parts.store.timeline(job_id)
+    causes = ("failure", "reason", "error")
+    return [_line(e) for e in entries if not errors or any(e.detail.get(key) for key in causes)]
 
 
 def _line(entry: TimelineEntry) -> str:
@@ -152,7 +152,7 @@ def _line(entry: TimelineEntry) -> str:
 
 def _members(parts: ClientParts, job_id: str, local: LocalJob | None) -> Iterator[Member]:
     """Yield ``schedule.log`` and ``<role>/<party>/<task>/<attempt>/<stream>.log``."""
-    text = "".join(f"{line}\n" for line in _schedule(parts, job_id, errors=False)).encode()
+    text = "".join(f"{line}\n" for line in _schedule(parts, job_id)).encode()
     yield Member("schedule.log", len(text), (text,))
     for run in local.runs if local else ():
         for stream in STREAMS:
@@ -178,5 +178,4 @@ def _member(parts: ClientParts, job_id: str, run: Run, stream: str, name: str) -
 
 
 def _plain(part: str) -> str:
-    """Return a part of a path that stays where it is."""
     return part.replace("/", "_") if part not in (".", "..") else "_"

@@ -12,6 +12,7 @@ from adapter.fate.tools.archives import CHUNK, TAR, Member, archive_of, sent
 from adapter.fate.tools.deps import ClientParts, by, on, sight
 from adapter.fate.tools.tables import MOST_ROWS, members
 from gateway.data.outputs import Wanted
+from gateway.domain.dag import DagNode
 from gateway.domain.run import Address, Run
 from gateway.errors import GatewayError, NotFound
 from provider_registry.model import group_of
@@ -98,12 +99,12 @@ def router(parts: ClientParts) -> APIRouter:
 def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
     if asked.party_id == parts.node:
         return {key: [address.as_dict()] for key, address in _of(parts, asked, "data").items()}
-    seen = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
-    if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen):
-        have = ", ".join(f"{p.role} {p.node}" for p in seen)
+    parties = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
+    labels = [p.label for p in parties if (p.role, p.node) == (asked.role, asked.party_id)]
+    if not labels:
+        have = ", ".join(f"{p.role} {p.node}" for p in parties)
         text = f"job {asked.job_id} has no party {asked.role} {asked.party_id}; its parties: {have}"
         raise NotFound(text, reason="JOB_UNKNOWN")
-    labels = [p.label for p in seen if (p.role, p.node) == (asked.role, asked.party_id)]
     tables: dict[str, Any] = {}
     for one in (f for label in labels for f in parts.facts_of(Wanted(asked.job_id, asked.task_name, label))):
         if one.there and group_of(one.type) == "data":
@@ -113,8 +114,8 @@ def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
     return tables
 
 
-def run_of(parts: ClientParts, asked: schemas.OfTask) -> Run:
-    """Return the run whose outputs stand for a party's part of a task. Raises `NotFound`."""
+def _run(parts: ClientParts, asked: schemas.OfTask) -> tuple[Run, DagNode | None]:
+    """Return the run whose outputs stand for a party's part of a task, and the task. Raises `NotFound`."""
     local = parts.store.local_jobs.find(asked.job_id)
     if local is None:
         raise NotFound(f"node {parts.node} has no part in a job {asked.job_id}", reason="JOB_UNKNOWN")
@@ -126,14 +127,12 @@ def run_of(parts: ClientParts, asked: schemas.OfTask) -> Run:
         names = ", ".join(n.name for n in local.spec.dag.nodes[:20])
         text = f"{who} has no run of a task {asked.task_name} in job {asked.job_id}; its tasks: {names}"
         raise NotFound(text, reason="TASK_UNKNOWN")
-    return runs[-1]
+    return runs[-1], local.spec.dag.get(runs[-1].task_name)
 
 
 def _of(parts: ClientParts, asked: schemas.OfTask, group: str, only: str = "") -> dict[str, Address]:
     """Return a task's outputs of one group that lie in the storage: key in the flow -> address."""
-    run = run_of(parts, asked)
-    local = parts.store.local_jobs.find(asked.job_id)
-    node = local.spec.dag.get(run.task_name) if local else None
+    run, node = _run(parts, asked)
     types = {o.key: group_of(o.type) for o in node.outputs} if node else {}
     found = {
         key: run.outputs[name]
@@ -170,7 +169,6 @@ def _json(parts: ClientParts, address: Address) -> Any:
 
 
 def _value(parts: ClientParts, address: Address) -> Any:
-    """Return what a report says: its JSON, or the rows of a table."""
     value = _json(parts, address)
     return _shown(parts, address) if value is None else value
 
@@ -194,7 +192,7 @@ def _files(parts: ClientParts, found: Mapping[str, Address]) -> Iterator[Member]
 
 
 def _deleted(parts: ClientParts, body: schemas.DeleteOutput, content: str, who: str) -> dict[str, Any]:
-    party = run_of(parts, body).party.label
+    party = _run(parts, body)[0].party.label
     items = parts.deleting.clean_task(
         body.job_id, body.task_name, content, by=who, dry_run=body.dry_run, party=party
     )

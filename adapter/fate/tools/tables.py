@@ -184,7 +184,6 @@ def members(storage: FileStorage, address: Address, folder: str, *, header: bool
 
 
 def _chunks(storage: FileStorage, address: Address, skips: Sequence[int]) -> Iterator[bytes]:
-    """Yield all parts, each without so many bytes at its beginning."""
     for number, skip in enumerate(skips):
         with storage.open_partition(address, number) as file:
             file.seek(skip)

@@ -191,6 +191,10 @@ def test_a_refused_job_is_told_all_its_problems_at_the_places_of_its_description
     here = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
     message = refused(here)[0]["message"]  # no such table
     assert f"dag_schema.dag.{task}.inputs.data: " in message and "config." not in message
+    here["dag"]["stage"] = "predict"
+    here["dag"]["conf"]["model_warehouse"] = {"model_id": "nobody-trained-it", "model_version": "7"}
+    answer, _ = refused(here)
+    assert (answer["code"], answer["data"]["reason"]) == (1002, "MODEL_UNKNOWN")
     for body in ({}, {"dag_schema": {}}, {"dsl": {}}, {"dag_schema": {"dsl": 1}}):
         assert asked(node, "POST", "/v2/job/submit", body).json()["code"] == 1000
 
