@@ -134,13 +134,12 @@ class Sandbox:
         home = self._folder / spec.job_id
         home.mkdir(parents=True)
         with Loopback(stations, self._host(), home / "channel") as loopback:
-            self._open(loopback)
+            self._open_ports(loopback.ports)
             trial = _Trial(self, component, spec, plan, loopback, home)
             parties = [p for p in spec.parties if p.label in plan.parties]
             with ThreadPoolExecutor(len(parties)) as pool:
-                work = [pool.submit(trial.play, p, stations[p.node]) for p in parties]
                 try:
-                    return tuple(w.result() for w in work)
+                    return tuple(pool.map(lambda p: trial.play(p, stations[p.node]), parties))
                 except BaseException:
                     self.give_up()  # else leaving this block would wait for what still runs
                     raise
@@ -151,45 +150,46 @@ class Sandbox:
             return self.engine.gateway_address()
         return ".".join(["127", *(str(randbelow(200) + 20) for _ in range(3))])
 
-    def _open(self, loopback: Loopback) -> None:
+    def _open_ports(self, ports: list[int]) -> None:
         if isinstance(self.engine, ContainerdEngine):
             with self._lock:
-                self._ports += loopback.ports
+                self._ports += ports
                 self.engine.close_host(self._ports)
 
 
+@dataclass
 class _Trial:
     """One component run once, as a plan says, by parties that share a deadline."""
 
-    def __init__(
-        self, sandbox: Sandbox, component: Component, spec: JobSpec, plan: Plan, loopback: Loopback, home: Path
-    ) -> None:
-        self._sandbox = sandbox
-        self._component = component
-        self._spec = spec
-        self._plan = plan
-        self._loopback = loopback
-        self._home = home
-        self._until = time.monotonic() + (sandbox.timeouts.alone if plan.empty else sandbox.timeouts.run)
+    sandbox: Sandbox
+    component: Component
+    spec: JobSpec
+    plan: Plan
+    loopback: Loopback
+    home: Path
+
+    def __post_init__(self) -> None:
+        timeouts = self.sandbox.timeouts
+        self._until = time.monotonic() + (timeouts.alone if self.plan.empty else timeouts.run)
 
     def play(self, party: Party, station: Station) -> Trace:
         """Run one party and return what was seen of it."""
-        run = _run(self._component, self._spec, party, station, self._sandbox.image, self._plan)
-        home = self._home / party.label
+        run = _run(self.component, self.spec, party, station, self.sandbox.image, self.plan)
+        home = self.home / party.label
         try:
             storage = self._filled(run, home / "storage")
         except BaseException:
             self._failed()
             raise
-        workspace = Workspace(storage.root, home / "runs", contained=self._sandbox.confined)
+        workspace = Workspace(storage.root, home / "runs", contained=self.sandbox.confined)
         place = workspace.prepare(run)
         before, existing = _checksums(storage, run), _files(storage)
-        trace = Trace(party.label, run.task_id, session_id(self._spec.job_id), run.token)
-        engine = self._sandbox.engine
+        trace = Trace(party.label, run.task_id, session_id(self.spec.job_id), run.token)
+        engine = self.sandbox.engine
         try:
             engine.launch(self._launch(run, place))
             trace = self._until_over(run, station, trace)
-            self._loopback.await_callbacks(party.node)
+            self.loopback.await_callbacks(party.node)
             written = engine.logs(run.name)
             engine.remove(run.name)
         except EngineError as error:
@@ -202,7 +202,7 @@ class _Trial:
             stdout=written.stdout,
             stderr=written.stderr,
             log_files=files_in(workspace.logs(run) / "log"),
-            outputs=_outputs(storage, self._component, run.outputs),
+            outputs=_outputs(storage, self.component, run.outputs),
             strays=_strays(storage, existing, [*run.inputs.values(), *run.outputs.values()]),
             changed=tuple(name for name in run.inputs if before[name] != after[name]),
         )
@@ -210,9 +210,9 @@ class _Trial:
     def _filled(self, run: Run, root: Path) -> FileStorage:
         root.mkdir(parents=True, exist_ok=True)
         storage = FileStorage(root)
-        tables = [one.name for one in self._component.inputs if one.group == "data"]
-        for name, address in () if self._plan.empty else run.inputs.items():
-            content = self._plan.inputs[run.party.role][name]
+        tables = [one.name for one in self.component.inputs if one.group == "data"]
+        for name, address in () if self.plan.empty else run.inputs.items():
+            content = self.plan.inputs[run.party.role][name]
             if name in tables:
                 _upload(storage, address, run.party.role, content)
             else:
@@ -225,28 +225,28 @@ class _Trial:
 
     def _launch(self, run: Run, place: Placement) -> LaunchSpec:
         party = run.party
-        callback, transport = self._loopback.callback(party.node), self._loopback.transport(party.node)
+        callback, transport = self.loopback.callback(party.node), self.loopback.transport(party.node)
         site = Site(place.storage_url, callback, transport, place.log_path, {})
-        local = LocalJob(self._spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
-        names = (NODE, self._sandbox.installation, self._spec.job_id, run.task_id, party.role, party.index, 0)
+        local = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
+        names = (NODE, self.sandbox.installation, self.spec.job_id, run.task_id, party.role, party.index, 0)
         mounts = tuple(m for m in place.mounts if m.source.exists())
         return LaunchSpec(run.name, run.image, environment(local, run, site), labels(*names), Limits(), mounts)
 
     def _until_over(self, run: Run, station: Station, trace: Trace) -> Trace:
         """Wait until a run exits, or stop it; return how it ended."""
-        engine, running_by = self._sandbox.engine, time.monotonic() + _STARTED_SECONDS
+        engine, running_by = self.sandbox.engine, time.monotonic() + _STARTED_SECONDS
         while not isinstance(probe := engine.probe(run.name), Exited):
             now = time.monotonic()
             if station.first.is_set():
                 running_by = min(running_by, now)
-            due = self._plan.stop and now >= running_by + self._plan.linger
-            if due or now > self._until or self._sandbox.given_up.is_set():
-                engine.stop(run.name, self._sandbox.timeouts.grace)
+            due = self.plan.stop and now >= running_by + self.plan.linger
+            if due or now > self._until or self.sandbox.given_up.is_set():
+                engine.stop(run.name, self.sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
-                trace = replace(trace, was_stopped=True, in_time=self._plan.stop, stop_seconds=seconds)
+                trace = replace(trace, was_stopped=True, in_time=self.plan.stop, stop_seconds=seconds)
                 probe = engine.probe(run.name)
                 break
-            self._sandbox.given_up.wait(_PROBE_SECONDS)
+            self.sandbox.given_up.wait(_PROBE_SECONDS)
         if not isinstance(probe, Exited):
             raise EngineError(f"the run {run.name} is gone")
         if probe.code != 0:
