@@ -5,6 +5,7 @@ One cause fails one clause: what cannot be judged because of it is ``not shown``
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from inspect import cleandoc
 from itertools import groupby
 
 from gateway.conformance.evidence import Evidence, Finding, Trace, failed, not_shown, ok
@@ -42,22 +43,28 @@ class Clause:
 _CLAUSES: list[Clause] = []
 
 
-def _clause(name: str, section: str, says: str, remedy: str, shown_by: str = TOGETHER) -> Callable[[Judge], Judge]:
+def _clause(name: str, section: str, shown_by: str = TOGETHER) -> Callable[[Judge], Judge]:
+    """Add a clause, whose judge's docstring says what a component keeps, then what to do if it does not."""
+
     def add(judge: Judge) -> Judge:
-        _CLAUSES.append(Clause(name, section, says, remedy, judge, shown_by))
+        says, _, remedy = cleandoc(judge.__doc__ or "").partition("\n\n")
+        _CLAUSES.append(Clause(name, section, _one_line(says), _one_line(remedy), judge, shown_by))
         return judge
 
     return add
 
 
-@_clause(
-    "starts",
-    "3.3",
-    "The container starts without arguments; all it needs is in its environment.",
-    "Have the image on this machine (docker pull, docker build), built for its architecture; let the image's "
-    "own command read the environment; have the interpreter that a script's first line names in the image.",
-)
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+@_clause("starts", "3.3")
 def _starts(seen: Evidence) -> Finding:
+    """The container starts without arguments; all it needs is in its environment.
+
+    Have the image on this machine (docker pull, docker build), built for its architecture; let the image's
+    own command read the environment; have the interpreter that a script's first line names in the image.
+    """
     alike: dict[str, list[str]] = {}
     for trace in seen.together.traces:
         if not trace.started:
@@ -67,14 +74,13 @@ def _starts(seen: Evidence) -> Finding:
     return ok(f"{_parties(seen.together.traces)} started")
 
 
-@_clause(
-    "works",
-    "3.3, 3.4",
-    "With `system.*`, `config.*` and `runtime.*`, all parties succeed together.",
-    "Read the last lines above. Dotted names cannot be exported from a shell: read them from the process's "
-    "environment. Give data that fits with --data, values with --parameter.",
-)
+@_clause("works", "3.3, 3.4")
 def _works(seen: Evidence) -> Finding:
+    """With `system.*`, `config.*` and `runtime.*`, all parties succeed together.
+
+    Read the last lines above. Dotted names cannot be exported from a shell: read them from the process's
+    environment. Give data that fits with --data, values with --parameter.
+    """
     if not all(t.started for t in seen.together.traces):
         return not_shown("it did not start")
     if seen.best.worked:
@@ -83,13 +89,12 @@ def _works(seen: Evidence) -> Finding:
     return failed(seen.best.end + hint)
 
 
-@_clause(
-    "optional-omitted",
-    "3.2",
-    "A parameter that is optional may be absent; the component applies its own default.",
-    "Apply the default inside, or register the parameter with optional false.",
-)
+@_clause("optional-omitted", "3.2")
 def _optional_omitted(seen: Evidence) -> Finding:
+    """A parameter that is optional may be absent; the component applies its own default.
+
+    Apply the default inside, or register the parameter with optional false.
+    """
     optional = [p.name for p in seen.component.parameters if p.optional]
     if not optional:
         return not_shown("it has no optional parameter")
@@ -100,13 +105,12 @@ def _optional_omitted(seen: Evidence) -> Finding:
     return not_shown(_NO_SUCCESS)
 
 
-@_clause(
-    "unknown-parameter",
-    "3.4",
-    "A `runtime.component.parameter.*` that the description does not name is ignored.",
-    "Read the parameters that you know by their names; do not refuse others.",
-)
+@_clause("unknown-parameter", "3.4")
 def _unknown_parameter(seen: Evidence) -> Finding:
+    """A `runtime.component.parameter.*` that the description does not name is ignored.
+
+    Read the parameters that you know by their names; do not refuse others.
+    """
     if seen.together.worked:
         return ok("worked with a parameter that its description does not name")
     if seen.known_only is not None and seen.known_only.worked:
@@ -114,50 +118,47 @@ def _unknown_parameter(seen: Evidence) -> Finding:
     return not_shown(_NO_SUCCESS)
 
 
-@_clause(
-    "callback-sent",
-    "3.5",
-    "The component reports its state to `system.callback`.",
-    "POST {task_id, status, role} as JSON to the address in system.callback. Without one, some "
-    "gateways go by the exit code, and others take it for a failure.",
-)
+@_clause("callback-sent", "3.5")
 def _callback_sent(seen: Evidence) -> Finding:
+    """The component reports its state to `system.callback`.
+
+    POST {task_id, status, role} as JSON to the address in system.callback. Without one, some gateways go by
+    the exit code, and others take it for a failure.
+    """
     silent = [t.party for t in _ended(seen) if not t.requests.reports and not t.requests.refused]
     wrong = [f"no callback from {', '.join(silent)}"] if silent else []
     return _unless(wrong, _reported(seen, lambda t: f"{t.party} reported {_states(t)}"))
 
 
-@_clause(
-    "callback-form",
-    "3.5",
-    "A callback is a JSON object whose status is RUNNING, SUCCESS or FAILED.",
-    "Send the fields as texts, and one of the three words.",
-)
+@_clause("callback-form", "3.5")
 def _callback_form(seen: Evidence) -> Finding:
+    """A callback is a JSON object whose status is RUNNING, SUCCESS or FAILED.
+
+    Send the fields as texts, and one of the three words.
+    """
     wrong = [f"{t.party}: {text}" for t in _ended(seen) for text in t.requests.refused]
     return _unless(wrong, _reported(seen, lambda t: f"{t.party}: {len(t.requests.reports)} read"))
 
 
-@_clause(
-    "callback-address",
-    "3.5",
-    "Callbacks go to the given address, with its query.",
-    "Use system.callback as it is; do not build the address from parts.",
-)
+@_clause("callback-address", "3.5")
 def _callback_address(seen: Evidence) -> Finding:
+    """Callbacks go to the given address, with its query.
+
+    Use system.callback as it is; do not build the address from parts.
+    """
     wrong = [t.party for t in _ended(seen) if any(not s.address for s in t.requests.reports)]
     if wrong:
         return failed(f"{', '.join(wrong)} used another path or omitted the query")
     return _reported(seen, lambda t: f"{t.party} used it as given")
 
 
-@_clause(
-    "callback-names",
-    "3.5",
-    "A callback names the task of `config.task_id` and the role of `config.self_role` (`guest` or `guest.0`).",
-    "Copy both from the environment.",
-)
+@_clause("callback-names", "3.5")
 def _callback_names(seen: Evidence) -> Finding:
+    """A callback names the task of `config.task_id` and the role of `config.self_role` (`guest` or
+    `guest.0`).
+
+    Copy both from the environment.
+    """
     wrong = []
     for trace in _ended(seen):
         for report in trace.requests.reports:
@@ -168,13 +169,12 @@ def _callback_names(seen: Evidence) -> Finding:
     return _unless(wrong, _reported(seen, lambda t: f"{t.party} names both"))
 
 
-@_clause(
-    "callback-running",
-    "3.5",
-    "RUNNING is reported before the final state.",
-    "Report RUNNING once, at the beginning.",
-)
+@_clause("callback-running", "3.5")
 def _callback_running(seen: Evidence) -> Finding:
+    """RUNNING is reported before the final state.
+
+    Report RUNNING once, at the beginning.
+    """
     late = [t.party for t in _ended(seen) if t.reported and t.requests.reports[-1].status == "RUNNING"]
     if late:
         return failed(f"{', '.join(late)} reported RUNNING after the end")
@@ -187,38 +187,35 @@ def _callback_running(seen: Evidence) -> Finding:
     return _all(seen, running, otherwise)
 
 
-@_clause(
-    "callback-end",
-    "3.5",
-    "A component that reports RUNNING reports its end, too.",
-    "Report SUCCESS or FAILED as the last step before the exit.",
-)
+@_clause("callback-end", "3.5")
 def _callback_end(seen: Evidence) -> Finding:
+    """A component that reports RUNNING reports its end, too.
+
+    Report SUCCESS or FAILED as the last step before the exit.
+    """
     mute = [t for t in _ended(seen) if t.requests.reports and not t.reported]
     wrong = [f"{t.party} reported {_states(t)} and then nothing" for t in mute]
     return _unless(wrong, _all(seen, lambda t: f"{t.party} reported {t.reported}" if t.reported else ""))
 
 
-@_clause(
-    "exit-code",
-    "3.5",
-    "A success exits with code 0.",
-    "Exit with 0 after SUCCESS, with a code above 0 after FAILED.",
-)
+@_clause("exit-code", "3.5")
 def _exit_code(seen: Evidence) -> Finding:
+    """A success exits with code 0.
+
+    Exit with 0 after SUCCESS, with a code above 0 after FAILED.
+    """
     wrong = [
         f"{t.party} ended with code {t.code} after a success" for t in _ended(seen) if t.worked and t.code != 0
     ]
     return _unless(wrong, _all(seen, lambda t: f"{t.party} ended with code {t.code}" if t.worked else ""))
 
 
-@_clause(
-    "result-code",
-    "3.2",
-    "A result code, in a callback or in the last line of the log as JSON, is one of those in `result`.",
-    "List each code that the component reports under result, as text, with its meaning.",
-)
+@_clause("result-code", "3.2")
 def _result_code(seen: Evidence) -> Finding:
+    """A result code, in a callback or in the last line of the log as JSON, is one of those in `result`.
+
+    List each code that the component reports under result, as text, with its meaning.
+    """
     codes = [(t, t.result_code) for t in (*seen.best.traces, *seen.without_data) if t.result_code]
     meanings = {r.code: r.message for r in seen.component.results}
     listed = ", ".join(meanings) or "none"
@@ -228,14 +225,12 @@ def _result_code(seen: Evidence) -> Finding:
     return ok("; ".join(shown)) if shown else not_shown("it reports none, which is allowed")
 
 
-@_clause(
-    "failure-told",
-    "3.5",
-    "A run that cannot do its work ends with a code above 0 and does not report SUCCESS.",
-    "Treat an input that is missing or empty as a failure.",
-    shown_by=WITHOUT_DATA,
-)
+@_clause("failure-told", "3.5", shown_by=WITHOUT_DATA)
 def _failure_reported(seen: Evidence) -> Finding:
+    """A run that cannot do its work ends with a code above 0 and does not report SUCCESS.
+
+    Treat an input that is missing or empty as a failure.
+    """
     if not seen.component.inputs:
         return not_shown("it has no input")
     hungry = [trace for trace in seen.without_data if trace.started and not trace.was_stopped]
@@ -248,13 +243,12 @@ def _failure_reported(seen: Evidence) -> Finding:
     return ok("; ".join(shown)) if hungry else not_shown("no party ended for lack of input")
 
 
-@_clause(
-    "stdout-log",
-    "3.6",
-    "The log comes on standard output, as lines of UTF-8 text.",
-    "Print the log line by line and flush it.",
-)
+@_clause("stdout-log", "3.6")
 def _stdout_log(seen: Evidence) -> Finding:
+    """The log comes on standard output, as lines of UTF-8 text.
+
+    Print the log line by line and flush it.
+    """
     wrong = []
     for trace in _ended(seen):
         if not trace.stdout.strip():
@@ -268,24 +262,22 @@ def _stdout_log(seen: Evidence) -> Finding:
     return _unless(wrong, _all(seen, lambda t: f"{t.party}: {len(t.stdout.splitlines())} lines"))
 
 
-@_clause(
-    "log-files",
-    "3.6",
-    "Log files lie in `config.log.path`.",
-    "Write them there and nowhere else; none at all is fine.",
-)
+@_clause("log-files", "3.6")
 def _log_files(seen: Evidence) -> Finding:
+    """Log files lie in `config.log.path`.
+
+    Write them there and nowhere else; none at all is fine.
+    """
     files = [f"{t.party}: {_some(t.log_files)}" for t in _ended(seen) if t.log_files]
     return ok("; ".join(files)) if files else not_shown("it writes none, which is allowed")
 
 
-@_clause(
-    "output-written",
-    "3.4",
-    "Every declared output lies at the address in `runtime.component.output.*`, at one party at least.",
-    "Write <storage>/<namespace>/<name>/data_0 (or a plain file <name>), with both names as given.",
-)
+@_clause("output-written", "3.4")
 def _outputs_written(seen: Evidence) -> Finding:
+    """Every declared output lies at the address in `runtime.component.output.*`, at one party at least.
+
+    Write <storage>/<namespace>/<name>/data_0 (or a plain file <name>), with both names as given.
+    """
     if not seen.component.outputs:
         return not_shown("it has no output")
     if not seen.best.worked:
@@ -300,25 +292,23 @@ def _outputs_written(seen: Evidence) -> Finding:
     return ok(f"{', '.join(names)} written{f' ({_some(partly)})' if partly else ''}")
 
 
-@_clause(
-    "output-form",
-    "3.2, 4",
-    "An output can be read, in the format that the description names first.",
-    "Write what dataFormat says first, readable for all users.",
-)
+@_clause("output-form", "3.2, 4")
 def _output_form(seen: Evidence) -> Finding:
+    """An output can be read, in the format that the description names first.
+
+    Write what dataFormat says first, readable for all users.
+    """
     written = [(t.party, n, w) for t in seen.best.traces for n, w in t.outputs.items() if w.there]
     shown = ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
     return _unless((f"{name} of {party} {w.form}" for party, name, w in written if w.form), shown)
 
 
-@_clause(
-    "output-only-there",
-    "4",
-    "Nothing is written into the storage but the outputs.",
-    "Use a temporary folder of the container for all else.",
-)
+@_clause("output-only-there", "4")
 def _only_there(seen: Evidence) -> Finding:
+    """Nothing is written into the storage but the outputs.
+
+    Use a temporary folder of the container for all else.
+    """
     if not seen.best.worked:
         return not_shown(_NO_SUCCESS)
     if _outputs_written(seen).result == "failed":
@@ -327,8 +317,12 @@ def _only_there(seen: Evidence) -> Finding:
     return _unless(wrong, ok("nothing else can be written" if seen.confined else "nothing else was written"))
 
 
-@_clause("input-untouched", "4", "Inputs are left as they are.", "Open inputs for reading only.")
+@_clause("input-untouched", "4")
 def _inputs_untouched(seen: Evidence) -> Finding:
+    """Inputs are left as they are.
+
+    Open inputs for reading only.
+    """
     if not seen.component.inputs or not any(t.started for t in seen.best.traces):
         return not_shown("there was no input")
     wrong = [f"{t.party} changed {_some(t.changed)}" for t in seen.best.traces if t.changed]
@@ -336,13 +330,12 @@ def _inputs_untouched(seen: Evidence) -> Finding:
     return _unless(wrong, shown if seen.best.worked else not_shown(_NO_SUCCESS))
 
 
-@_clause(
-    "channel-session",
-    "transport 2",
-    "Messages go through `system.transport` with the given session and token.",
-    "Send config.session_id and config.token in x-ptp-session-id and x-ptp-token.",
-)
+@_clause("channel-session", "transport 2")
 def _channel_session(seen: Evidence) -> Finding:
+    """Messages go through `system.transport` with the given session and token.
+
+    Send config.session_id and config.token in x-ptp-session-id and x-ptp-token.
+    """
     calls = [(t, s) for t in _ended(seen) for s in t.requests.channel_calls]
     wrong = [
         f"{t.party} used session {s.session[:80]!r} for {s.operation}" for t, s in calls if s.session != t.session
@@ -356,26 +349,23 @@ def _channel_session(seen: Evidence) -> Finding:
     )
 
 
-@_clause(
-    "own-paths",
-    "3.3",
-    "Nothing of the gateway is used but the channel and the callback.",
-    "Leave everything else to the platform: a gateway's other paths are closed to containers.",
-)
+@_clause("own-paths", "3.3")
 def _own_paths(seen: Evidence) -> Finding:
+    """Nothing of the gateway is used but the channel and the callback.
+
+    Leave everything else to the platform: a gateway's other paths are closed to containers.
+    """
     wrong = [f"{t.party}: {_some(t.requests.others)}" for t in _ended(seen) if t.requests.others]
     asked = any(t.requests.reports or t.requests.channel_calls for t in _ended(seen))
     return _unless(wrong, ok("nothing else was used") if asked else not_shown("it sent no request"))
 
 
-@_clause(
-    "sigterm",
-    "3.5",
-    "A run that gets SIGTERM exits by itself, within the grace period.",
-    "Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.",
-    shown_by=STOPPED,
-)
+@_clause("sigterm", "3.5", shown_by=STOPPED)
 def _sigterm(seen: Evidence) -> Finding:
+    """A run that gets SIGTERM exits by itself, within the grace period.
+
+    Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.
+    """
     stopped = [t for t in seen.alone if t.was_stopped]
     wrong = [f"{t.party} had to be killed after {t.stop_seconds:.0f} s" for t in stopped if t.killed]
     wrong += [f"{t.party} reported SUCCESS" for t in stopped if not t.killed and t.reported == "SUCCESS"]
