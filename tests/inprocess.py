@@ -142,7 +142,7 @@ def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...
             token=uuid4().hex,
             name=f"bfia-{uuid4().hex}",
             task_id=f"task_{job_id}",
-            told=Reporting(TaskStatus.SUCCESS, OK),
+            reporting=Reporting(TaskStatus.SUCCESS, OK),
         )
         for party in spec.parties_at(spec.scheduler)
     }

@@ -22,7 +22,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import UNCERTAIN, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
@@ -183,7 +183,7 @@ class ParticipantClient:
         try:
             self._peer.post("/job/stop", body | translate.ending_fields(ending))
         except (NotFound, Refused) as refused:
-            if task_name or not self._peer.profile.audits_first or refused.reason in UNTOLD:
+            if task_name or not self._peer.profile.audits_first or refused.reason in UNCERTAIN:
                 raise
             try:  # withdraw the question; where the node knows of none either, its first refusal stands
                 self.withdraw(job_id, ending, sender)
@@ -263,7 +263,7 @@ class BfiaProtocol:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
-        return replace(job_spec(body, body.job_id, scheduler, trace_id), unread=unknown_fields(body))
+        return replace(job_spec(body, body.job_id, scheduler, trace_id), unknown_fields=unknown_fields(body))
 
     def send(
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float

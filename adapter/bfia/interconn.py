@@ -16,7 +16,7 @@ from adapter.bfia.peer import Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Done, Named, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
-from gateway.domain.redaction import told
+from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed, Refused
@@ -135,7 +135,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     ) -> wire.Answer[wire.StatusData]:
         wanted = await required(request, "job_id")
         view = await on(limiters.rest, caller.sender, lambda: scheduler.job_status(wanted, caller.node))
-        return ok(wire.StatusData(**told(translate.status_body(view, caller.profile))), caller.profile)
+        return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
 
     @router.post(f"{SCHEDULE}/task/poll", summary="The scheduling node polls a task's state (3.8)")
     async def poll(

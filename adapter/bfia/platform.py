@@ -40,7 +40,7 @@ def operator_router(
         trace = sender.trace_id or new_trace_id()
         nodes = {node for named in body.config.role.values() for node in named}
         spec = translate.job_spec(body, new_id(map(profile_of, nodes)), coordinator_node, trace)
-        spec = replace(spec, unread=unknown_fields(body))
+        spec = replace(spec, unknown_fields=unknown_fields(body))
         job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))

@@ -14,7 +14,7 @@ from gateway.domain.dry_run import Item, Standing
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
-from gateway.domain.redaction import for_others, told
+from gateway.domain.redaction import for_others, redacted
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -173,7 +173,7 @@ def failure_of(found: Any) -> Failure | None:
 
 def failed_by(failure: Failure | None) -> dict[str, Any]:
     """Return the extension field that says why something failed, in words for other nodes."""
-    return {"failed_by": told(failure.as_dict())} if failure else {}
+    return {"failed_by": redacted(failure.as_dict())} if failure else {}
 
 
 def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) -> Ending | None:

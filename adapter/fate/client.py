@@ -21,7 +21,7 @@ from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, 
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Task
 from gateway.domain.problems import Problem, name_rule
-from gateway.domain.redaction import told
+from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.reservations import BUSY
 from gateway.domain.retries import telling
@@ -327,7 +327,7 @@ class ParticipantClient:
         if ending is not None:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
             if ending.failure is not None:
-                more["failed_by"] = told(ending.failure.as_dict())
+                more["failed_by"] = redacted(ending.failure.as_dict())
         percent = 100 if ending is not None and ending.outcome is Outcome.SUCCEEDED else self._progress_of(job_id)
         for role in roles:
             self._report_progress(job_id, [role], percent, **more)
@@ -457,7 +457,7 @@ class SchedulerClient:
         key = key if key.job_id else key_of(report.task_id, report.job_id)
         body = {**task_body(key, report.role, self.me), "status": str(word)}
         if report.failure is not None and word is not TaskWord.RUNNING:
-            body["failed_by"] = told(report.failure.as_dict())
+            body["failed_by"] = redacted(report.failure.as_dict())
         self.caller.post(f"{SCHEDULER}/task/report", body)
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:

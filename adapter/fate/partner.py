@@ -25,7 +25,7 @@ from adapter.fate.requests import Asker, FateParts, asker, commanded, names_itse
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word, word_in
 from gateway.domain.job import Acceptance
 from gateway.domain.problems import Problem
-from gateway.domain.redaction import told
+from gateway.domain.redaction import redacted
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, Failure, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
@@ -268,7 +268,7 @@ def collected(
         "elapsed": ended - begun if over and ended is not None and begun is not None else None,
     }
     if over and news.failure is not None:
-        data["failed_by"] = told(news.failure.as_dict())
+        data["failed_by"] = redacted(news.failure.as_dict())
     return data
 
 

@@ -50,7 +50,7 @@ def run_timing(settings: Settings) -> RunTiming:
     return RunTiming(
         jitter=_JITTER,
         launch_deadline=120.0 + settings.engine.docker.pull_seconds,
-        engine_patience=settings.limits.engine_down_seconds,
+        engine_timeout=settings.limits.engine_down_seconds,
         silence_fails=settings.limits.exit_without_report == "fails",
         orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
     )

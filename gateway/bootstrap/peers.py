@@ -138,7 +138,9 @@ class FateSide:
             local_jobs.find,
             self._new_id,
             agree,
-            lambda job_id, percent: local_jobs.update(job_id, lambda local: domain_run.told(local, percent)),
+            lambda job_id, percent: local_jobs.update(
+                job_id, lambda local: domain_run.with_progress(local, percent)
+            ),
         )
         routers = (partner.router(parts), scheduler.router(parts), envelope.router(envelope.FOR_WORKERS))
         return [Mounted(router, self._settings.limits.body_bytes, envelope.Envelope) for router in routers]

@@ -175,7 +175,7 @@ class OutputCatalog:
         name = f"{address.namespace}#{address.name}"
         if self._shared.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
-        unknown = datasets.strangers(self._shared.grants(address), [sender], Default.LISTED, self._clock())
+        unknown = datasets.without_grant(self._shared.grants(address), [sender], Default.LISTED, self._clock())
         if not unknown:
             return None
         ((node, text),) = unknown

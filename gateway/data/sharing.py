@@ -193,7 +193,7 @@ class Sharing:
         if not uploaded and self._left_by(dataset, spec):
             return []
         default = self.default if uploaded else Default.LISTED
-        return datasets.strangers(self._grants.of(dataset), others, default, now)
+        return datasets.without_grant(self._grants.of(dataset), others, default, now)
 
     def _left_by(self, output: Address, spec: JobSpec) -> bool:
         """Tell whether an output was left by a job that this one is a rerun of, or inherits from."""

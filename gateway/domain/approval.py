@@ -169,7 +169,7 @@ def timed_out(local: LocalJob, now: datetime) -> LocalJob:
 def prepares(local: LocalJob) -> Preparation | None:
     """Return what is still being pulled for a job that waits here; None for nothing."""
     known = local.preparation
-    return known if known and local.status is JobStatus.PENDING and not known.fetch.settled else None
+    return known if known and local.status is JobStatus.PENDING and not known.fetch.completed else None
 
 
 def asks_person(local: LocalJob) -> bool:
@@ -282,7 +282,7 @@ def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
     """Return the job once it is created."""
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
-    local = replace(local, audit=replace(local.audit, created=True), heard_at=at)
+    local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
     return local.noted(at, f"job {local.status} here", by)
 
 
@@ -338,7 +338,7 @@ def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float,
     return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
 
 
-def told(local: LocalJob, progress: str) -> LocalJob:
+def with_pull_progress(local: LocalJob, progress: str) -> LocalJob:
     """Record the progress of the pull; nothing changes once it is over."""
     fetching = prepares(local)
     return replace(local, preparation=replace(fetching, progress=progress)) if fetching else local

@@ -1,7 +1,7 @@
 """Whose jobs may use which of this node's datasets: what an admin granted to partner nodes, and what a job wants.
 
 A job shows what follows from a dataset to everybody who takes part, so every other node of the job counts, and the
-one whose platform handed it in. Jobs among the own parties alone need no grant.
+one whose platform submitted it. Jobs among the own parties alone need no grant.
 
 What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
 """
@@ -89,7 +89,7 @@ def same_family(old: JobSpec, new: JobSpec) -> bool:
     return (new.scheduler, new.parties) == (old.scheduler, old.parties)
 
 
-def strangers(
+def without_grant(
     grants: Sequence[Grant], others: Iterable[NodeId], default: Default, now: datetime
 ) -> list[tuple[NodeId, str]]:
     """Return the nodes that may not use the dataset of these grants, each with why."""

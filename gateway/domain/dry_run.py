@@ -98,12 +98,12 @@ def problem(check: str, cause: str, remedy: str, about: str = "") -> Item:
 
 def as_problems(check: str, problems: Iterable[Problem], remedy: str) -> tuple[Item, ...]:
     """Return an item for each problem, with its path in the job."""
-    return tuple(problem(check, one.said, remedy, one.path) for one in problems)
+    return tuple(problem(check, one.text, remedy, one.path) for one in problems)
 
 
 def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
     """Return an item for each of the first warnings, with its path in the job."""
-    return tuple(warning(check, one.said, one.path) for one in warnings[:REPORTED_WARNINGS])
+    return tuple(warning(check, one.text, one.path) for one in warnings[:REPORTED_WARNINGS])
 
 
 def warning(check: str, cause: str, about: str = "") -> Item:

@@ -94,7 +94,9 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     demands. Without a demand such a task just runs.
     """
     wished = {name: task for name, task in job.tasks.items() if task.lineage is not None}
-    reported = {node: job.nodes[node].holding.said.inherited for task in wished.values() for node in task.nodes}
+    reported = {
+        node: job.nodes[node].reservation.acceptance.inherited for task in wished.values() for node in task.nodes
+    }
     silent = [node for node, names in reported.items() if names is None]
     if silent:
         return Failure(
@@ -113,7 +115,7 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
             return Failure(
                 REASON, f"task {name} of job {job.spec.old_job_id} cannot be inherited", where, task=name
             )
-    tasks = {n: _settled(t, n in kept, at) if t.lineage is not None else t for n, t in job.tasks.items()}
+    tasks = {n: _inherited(t, n in kept, at) if t.lineage is not None else t for n, t in job.tasks.items()}
     job = replace(job, tasks=tasks)
     for name, task in wished.items():
         lineage = task.lineage
@@ -123,7 +125,7 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     return job
 
 
-def _settled(task: Task, kept: bool, at: datetime) -> Task:
+def _inherited(task: Task, kept: bool, at: datetime) -> Task:
     if not kept:
         return replace(task, lineage=None)
     done = TaskStatus.SUCCESS

@@ -35,7 +35,7 @@ class Acceptance:
 class Reservation:
     """The reservation of a job at one node, as the scheduler knows it."""
 
-    said: Acceptance = Acceptance()
+    acceptance: Acceptance = field(default=Acceptance(), metadata={"stored": "said"})
     apply: Call = Call()
     """OK while the node has granted it; SENT or LOST: it may have granted it"""
     give_back: Call = Call()
@@ -80,7 +80,7 @@ class NodeJob:
     unreachable_since: datetime | None = None
     pushes: bool = False
     """the node pushes its states, so it is polled rarely"""
-    holding: Reservation = Reservation()
+    reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
     consent: Consent | None = None
     """None: the node needs no approval"""
     excluded: Failure | None = None
@@ -96,7 +96,7 @@ class NodeTask:
     start: Call = Call()
     poll: Call = Call()
     stop: Call = Call()
-    heard_at: datetime | None = None
+    reported_at: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     polls: int = 0
     """polls since the last news; the pause between them grows with it"""
     quiet: int = 0

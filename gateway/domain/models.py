@@ -134,11 +134,11 @@ def to_seal(spec: JobSpec, node: DagNode, output_keys: Mapping[str, str]) -> tup
 
 def unsealed(run: Run) -> bool:
     """Whether a run has succeeded, and its model's files still have to be fingerprinted."""
-    return run.status is RunStatus.SUCCESS and bool(run.to_seal) and not run.seal.settled
+    return run.status is RunStatus.SUCCESS and bool(run.to_seal) and not run.seal.completed
 
 
-def told_as(run: Run) -> TaskStatus:
-    """Return what other nodes are told of a run: success only once its model can be saved without delay."""
+def reported_status(run: Run) -> TaskStatus:
+    """Return the status of a run as reported to other nodes: success only once its model is fingerprinted."""
     return TaskStatus.RUNNING if unsealed(run) else TASK_OF_RUN[run.status]
 
 
@@ -252,7 +252,7 @@ def may_conclude(job: Job, at: datetime) -> bool:
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
         return True
-    return at >= ending.at + HOLD or all(node.stop.settled or not _has_it(node) for node in job.nodes.values())
+    return at >= ending.at + HOLD or all(node.stop.completed or not _has_it(node) for node in job.nodes.values())
 
 
 def _has_it(node: NodeJob) -> bool:

@@ -33,7 +33,7 @@ def watched(local: LocalJob) -> bool:
 
 def worth_noting(local: LocalJob, now: datetime, limit: float) -> bool:
     """Whether a sign of life of the scheduling node has to be stored: it is kept to a tenth of the limit."""
-    last = local.heard_at or local.created_at
+    last = local.last_contact or local.created_at
     return watched(local) and (now - last > timedelta(seconds=limit / 10) or local.ask.tries > 0)
 
 
@@ -41,7 +41,7 @@ def due(local: LocalJob, limit: float, call_deadline: float) -> Iterator[datetim
     """Yield when to ask the scheduling node."""
     if not watched(local):
         return
-    last = local.heard_at or local.created_at
+    last = local.last_contact or local.created_at
     match local.ask.state:
         case CallState.SENT if local.ask.sent_at is not None:
             yield local.ask.sent_at + timedelta(seconds=call_deadline)
@@ -50,11 +50,11 @@ def due(local: LocalJob, limit: float, call_deadline: float) -> Iterator[datetim
             yield local.ask.due_at or last + timedelta(seconds=limit * 1.1)
 
 
-def heard(local: LocalJob, at: datetime) -> LocalJob:
+def alive(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after a sign of life of the scheduling node: the limit starts again."""
     was_silent = local.ask.message or local.ask.tries > 1
     ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
-    local = replace(local, heard_at=at, ask=ask)
+    local = replace(local, last_contact=at, ask=ask)
     return local.noted(at, "scheduling node answers", local.spec.scheduler) if was_silent else local
 
 

@@ -18,7 +18,7 @@ class Problem(NamedTuple):
         return f"{self.path}: {self.rule}{found}{self._hint}"
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The rule and what was found, without the path."""
         return f"{self.rule}{'' if self.got is None else f' (got {self._got})'}{self._hint}"
 

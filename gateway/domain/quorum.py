@@ -57,7 +57,7 @@ def left_out(job: Job) -> tuple[str, ...]:
 def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
     """Return the job without a node and its parts of all tasks; None where the job cannot do without it.
 
-    Only before any task starts. Nodes that were told to start are told again: without whom.
+    Only before any task starts. Nodes that got a start get another one, which names who is left out.
     """
     gone = [n.node for n in job.nodes.values() if n.excluded] + [node]
     if job.status is JobStatus.RUNNING or job.ending is not None or not can_spare(job.spec, gone):
@@ -80,7 +80,7 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
-    """Return what a node that is stopped is told of the job's end."""
+    """Return the job's end as reported to a node that is stopped."""
     excluded = job.nodes[node].excluded
     if excluded is None:
         return redaction.for_node(job.spec, node, job.ending)
@@ -135,9 +135,9 @@ def details(job: Job) -> list[PartyDetail]:
 
 
 def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
-    asked_to_start = node.start.tries > 0 or node.start.settled
+    asked_to_start = node.start.tries > 0 or node.start.completed
     call = node.start if asked_to_start else node.create
-    hold = node.holding.apply
+    hold = node.reservation.apply
     asked_to_hold = hold.tries > 0 and hold.state is not CallState.OK and not asked_to_start
     if hold.state is CallState.REFUSED or asked_to_hold:
         call = hold

@@ -1,7 +1,7 @@
-"""What a node is told of a failure at another one: not which data the others have, and not their own settings.
+"""Redacts what a node learns of a failure at another one: not which data the others have, nor their own settings.
 
 A job's body goes to each node without the entries of the others (`JobSpec.for_node`); a message that quotes from
-such an entry, as "dataset x is not granted" does, would tell them after all. Who handed the job in wrote them, and
+such an entry, as "dataset x is not granted" does, would tell them after all. Who submitted the job wrote them, and
 the node that schedules it has them.
 """
 
@@ -20,7 +20,7 @@ _SHORTEST = 4
 
 
 def for_node(spec: JobSpec, node: NodeId, ending: Ending | None) -> Ending | None:
-    """Return how a job ends as one node is told: without what only the entries of other nodes say."""
+    """Return how a job ends as reported to one node: without what only the entries of other nodes say."""
     if ending is None or ending.failure is None or node in (spec.initiator, spec.scheduler, ending.failure.node):
         return ending
     text = without_others(spec, node, ending.failure.message)
@@ -28,11 +28,11 @@ def for_node(spec: JobSpec, node: NodeId, ending: Ending | None) -> Ending | Non
 
 
 def without_others(spec: JobSpec, node: NodeId, text: str) -> str:
-    """Return a text with … for each value that stands in it and in no entry that the node is told."""
+    """Return a text with … for each value that stands in it and in no entry that the node gets."""
     entries = list(_of_others(spec, node))
     values = list(chain.from_iterable(map(_values, entries)))
     if "(got " in text:
-        for found in {Problem("", "", value).said.strip() for value in values}:
+        for found in {Problem("", "", value).text.strip() for value in values}:
             text = text.replace(found, f"(got {HIDDEN})") if found else text
     words = {value for value in values if isinstance(value, str) and len(value) >= _SHORTEST}
     words |= set(chain.from_iterable(map(_datasets, entries)))
@@ -54,7 +54,7 @@ def _of_others(spec: JobSpec, node: NodeId) -> Iterator[Any]:
 
 
 def _known(spec: JobSpec, node: NodeId) -> set[str]:
-    """Return the words that the node is told: names in the flow, its parties, its own and the common entries."""
+    """Return the words that the node gets: names in the flow, its parties, its own and the common entries."""
     reported = spec.for_node(node)
     known = {spec.job_id, *spec.nodes, *(p.role for p in spec.parties), *(p.label for p in spec.parties)}
     for task in spec.dag.nodes:
@@ -126,13 +126,13 @@ def for_others(text: str) -> str:
     return text
 
 
-def told(value: Any) -> Any:
-    """Return what is said to another institution's node with messages and warnings, at any depth, `for_others`."""
+def redacted(value: Any) -> Any:
+    """Return what another institution gets of a value: its messages and warnings, at any depth, `for_others`."""
     match value:
         case dict():
-            return {key: _words(value) if key in _WORDS else told(value) for key, value in value.items()}
+            return {key: _words(value) if key in _WORDS else redacted(value) for key, value in value.items()}
         case list():
-            return [told(one) for one in value]
+            return [redacted(one) for one in value]
     return value
 
 
@@ -145,4 +145,4 @@ def _words(value: Any) -> Any:
             return for_others(value)
         case list():
             return [_words(one) for one in value]
-    return told(value)
+    return redacted(value)

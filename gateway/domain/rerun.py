@@ -40,7 +40,7 @@ class Rerun:
 
 @dataclass(frozen=True)
 class RerunResult:
-    """The new job and what becomes of the tasks in it, as it is told."""
+    """The new job and what becomes of the tasks in it, as reported."""
 
     job_id: str
     start: str
@@ -104,12 +104,12 @@ def _changed(
             if not problems:
                 params[role] = _laid_over(params.get(role), entry)
         elif role not in roles:
-            problems.append(Problem(at, f"is no role of the job: {', '.join(sorted(roles))}", role))
+            problems.append(Problem(at, f"is not a role of the job: {', '.join(sorted(roles))}", role))
         else:
             for key, by_task in entry.items():
                 party = next((p for p in spec.parties if p.role == role and p.index == index_of(str(key))), None)
                 if party is None or not isinstance(by_task, Mapping):
-                    rule = "must be an object" if party else f"is no index of a {role}"
+                    rule = "must be an object" if party else f"is not an index of a {role}"
                     problems.append(Problem(f"{at}.{key}", rule, key if party is None else by_task))
                     continue
                 wrong = _may(spec, by, party, f"{at}.{key}")

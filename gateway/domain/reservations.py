@@ -37,34 +37,34 @@ class Asked:
 
 def granted(job: Job) -> bool:
     """Whether every node that must reserve something has done so."""
-    return all(n.holding.apply.state is CallState.OK for n in _holding(job))
+    return all(n.reservation.apply.state is CallState.OK for n in _holding(job))
 
 
 def turns(job: Job) -> Iterator[Asked]:
     """Yield the next requests while the job is READY."""
     nodes = _holding(job)
-    waiting = [n for n in nodes if _waits(n.holding.apply)]
+    waiting = [n for n in nodes if _waits(n.reservation.apply)]
     back = [n for n in nodes if _gives_back(n, waiting)]
     if back:
-        yield from (Asked(n.node, True, n.holding.give_back) for n in back)
+        yield from (Asked(n.node, True, n.reservation.give_back) for n in back)
         return
     for node in nodes:
-        if node.holding.apply.state is not CallState.OK:
-            dues = [n.holding.apply.due_at for n in waiting if n.holding.apply.due_at]
-            yield Asked(node.node, False, node.holding.apply, max(dues, default=None))
+        if node.reservation.apply.state is not CallState.OK:
+            dues = [n.reservation.apply.due_at for n in waiting if n.reservation.apply.due_at]
+            yield Asked(node.node, False, node.reservation.apply, max(dues, default=None))
             return
 
 
 def is_asked(job: Job, node: NodeJob) -> bool:
     """Whether the job waits for a reservation at this node: no other is known to be busy."""
-    if job.status is not JobStatus.READY or node.holding.apply.state is CallState.OK:
+    if job.status is not JobStatus.READY or node.reservation.apply.state is CallState.OK:
         return False
-    others = [n.holding.apply for n in _holding(job) if n.node != node.node]
+    others = [n.reservation.apply for n in _holding(job) if n.node != node.node]
     return node in _holding(job) and not any(call.reason == BUSY for call in others)
 
 
 def _holding(job: Job) -> list[NodeJob]:
-    wanted = (n for n in job.nodes.values() if n.holding.said.holds and n.excluded is None)
+    wanted = (n for n in job.nodes.values() if n.reservation.acceptance.holds and n.excluded is None)
     return sorted(wanted, key=lambda n: n.node)
 
 
@@ -75,12 +75,12 @@ def _waits(call: Call) -> bool:
 
 def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     """Whether the node granted its part in a round in which a later one has to wait."""
-    apply = node.holding.apply
-    if node.holding.give_back.state in (CallState.SENT, CallState.LOST):
+    apply = node.reservation.apply
+    if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
     began = apply.sent_at
     return apply.state is CallState.OK and any(
-        began is not None and w.holding.apply.sent_at is not None and began <= w.holding.apply.sent_at
+        began is not None and w.reservation.apply.sent_at is not None and began <= w.reservation.apply.sent_at
         for w in waiting
     )
 
@@ -90,7 +90,7 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 
 def accepted(node: NodeJob, acceptance: Acceptance) -> NodeJob:
     """Record that a node accepted the job; it counts once all of them have."""
-    return replace(node, holding=replace(node.holding, said=acceptance))
+    return replace(node, reservation=replace(node.reservation, acceptance=acceptance))
 
 
 def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
@@ -102,27 +102,27 @@ def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
 
 def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:
     """Record that the node has too little free. After enough tries that is a refusal."""
-    call = node.holding.apply
-    since = node.holding.waiting_since or at
+    call = node.reservation.apply
+    since = node.reservation.waiting_since or at
     if 0 < timing.hold_tries <= call.tries:
         text = f"asked {call.tries} times since {since.isoformat()}, the last answer: {failure.message}"
         call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
-        return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+        return replace(node, reservation=replace(node.reservation, apply=call, waiting_since=since))
     pause = timedelta(seconds=min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most))
-    freed = node.holding.freed_at
+    freed = node.reservation.freed_at
     if freed is not None and call.sent_at is not None and freed >= call.sent_at:
         pause = timedelta()  # it has something free since it was asked
     call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
-    return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+    return replace(node, reservation=replace(node.reservation, apply=call, waiting_since=since))
 
 
 def kept(job: Job, at: datetime, timing: Timing) -> Job:
     """Let a job that has waited long for a busy node keep what others granted: they are requested once more."""
-    since = [n.holding.waiting_since for n in _holding(job) if n.holding.waiting_since is not None]
+    since = [n.reservation.waiting_since for n in _holding(job) if n.reservation.waiting_since is not None]
     if not since or at - min(since) < timedelta(seconds=timing.ageing):
         return job
-    granted = [n for n in _holding(job) if n.holding.apply.state is CallState.OK]
-    anew = {n.node: replace(n, holding=replace(n.holding, apply=Call())) for n in granted}
+    granted = [n for n in _holding(job) if n.reservation.apply.state is CallState.OK]
+    anew = {n.node: replace(n, reservation=replace(n.reservation, apply=Call())) for n in granted}
     return replace(job, nodes={**job.nodes, **anew}) if anew else job
 
 
@@ -131,8 +131,11 @@ def returned(node: NodeJob, late: datetime) -> NodeJob:
 
     After several tries an earlier request may still arrive until ``late``, and would release a new reservation.
     """
-    again = Call(due_at=late) if node.holding.give_back.tries > 1 else Call()
-    return replace(node, holding=Reservation(node.holding.said, again, waiting_since=node.holding.waiting_since))
+    again = Call(due_at=late) if node.reservation.give_back.tries > 1 else Call()
+    return replace(
+        node,
+        reservation=Reservation(node.reservation.acceptance, again, waiting_since=node.reservation.waiting_since),
+    )
 
 
 def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
@@ -140,12 +143,12 @@ def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
         return None
-    held = replace(record.holding, freed_at=at)
+    held = replace(record.reservation, freed_at=at)
     if held.apply.state is CallState.SENT:
-        return replace(record, holding=held)
+        return replace(record, reservation=held)
     if held.apply.state is not CallState.IDLE or held.apply.due_at is None or held.apply.due_at <= at:
         return None
-    return replace(record, holding=replace(held, apply=replace(held.apply, due_at=at)))
+    return replace(record, reservation=replace(held, apply=replace(held.apply, due_at=at)))
 
 
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
@@ -153,18 +156,21 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
     if job.status is not JobStatus.READY or job.ending is not None or granted(job):
         return None
     for node in _holding(job):
-        call = node.holding.apply
+        call = node.reservation.apply
         if call.message and _waits(call):
-            since = node.holding.waiting_since or call.sent_at or job.created_at
+            since = node.reservation.waiting_since or call.sent_at or job.created_at
             return call.message, since, call.due_at
-    open_ = ", ".join(n.node for n in _holding(job) if n.holding.apply.state is not CallState.OK)
+    open_ = ", ".join(n.node for n in _holding(job) if n.reservation.apply.state is not CallState.OK)
     return f"is asking for resources at {open_}", job.created_at, None
 
 
-# ---------------------------------------------------------------- how many tasks at once
+# ---------------------------------------------------------------- how many tasks at the same time
 
 
 def tasks_at_once(job: Job, most: int) -> int:
     """Return how many tasks of the job may be under way: the least that the job and its nodes allow."""
-    bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values() if not n.excluded))
+    bounds = (
+        parallelism(job.spec),
+        *(n.reservation.acceptance.tasks_at_once for n in job.nodes.values() if not n.excluded),
+    )
     return min([most, *(b for b in bounds if b)])

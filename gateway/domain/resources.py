@@ -80,7 +80,7 @@ class Amounts:
     def text(self, kinds: Iterable[str] = ()) -> str:
         """Return the amounts of these kinds (none named: those that are not 0) for a sentence."""
         wanted = tuple(kinds) or tuple(kind for kind, amount in self if amount) or ("cpu",)
-        return ", ".join(_said(kind, amount) for kind, amount in self if kind in wanted)
+        return ", ".join(_text(kind, amount) for kind, amount in self if kind in wanted)
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
@@ -88,7 +88,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     return sum(amounts, Amounts())
 
 
-def _said(kind: str, amount: int) -> str:
+def _text(kind: str, amount: int) -> str:
     if kind == "cpu":
         return f"cpu {amount / CORE:g}"
     return f"{kind} {amount / GIB:.4g} GiB"
@@ -384,7 +384,7 @@ class Part:
     parties: Mapping[str, Amounts]
     """party -> what one of its tasks may use"""
     most: int
-    """no more of these tasks can ever run at once"""
+    """no more of these tasks can ever run in parallel"""
     engine: str = ""
 
     @property
@@ -399,7 +399,7 @@ class Demand:
 
     parts: tuple[Part, ...]
     width: int
-    """tasks of the job that may want to run at once"""
+    """tasks of the job that may want to run in parallel"""
 
     def __bool__(self) -> bool:
         return any(part.one for part in self.parts)
@@ -433,7 +433,7 @@ def demand(spec: JobSpec, node: NodeId, defaults: Defaults, seats: Mapping[str, 
 
 
 def widest_level(dag: Dag) -> int:
-    """Return the largest number of tasks that are equally far from the flow's beginning: they may run at once."""
+    """The largest number of tasks that are equally far from the flow's beginning and may run in parallel."""
     levels: dict[str, int] = {}
     counts: Counter[int] = Counter()
     for name in order(dag):
@@ -443,7 +443,7 @@ def widest_level(dag: Dag) -> int:
 
 
 def breadth(dag: Dag, names: Set[str]) -> int:
-    """Return a number of which no more of these tasks can ever run at once: of chains that they all belong to.
+    """Return a number of which no more of these tasks can ever run in parallel: of chains that they all belong to.
 
     It may be more than the least such number, which is costly to find.
     """
@@ -513,9 +513,9 @@ def pool(needed: Demand, means: Means) -> Pool | None:
     """Return what the job is to hold at the node; None where it needs nothing that is counted.
 
     A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
-    What is held is enough for all tasks which the flow lets run at once, or for fewer where an engine, or a job's
-    share of it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is too
-    small for one task; what an engine has that never answered is not judged.
+    What is held is enough for all tasks that the flow lets run in parallel, or for fewer where an engine, or a
+    job's share of it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is
+    too small for one task; what an engine has that never answered is not judged.
     """
     if not needed:
         further = {part.engine: Amounts() for part in needed.parts if part.engine}

@@ -85,10 +85,10 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 def decisions(job: Job, call_deadline: float, timeout: float) -> Iterator[tuple[datetime, Decision]]:
     """Yield the decisions that time alone brings, each with its moment.
 
-    ``call_deadline``: seconds after which a call can no longer be on its way. ``patience``: seconds that an
+    ``call_deadline``: seconds after which a call can no longer be on its way. ``timeout``: seconds that an
     attempt may go on at a node which has answered its stop.
     """
-    rules = job.spec.lifetimes
+    rules = job.spec.time_limits
     if rules.none or job.status is not JobStatus.RUNNING:
         return
     if rules.job_timeout is not None and job.started_at is not None:
@@ -115,7 +115,7 @@ def _goes_on(part: NodeTask, timeout: float) -> datetime | None:
     if over(part) or part.stop.sent_at is None or part.poll.sent_at is None:
         return None
     late = part.stop.sent_at + timedelta(seconds=timeout)
-    asked = part.stop.settled and part.poll.state is CallState.OK and part.poll.sent_at >= late
+    asked = part.stop.completed and part.poll.state is CallState.OK and part.poll.sent_at >= late
     return late if asked else None
 
 
@@ -126,7 +126,7 @@ def over(part: NodeTask) -> bool:
 
 def _landed(call: Call, call_deadline: float) -> datetime:
     """Return when a call certainly does not arrive any more; of one that was made twice, the first may be late."""
-    if call.sent_at is None or (call.settled and call.tries < 2):
+    if call.sent_at is None or (call.completed and call.tries < 2):
         return _LONG_AGO
     return call.sent_at + timedelta(seconds=call_deadline)
 
@@ -136,7 +136,7 @@ def wanted(job: Job, task: Task) -> bool:
     if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
         return False
     reason = task.failure.reason if task.failure else ""
-    return task.attempt < job.spec.lifetimes.of(task.name).retries and reason not in NOT_WORTH_IT
+    return task.attempt < job.spec.time_limits.of(task.name).retries and reason not in NOT_WORTH_IT
 
 
 def set_back(job: Job, task: Task, at: datetime) -> Job:
@@ -162,7 +162,7 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
         text = f"failed ({first.reason} {first.message}) and goes on all the same at {_where(task)}"
         failure = replace(first, reason="NOT_STOPPED", message=text)
     else:
-        limit = job.spec.lifetimes.of(name).timeout or 0.0
+        limit = job.spec.time_limits.of(name).timeout or 0.0
         text = f"not over after {limit:g} s" + (f", at {left}" if (left := _where(task)) else "")
         failure = Failure("TIMEOUT", text, task=name)
         task = replace(task, failure=failure)
@@ -175,7 +175,9 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
 def job_timed_out(job: Job, at: datetime) -> Ending:
     """Return how a job ends that takes too long."""
     left = [t.name for t in job.tasks.values() if t.status is not TaskStatus.SUCCESS]
-    text = f"not over after {job.spec.lifetimes.job_timeout or 0.0:g} s; still to succeed: {', '.join(left[:20])}"
+    text = (
+        f"not over after {job.spec.time_limits.job_timeout or 0.0:g} s; still to succeed: {', '.join(left[:20])}"
+    )
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
 

@@ -95,7 +95,7 @@ class Run:
     checkpoint_from: Address | None = None
     """where an earlier job left its checkpoints"""
     limits: Mapping[str, float | None] = field(default_factory=dict)
-    """cpu in cores, memory and disk in bytes, pids; None is no limit"""
+    """cpu in cores, memory and disk in bytes, pids; None: unlimited"""
     limit_origins: Mapping[str, str] = field(default_factory=dict)
     """cpu, memory, disk -> where the limit comes from, such as ``guest.0`` or ``site default``"""
     roles: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Run:
     failure: Failure | None = None
     no_callback: bool = False
     collect: Call = Call()
-    told: Reporting = Reporting()
+    reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
     image_digest: str = ""
     expected_digest: str = ""
     """of the image that was approved; empty: any"""
@@ -146,7 +146,8 @@ class Run:
     @property
     def done_with(self) -> bool:
         """Whether nothing is left to do: it has ended, is reported, and its container is removed."""
-        return self.over and self.collect.state is CallState.OK and self.told.status is TASK_OF_RUN[self.status]
+        reported = self.reporting.status is TASK_OF_RUN[self.status]
+        return self.over and self.collect.state is CallState.OK and reported
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class LocalJob:
     """problems of image, storage or transport when the job was created; empty for none"""
     excluded: tuple[str, ...] = ()
     """parties without which the job runs"""
-    heard_at: datetime | None = None
+    last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()
     """asks the scheduling node whether the job still exists there"""
@@ -347,7 +348,7 @@ MOST = 99
 """per cent of a job that has not succeeded"""
 
 
-def told(local: LocalJob, percent: float) -> LocalJob:
+def with_progress(local: LocalJob, percent: float) -> LocalJob:
     """Return the job with the progress that the scheduling node reported; it never falls."""
     known = int(min(max(percent, 0), MOST)) if math.isfinite(percent) else 0
     return replace(local, progress=known) if known > local.progress else local

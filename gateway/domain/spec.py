@@ -99,8 +99,8 @@ class JobSpec:
     version: str = "2.0.0"
     old_job_id: str = ""
     """an earlier job of which finished tasks are taken over; empty for none"""
-    unread: tuple[UnknownField, ...] = ()
-    """keys of what was handed in here that nobody reads; other nodes are not told of them"""
+    unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
+    """ignored keys of what was submitted here; other nodes do not get them"""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -127,7 +127,7 @@ class JobSpec:
         return self.common.get("sync_type") == "callback"
 
     @property
-    def lifetimes(self) -> Limits:
+    def time_limits(self) -> Limits:
         """How long the job and its tasks may take, and how often a task is tried again."""
         common = self.common
         usual = TaskLimits(
@@ -137,7 +137,7 @@ class JobSpec:
         return Limits(common.get("timeout"), usual, own)
 
     def for_node(self, node: NodeId) -> Self:
-        """Return what that node is told: entries of parties at other nodes are emptied."""
+        """Return the job as that node gets it: entries of parties at other nodes are emptied."""
         mine = {p.label for p in self.parties_at(node)}
         return replace(
             self,
@@ -197,7 +197,7 @@ class Call:
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
     due_at: datetime | None = None
-    """of one that is to be made, or made again: when; None: at once"""
+    """of one that is to be made, or made again: when; None: immediately"""
     tries: int = 0
     """how often it was made"""
     reason: str = ""
@@ -205,7 +205,7 @@ class Call:
     message: str = ""
 
     @property
-    def settled(self) -> bool:
+    def completed(self) -> bool:
         """Whether its response is known, so that it is not made again."""
         return self.state in (CallState.OK, CallState.REFUSED)
 
@@ -218,7 +218,7 @@ class Call:
         return replace(self, state=CallState.LOST, due_at=None) if self.state is CallState.SENT else self
 
 
-UNTOLD = ("INTERNAL", "NO_ENVELOPE")
+UNCERTAIN = ("INTERNAL", "NO_ENVELOPE")
 """Reasons of refusals that leave open whether what was asked was done: an error of the node's own, and an answer
 that is none, as something gives that stands in the node's place."""
 

@@ -83,7 +83,7 @@ TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
     RunStatus.SUCCESS: TaskStatus.SUCCESS,
     RunStatus.FAILED: TaskStatus.FAILED,
 }
-"""What the other nodes are told of a run."""
+"""The status of a run as reported to other nodes."""
 
 S = TypeVar("S", JobStatus, TaskStatus, RunStatus)
 

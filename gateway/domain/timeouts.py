@@ -27,7 +27,7 @@ def when_due(call: Call, command: C, deadline: float, *, repeats: bool = False) 
     """Yield when a call is to be made; ``repeats``: also after a response. ``deadline`` in seconds."""
     if call.state is CallState.SENT:
         yield Due(expiry(call, deadline), command)
-    elif repeats or not call.settled:
+    elif repeats or not call.completed:
         yield Due(call.due_at or NOW, command)
 
 
@@ -83,7 +83,7 @@ class Timing(Pauses):
     poll_pushing: float = 2.0
     """pause between polls of a node that reports by itself"""
     abreast: int = 64
-    """tasks of one job under way at once"""
+    """tasks of one job under way at the same time"""
     hold_first: float = 0.5
     """pause before a node that had too little free is asked again; it doubles each time"""
     hold_most: float = 30.0
@@ -92,7 +92,7 @@ class Timing(Pauses):
     """how often one node is asked before the job ends; 0: as long as it takes"""
     ageing: float = 600.0
     """a job that has waited for resources for this long keeps what it is granted until it has everything"""
-    stop_patience: float = 60.0
+    stop_timeout: float = 60.0
     """how long a failed attempt may go on at a node that has answered its stop"""
     redeliver_for: float = 86_400.0
     """how long a stop that was not acknowledged is repeated after the end"""
@@ -105,7 +105,7 @@ class RunTiming(Pauses):
     launch_deadline: float = 120.0
     """a launch without a recorded end is repeated after this; it is idempotent by name"""
     probe_every: float = 5.0
-    """safety net; an exit is normally told by the engine"""
+    """safety net; an exit is normally reported by the engine"""
     callback_grace: float = 1.0
     """an exit with code 0 waits this long for a report that is still on its way"""
     silence_fails: bool = False
@@ -114,13 +114,13 @@ class RunTiming(Pauses):
     """a container that reported success may take this long to exit"""
     stop_grace: float = 5.0
     """between asking a container to end and killing it"""
-    engine_patience: float = 60.0
+    engine_timeout: float = 60.0
     """a run fails when the engine has not answered for this long"""
     seal_deadline: float = 600.0
     """reading a model's files is begun again after this; it changes nothing"""
     prepare_deadline: float = 100_000.0
     """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
     tell_tries: int = 40
-    """not seconds: how often a state is told before the scheduling node has to ask"""
+    """not seconds: how often a state is reported before the scheduling node has to ask"""
     orphan: float = 660.0
-    """a scheduling node that is not heard of for this long is asked whether it still has the job"""
+    """a scheduling node that sends nothing for this long is asked whether it still has the job"""

@@ -41,7 +41,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         *_quorum(spec),
         *_inheritance(spec),
     ]
-    found = chain((key.problem for key in spec.unread), _unknown_parameters(spec), _unknown_settings(spec))
+    found = chain((key.problem for key in spec.unknown_fields), _unknown_parameters(spec), _unknown_settings(spec))
     warnings = list(islice(found, MOST_WARNINGS))
     if roles_of is not None:
         refused, unplayed = idle_roles(spec, roles_of)

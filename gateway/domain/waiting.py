@@ -60,7 +60,7 @@ def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
             if (short := reservations.waits_for(job)) is not None:
                 text, since, again = short
                 return Waiting("RESOURCES", text, since, again or due)
-            unsettled = [n for n in quorum.active(job) if not n.start.settled]
+            unsettled = [n for n in quorum.active(job) if not n.start.completed]
             since = _first(n.start for n in unsettled) or job.created_at
             return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since, due)
         case _:
@@ -69,7 +69,7 @@ def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
 
 def _of_ending(job: Job, due: datetime | None) -> Waiting | None:
     assert job.ending is not None
-    open_ = [n for n in job.nodes.values() if n.create.tries and not n.stop.settled and n.stop.tries]
+    open_ = [n for n in job.nodes.values() if n.create.tries and not n.stop.completed and n.stop.tries]
     if ended(JOB, job.status):
         if not open_ or due is None:
             return None
@@ -99,7 +99,7 @@ def _tries(job: Job, node: NodeJob) -> str:
 
 
 def _of_pending(job: Job, due: datetime | None) -> Waiting:
-    unsettled = [n for n in quorum.active(job) if not n.create.settled]
+    unsettled = [n for n in quorum.active(job) if not n.create.completed]
     if unsettled:
         since = _first(n.create for n in unsettled) or job.created_at
         return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since, due)
@@ -175,7 +175,7 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, 
         return Waiting(
             "STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at, _moment(due, since)
         )
-    reported = [part.heard_at for part in task.nodes.values() if part.heard_at]
+    reported = [part.reported_at for part in task.nodes.values() if part.reported_at]
     where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
     return Waiting(
         "RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at), _moment(due, since)
@@ -185,7 +185,7 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, 
 def _others(job: Job, most: int) -> str:
     begun = [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
     shown = ", ".join(begun[:3]) + (f" and {len(begun) - 3} more" if len(begun) > 3 else "")
-    return f"no more than {most} of the job's tasks run at once; under way: {shown}"
+    return f"no more than {most} of the job's tasks run in parallel; under way: {shown}"
 
 
 def _since_ready(job: Job, task: Task) -> datetime:
@@ -207,8 +207,8 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
             return None
         return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at, due)
     if orphans.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
-        since = local.heard_at or local.created_at
-        text = f"nothing was heard of {local.spec.scheduler} since {since.isoformat()}"
+        since = local.last_contact or local.created_at
+        text = f"nothing received from {local.spec.scheduler} since {since.isoformat()}"
         return Waiting(UNREACHABLE, text, since, due)
     if (known := approval.prepares(local)) and known.agreed:
         text = f"fetches {', '.join(known.images)} until {known.until.isoformat()}: {known.progress or 'begins'}"

@@ -232,7 +232,7 @@ class Coordinator:
             return found
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
-                self._store.local_jobs.update(job_id, lambda local: run.told(local, found.progress))
+                self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
         return with_ids(found, local)
 
     def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:

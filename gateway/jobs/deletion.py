@@ -183,7 +183,7 @@ class Deleting:
     def _check_ended(self, job_id: str) -> None:
         job = self._store.jobs.find(job_id)
         if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
-            silent = ", ".join(n.node for n in job.nodes.values() if not n.stop.settled)
+            silent = ", ".join(n.node for n in job.nodes.values() if not n.stop.completed)
             text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
             raise Conflict(text, reason="JOB_NOT_ENDED")
         if ended_at(self._store, job_id) is None:

@@ -17,7 +17,7 @@ from gateway.domain.execution import machine, messages
 from gateway.domain.execution.transitions import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.scheduling import transitions
-from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import UNCERTAIN, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unreadable
@@ -48,7 +48,7 @@ class Telling:
     def tell(self, local: LocalJob, run: Run, action: messages.Tell) -> messages.Event:
         """Tell how a task is at the role of a run."""
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
-        report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.told.call.tries)
+        report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries)
         try:
             self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
         except (PeerUnreachable, Busy) as error:
@@ -69,7 +69,7 @@ class Telling:
         except (PeerUnreachable, Busy) as error:
             return [messages.Done(action, self._clock(), final=False, message=error.message)]
         except GatewayError as error:
-            final = error.reason not in UNTOLD
+            final = error.reason not in UNCERTAIN
             done = messages.Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
             if failure is not None or error.reason not in _TOO_LATE:
                 return [done]
@@ -93,7 +93,7 @@ class Telling:
         except (PeerUnreachable, Busy) as error:
             return [messages.Done(action, now(), final=False, message=error.message)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
-            final = error.reason not in ("NODE_UNKNOWN", *UNTOLD)
+            final = error.reason not in ("NODE_UNKNOWN", *UNCERTAIN)
             return [messages.Done(action, now(), final, message=f"{error.reason} {error.message}")]
         if ended(JOB, view.status):  # and its stop was lost
             ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
@@ -228,7 +228,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return machine.next_due(local, self._timing, self._owner)
 
     def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
-        return transitions.heard_by(local, node)
+        return transitions.retry_reports(local, node)
 
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         return machine.step(local, self._clock(), self._timing, self._owner)
@@ -377,7 +377,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 def _tries(local: LocalJob, action: messages.Action) -> int:
     match action:
         case messages.Tell():
-            return _run(local, action.run).told.call.tries
+            return _run(local, action.run).reporting.call.tries
         case messages.Confirm():
             return local.approval.confirm.tries if local.approval else 1
         case messages.QueryScheduler():

@@ -182,7 +182,7 @@ def digest(spec: JobSpec) -> str:
     """Return a fingerprint of what was submitted; without the trace id."""
     body = asdict(replace(spec, trace_id=""))
     body["dag"].pop("_by_name", None)
-    body.pop("unread")  # no other node has it
+    body.pop("unknown_fields")  # no other node has it
     if not spec.old_job_id:
         body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -71,7 +71,7 @@ def unanswered_view(local: LocalJob, error: GatewayError) -> JobView:
     view = replace(view, warnings=(*view.warnings, text))
     if ended(JOB, local.status) or view.waiting is None or view.waiting.reason in waiting.DECIDED_HERE:
         return view
-    since = local.heard_at or local.created_at
+    since = local.last_contact or local.created_at
     return replace(view, waiting=replace(view.waiting, reason=waiting.UNREACHABLE, message=text, since=since))
 
 

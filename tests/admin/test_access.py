@@ -179,7 +179,7 @@ def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(tmp_path:
             launch=OK,
             failure=failed,
             collect=OK,
-            told=Reporting(TaskStatus.FAILED),
+            reporting=Reporting(TaskStatus.FAILED),
         )
         local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
         node.store.local_jobs.add(replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id)

@@ -55,7 +55,7 @@ def over(job_id: str, **changes) -> LocalJob:
         outputs={f"{key}_name": Address(f"{job_id}-guest-0", f"task_a-{key}") for key in KEYS},
         output_keys={key: f"{key}_name" for key in KEYS},
         collect=OK,
-        told=Reporting(TaskStatus.SUCCESS, OK),
+        reporting=Reporting(TaskStatus.SUCCESS, OK),
     )
     local = a_local_job(run, status=JobStatus.FINISHED, closed=True, close=OK)
     return replace(local, spec=replace(spec, **changes), node=ME)

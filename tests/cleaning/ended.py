@@ -42,7 +42,7 @@ def a_run_of(spec: JobSpec, attempt: int = 0) -> Run:
         outputs={f"{key}_name": Address(f"{job_id}-guest-0", f"task_{job_id}-{key}") for key in KEYS},
         output_keys={key: f"{key}_name" for key in KEYS},
         collect=OK,
-        told=Reporting(TaskStatus.SUCCESS, OK),
+        reporting=Reporting(TaskStatus.SUCCESS, OK),
     )
 
 

@@ -38,7 +38,9 @@ def left(gateway: Gateway) -> None:
     (folder / "data_0").write_text('{"trees": []}\n')
     (folder / "metadata").write_text("{}")
     spec = a_spec(FLOW, {"guest": (ME,), "host": (PEER,)}, flow_id="credit model")
-    run = a_run("trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK, told=DONE)
+    run = a_run(
+        "trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK, reporting=DONE
+    )
     run = replace(run, output_keys={"model0": "model"}, outputs={"model": PLACE})
     run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(PLACE)))
     gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)

@@ -233,7 +233,7 @@ def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
     world.end_all(spec)
     assert ended(world, spec).outcome is Outcome.SUCCEEDED
     (local,) = world.closed(spec.job_id, world.peer)
-    wait_for(lambda: world.job(spec.job_id).nodes[PEER].stop.settled, 60, 0.02, "it is acknowledged")
+    wait_for(lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged")
     assert failing.calls == 4 and events(world.me, spec).count("stop refused") == 3
     assert local.ending.outcome is Outcome.SUCCEEDED
 

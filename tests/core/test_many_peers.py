@@ -68,10 +68,10 @@ def test_ten_peers_are_asked_at_once_and_a_hung_one_keeps_no_stop_from_the_other
 
         def stopped() -> bool:
             parts = node.store.jobs.get("job-ten").nodes
-            return all(parts[name].stop.settled for name in PEERS[:-1])
+            return all(parts[name].stop.completed for name in PEERS[:-1])
 
         wait_for(stopped, 30, 0.01)  # and not one after the other: each waits for all nine
-        assert not node.store.jobs.get("job-ten").nodes[PEERS[-1]].stop.settled
+        assert not node.store.jobs.get("job-ten").nodes[PEERS[-1]].stop.completed
         wait_for(lambda: node.store.jobs.get("job-ten").status is JobStatus.FINISHED, 60, 0.05)
         assert node.store.jobs.get("job-ten").outcome is Outcome.STOPPED
 

@@ -43,12 +43,12 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
 
 
 def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
-    run = a_run("a", RunStatus.SUCCESS, told=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
+    run = a_run("a", RunStatus.SUCCESS, reporting=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert machine.plan(local, at(60)) == []
-    assert transitions.heard_by(local, "n2") is local
-    assert machine.plan(transitions.heard_by(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
+    assert transitions.retry_reports(local, "n2") is local
+    assert machine.plan(transitions.retry_reports(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
 
 
 class Network:

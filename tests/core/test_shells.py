@@ -79,7 +79,7 @@ def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(
         monkeypatch.setattr(ProcessEngine, "image_digest", frozen)
         job_id = submit(node).json()["data"]["job_id"]
         wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED")
-        wait_for(lambda: all(r.collect.settled for r in node.store.local_jobs.get(job_id).runs))
+        wait_for(lambda: all(r.collect.completed for r in node.store.local_jobs.get(job_id).runs))
     assert launched == []
 
 

@@ -150,7 +150,7 @@ def test_who_agreed_is_told_that_another_refused_whatever_became_of_the_creation
     away = after(claimed(job, 80), Lost(StopAt("n2"), at(81), delivered=False))
     assert away.status is REJECTED and StopAt("n2") in plan(away, at(100))  # until it is heard
     told = after(claimed(away, 100), Accepted(StopAt("n2"), at(101)))
-    assert told.nodes["n2"].stop.settled and StopAt("n2") not in plan(told, at(200))
+    assert told.nodes["n2"].stop.completed and StopAt("n2") not in plan(told, at(200))
 
 
 def test_who_was_only_asked_and_said_no_is_told_nothing():

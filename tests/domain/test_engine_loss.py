@@ -22,7 +22,7 @@ from gateway.domain.states import RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import T0, a_local_job, a_run, at
 
-TIMING = RunTiming(engine_patience=60)
+TIMING = RunTiming(engine_timeout=60)
 
 
 def running(**changes: object) -> LocalJob:

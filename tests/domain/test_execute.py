@@ -79,7 +79,7 @@ def test_a_launched_run_is_running_told_and_looked_at_from_time_to_time():
 
 
 def test_a_look_that_shows_nothing_new_is_repeated_later():
-    local = a_local_job(a_run(status=RUNNING, told=Reporting(TaskStatus.RUNNING)))
+    local = a_local_job(a_run(status=RUNNING, reporting=Reporting(TaskStatus.RUNNING)))
     local, actions = step(local, at(5))
     assert actions == [Probe(ID)]
     assert due(local, 9.9) == []
@@ -117,7 +117,7 @@ def test_what_a_frozen_gateway_starts_after_its_run_was_given_up_is_removed_agai
 
 
 def test_a_run_that_is_over_is_collected_until_that_is_done():
-    local, actions = step(a_local_job(a_run(status=SUCCESS, told=Reporting(TaskStatus.SUCCESS))), at(0))
+    local, actions = step(a_local_job(a_run(status=SUCCESS, reporting=Reporting(TaskStatus.SUCCESS))), at(0))
     assert actions == [Collect(ID)]
     assert due(local, 16.9) == []
     assert due(local, 17) == [Collect(ID)]
@@ -128,7 +128,7 @@ def test_a_run_that_is_over_is_collected_until_that_is_done():
 
 
 def test_what_is_collected_stays_collected_whatever_a_repeat_comes_to():
-    local, [collect] = step(a_local_job(a_run(status=SUCCESS, told=Reporting(TaskStatus.SUCCESS))), at(0))
+    local, [collect] = step(a_local_job(a_run(status=SUCCESS, reporting=Reporting(TaskStatus.SUCCESS))), at(0))
     local = after(local, Done(collect, at(1)), Done(collect, at(2), final=False))
     assert due(local, 1000) == []
 
@@ -184,7 +184,7 @@ def test_the_end_of_a_tell_of_older_news_says_nothing_of_the_newer(final):
 
 
 def _over(**changes) -> Run:
-    return a_run(status=SUCCESS, told=Reporting(TaskStatus.SUCCESS), **changes)
+    return a_run(status=SUCCESS, reporting=Reporting(TaskStatus.SUCCESS), **changes)
 
 
 @pytest.mark.parametrize(
@@ -242,20 +242,20 @@ def test_a_close_is_repeated_until_it_is_done_and_then_never():
     [
         (a_run(), [Launch(ID)]),
         (a_run(status=LAUNCHING), [Launch(ID)]),
-        (a_run(status=RUNNING, told=Reporting(TaskStatus.RUNNING)), [Probe(ID)]),
+        (a_run(status=RUNNING, reporting=Reporting(TaskStatus.RUNNING)), [Probe(ID)]),
         (
-            a_run(status=RUNNING, told=Reporting(call=sent()), probe_at=at(5)),
+            a_run(status=RUNNING, reporting=Reporting(call=sent()), probe_at=at(5)),
             [Probe(ID), Tell(ID, TaskStatus.RUNNING)],
         ),
         (
-            a_run(status=STOPPING, told=Reporting(TaskStatus.RUNNING), stop=sent()),
+            a_run(status=STOPPING, reporting=Reporting(TaskStatus.RUNNING), stop=sent()),
             [StopRun(ID, TIMING.stop_grace)],
         ),
-        (a_run(status=STOPPING, told=Reporting(TaskStatus.RUNNING), stop=OK), [Probe(ID)]),
+        (a_run(status=STOPPING, reporting=Reporting(TaskStatus.RUNNING), stop=OK), [Probe(ID)]),
         (_over(collect=sent()), [Collect(ID)]),
         (_over(collect=OK), []),
         (
-            a_run(status=FAILED, collect=OK, told=Reporting(TaskStatus.RUNNING, sent())),
+            a_run(status=FAILED, collect=OK, reporting=Reporting(TaskStatus.RUNNING, sent())),
             [Tell(ID, TaskStatus.FAILED)],
         ),
     ],

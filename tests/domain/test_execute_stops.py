@@ -67,7 +67,7 @@ def test_a_run_that_was_over_before_it_was_known_to_be_up_needs_no_stop():
 @pytest.mark.parametrize("end", [exited(0, 3), exited(143, 3), Gone(ID, at(3))])
 def test_a_running_run_is_stopped_through_the_engine(end):
     local, actions = step(
-        after(a_local_job(a_run(status=RUNNING, told=Reporting(TaskStatus.RUNNING))), stopped(1)), at(1)
+        after(a_local_job(a_run(status=RUNNING, reporting=Reporting(TaskStatus.RUNNING))), stopped(1)), at(1)
     )
     assert actions == [StopRun(ID, TIMING.stop_grace)]
     assert only(local).status is STOPPING

@@ -21,7 +21,9 @@ ASK_AT = 110.0
 def local(status: JobStatus = JobStatus.RUNNING) -> LocalJob:
     """Return a job of n1 that n9 schedules, with one container running."""
     runs = (a_run("a", RunStatus.RUNNING, probe_at=at(10_000)),) if status is JobStatus.RUNNING else ()
-    runs = tuple(replace(run, told=replace(run.told, status=run.told.status), reported=None) for run in runs)
+    runs = tuple(
+        replace(run, reporting=replace(run.reporting, status=run.reporting.status), reported=None) for run in runs
+    )
     spec = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
     return a_local_job(*runs, status=status, spec=spec)
 
@@ -71,7 +73,7 @@ def test_an_answer_heals_without_a_rerun():
     job = silence(local(), ASK_AT)
     job, _ = step(job, at(ASK_AT + 20), TIMING)
     healed = apply(job, Done(QueryScheduler(), at(ASK_AT + 21)), TIMING)
-    assert (healed.status, healed.runs, healed.heard_at) == (job.status, job.runs, at(ASK_AT + 21))
+    assert (healed.status, healed.runs, healed.last_contact) == (job.status, job.runs, at(ASK_AT + 21))
     assert not asks(healed, 2 * ASK_AT) and asks(healed, 2 * ASK_AT + 21)
 
 
@@ -99,7 +101,7 @@ def test_late_answers_after_the_end_change_nothing():
     job = apply(job, StopRequested(at(ASK_AT + 1), None, None, "n9"), TIMING)
     for final in (True, False):
         after = apply(job, Done(QueryScheduler(), at(ASK_AT + 2), final=final), TIMING)
-        assert (after.status, after.runs, after.heard_at) == (job.status, job.runs, job.heard_at)
+        assert (after.status, after.runs, after.last_contact) == (job.status, job.runs, job.last_contact)
 
 
 def test_a_node_does_not_guard_against_itself():

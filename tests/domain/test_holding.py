@@ -39,7 +39,7 @@ def a_ready_job(*needing: str, **changes: object) -> Job:
     job = a_job("a; b; c", JobStatus.READY, roles=ROLES, **changes)  # type: ignore[arg-type]
     said = Acceptance(holds=True)
     nodes = {
-        n: replace(node, holding=Reservation(said)) if n in needing else node for n, node in job.nodes.items()
+        n: replace(node, reservation=Reservation(said)) if n in needing else node for n, node in job.nodes.items()
     }
     return replace(job, nodes=nodes)
 
@@ -79,7 +79,7 @@ def test_what_a_node_says_when_it_takes_the_job_is_kept():
     said = Acceptance(True, 2)
     job = after(job, *(Accepted(r, at(1), said if r == CreateAt("n2") else None) for r in requests))
     assert job.status is JobStatus.READY
-    assert [n.holding.said.holds for n in job.nodes.values()] == [False, False, True]
+    assert [n.reservation.acceptance.holds for n in job.nodes.values()] == [False, False, True]
     assert step(job, 1)[1] == [ReserveAt("n2")]
 
 
@@ -93,7 +93,7 @@ def test_where_one_is_busy_the_others_take_back_and_all_are_asked_again():
     job, requests = step(job, 3)
     assert requests == [ReleaseAt("n1")]
     job = after(job, Accepted(ReleaseAt("n1"), at(3.2)))
-    assert job.nodes["n1"].holding.apply == IDLE
+    assert job.nodes["n1"].reservation.apply == IDLE
     assert step(job, 3.4)[1] == []
     assert machine.next_due(job) == at(3.5)
     job = asked_one_by_one(job, "n1", "n2", "n3", begin=4)
@@ -214,9 +214,9 @@ def test_an_answer_to_an_earlier_question_counts_no_more():
     job, _ = step(a_ready_job("n1"), 0)
     job, again = step(job, 20)
     assert again == [ReserveAt("n1")]
-    assert after(job, Accepted(ReserveAt("n1"), at(10))).nodes["n1"].holding.apply.state is CallState.SENT
-    assert after(job, Refused(ReserveAt("n1"), BUSY, at(10))).nodes["n1"].holding.apply.state is CallState.SENT
-    assert after(job, Accepted(ReserveAt("n1"), at(21))).nodes["n1"].holding.apply.state is CallState.OK
+    assert after(job, Accepted(ReserveAt("n1"), at(10))).nodes["n1"].reservation.apply.state is CallState.SENT
+    assert after(job, Refused(ReserveAt("n1"), BUSY, at(10))).nodes["n1"].reservation.apply.state is CallState.SENT
+    assert after(job, Accepted(ReserveAt("n1"), at(21))).nodes["n1"].reservation.apply.state is CallState.OK
 
 
 def test_a_return_that_may_still_arrive_is_waited_for_before_the_node_is_asked_again():
@@ -258,7 +258,7 @@ def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
     assert begun(job) == {"a", "b", "c"}
     bound = replace(job, spec=replace(job.spec, job_params={"common": {"task_parallelism": 2}}))
     assert begun(bound) == {"a", "b"}
-    node = replace(job.nodes["n2"], holding=Reservation(Acceptance(True, 1)))
+    node = replace(job.nodes["n2"], reservation=Reservation(Acceptance(True, 1)))
     small = replace(job, nodes={**job.nodes, "n2": node})
     assert begun(small) == {"a"}
     done = a_job("a; b; c", JobStatus.RUNNING, roles=ROLES, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
@@ -312,7 +312,7 @@ def test_without_such_a_number_it_waits_on():
         job, requests = step(job, moment)
         if requests:
             job = after(job, Refused(ReserveAt("n2"), BUSY, at(moment)))
-    assert job.ending is None and job.nodes["n2"].holding.apply.tries > 100
+    assert job.ending is None and job.nodes["n2"].reservation.apply.tries > 100
     told = [note.detail.get("tries") for note in job.notes if note.event == "resources refused"]
     assert told == [None, 2, 3, 4, 8, 16, 32, 64, 128], "the same words are not written down for ever"
     other = replace(BUSY, message="held by another job now")

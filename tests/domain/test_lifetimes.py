@@ -20,7 +20,7 @@ def wrong(common: Any) -> list[str]:
 
 def test_a_job_that_asks_for_nothing_has_no_limits_and_no_retries():
     for common in ({}, {"sync_type": "poll"}, {"timeout": None, "auto_retries": None, "tasks": None}):
-        found = asking(common).lifetimes
+        found = asking(common).time_limits
         assert found == Limits() and found.none and not wrong(common)
 
 
@@ -32,7 +32,7 @@ def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
         "auto_retry_delay": 3,
         "tasks": {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}},
     }
-    found = asking(common).lifetimes
+    found = asking(common).time_limits
     assert not wrong(common)
     assert found.job_timeout == 3600
     assert found.of("a") == TaskLimits(5, 0, 3)

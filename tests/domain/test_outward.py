@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.redaction import for_others, told
+from gateway.domain.redaction import for_others, redacted
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_in_an_answer_messages_and_warnings_are_in_words_for_others_and_values_s
         "failed_by": {"message": "at tcp://a", "reason": "X"},
         "tasks": [{"message": "/a/b"}],
     }
-    assert told(said | {"warnings": ["tcp://a"], "message": None}) == {
+    assert redacted(said | {"warnings": ["tcp://a"], "message": None}) == {
         "status": "tcp://a",
         "failed_by": {"message": "at tcp://…", "reason": "X"},
         "tasks": [{"message": "…/b"}],

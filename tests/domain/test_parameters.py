@@ -183,8 +183,8 @@ def test_a_flood_of_unknown_names_is_cut():
 
 def test_keys_that_nobody_reads_are_warned_of_and_refuse_a_strict_job():
     key = UnknownField("config.job_parms", "is not read", "an object", "job_params")
-    assert check(a_spec(unread=(key,))) == ([], [key.problem])
-    assert check(a_spec(unread=(key,), job_params={"common": {"strict": True}})) == ([key.problem], [])
+    assert check(a_spec(unknown_fields=(key,))) == ([], [key.problem])
+    assert check(a_spec(unknown_fields=(key,), job_params={"common": {"strict": True}})) == ([key.problem], [])
 
 
 def test_what_must_be_an_object_is_refused_where_it_is_none():

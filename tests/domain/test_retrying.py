@@ -236,7 +236,7 @@ def test_a_node_that_answers_the_stop_and_goes_on_all_the_same_fails_the_task():
     job = failed(a_running_job(auto_retries=1))
     job, (stop,) = requests_at(job, 1, StopTaskAt)
     job = machine.apply(job, Accepted(stop, at(1)))
-    late = 1 + TIMING.stop_patience
+    late = 1 + TIMING.stop_timeout
     for seconds in (late - 1, late + 1):
         assert machine.step(job, at(seconds))[0].ending is None, "nobody has asked since"
         job, (poll,) = requests_at(job, seconds, PollTaskAt)

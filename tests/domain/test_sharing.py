@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.domain.datasets import Default, Grant, Wanted, partners, strangers, wanted
+from gateway.domain.datasets import Default, Grant, Wanted, partners, wanted, without_grant
 from gateway.domain.run import Address
 from tests.builders import a_spec, at
 
@@ -14,7 +14,7 @@ def a_grant(node: str = "n2", **changes: Any) -> Grant:
 
 
 def named(*grants: Grant, others: tuple[str, ...] = ("n2",), default: Default = Default.OPEN) -> list[str]:
-    return [node for node, _ in strangers(grants, others, default, at(100))]
+    return [node for node, _ in without_grant(grants, others, default, at(100))]
 
 
 def test_what_holds_without_a_grant_is_the_setting():

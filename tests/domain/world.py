@@ -284,7 +284,7 @@ class World:
             self.works.say(f"the job is {new.status}, {new.outcome}")
 
     def _check_attempt(self, old: Task, new: Task) -> None:
-        if new.attempt != old.attempt + 1 or new.attempt > self.plot.spec.lifetimes.of(new.name).retries:
+        if new.attempt != old.attempt + 1 or new.attempt > self.plot.spec.time_limits.of(new.name).retries:
             raise Broken(f"attempt {new.attempt} of {new.name} follows {old.attempt}")
         if [past.number for past in new.attempts] != list(range(new.attempt)) or new.task_id == old.task_id:
             raise Broken(f"{new.name} forgets what it was: {new.attempts}")
@@ -388,9 +388,11 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":
             right = there is not None and there.failures.get(f"{failure.task}.{failure.role}") == failure
-            right = right and world.job.tasks[failure.task].attempt == plot.spec.lifetimes.of(failure.task).retries
+            right = (
+                right and world.job.tasks[failure.task].attempt == plot.spec.time_limits.of(failure.task).retries
+            )
         case Outcome.FAILED, "TIMEOUT":
-            limits = plot.spec.lifetimes
+            limits = plot.spec.time_limits
             right = (limits.of(failure.task).timeout if failure.task else limits.job_timeout) is not None
         case Outcome.FAILED, "UNREACHABLE":
             right = failure.node in long_out

@@ -400,7 +400,7 @@ def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
     site.node.engine.finish(run.name, 0)
 
     def heard() -> bool:
-        return site.node.store.local_jobs.get(spec.job_id).runs[0].told.status is SUCCESS
+        return site.node.store.local_jobs.get(spec.job_id).runs[0].reporting.status is SUCCESS
 
     wait_for(heard, 60, 0.02, "the end is told")
     assert all(d.is_set() for d in dropped)

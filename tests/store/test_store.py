@@ -49,7 +49,7 @@ def a_job(job_id: str = "job-1") -> Job:
             name,
             f"task_{job_id}_{name}",
             TaskStatus.PENDING,
-            {"A": NodeTask("A", {"guest": TaskStatus.RUNNING}, heard_at=NOW)},
+            {"A": NodeTask("A", {"guest": TaskStatus.RUNNING}, reported_at=NOW)},
             failure=Failure("EXIT_1", "died", "A", "guest", name, 1),
         )
         for name in ("a", "b")
@@ -73,7 +73,7 @@ def a_local_job() -> LocalJob:
         inputs={"train": Address("n", "m")},
         limits={"cpu": 0.5, "memory": None},
         exit=Exit(137, 9, True, NOW, NOW, ("model",)),
-        told=Reporting(TaskStatus.RUNNING, Call(CallState.LOST, NOW, NOW, 2, "r", "m")),
+        reporting=Reporting(TaskStatus.RUNNING, Call(CallState.LOST, NOW, NOW, 2, "r", "m")),
     )
     return LocalJob(SPEC, "A", JobStatus.RUNNING, NOW, "d" * 64, (run,), warnings=("w",))
 

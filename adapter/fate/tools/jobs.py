@@ -335,7 +335,7 @@ def _row(seen: Sight, name: str, party: Party, run: Run | None, base: str, log_o
         "worker_id": run.name if run else None,
         "kill_status": bool(run and run.stop_at),
         "sync_type": "callback" if spec.by_callback else "poll",
-        "timeout": spec.lifetimes.of(name).timeout,
+        "timeout": spec.time_limits.of(name).timeout,
         "launcher_name": "default",
         **dict.fromkeys(_TASK_NULLS),
         "image": run.image if run else None,

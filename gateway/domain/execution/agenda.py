@@ -54,7 +54,7 @@ def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
                 yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
                 if run.away_at is not None and run.reported is not TaskStatus.SUCCESS:
                     yield Due(
-                        run.away_at + timedelta(seconds=timing.engine_patience), messages.Conclude(run.run_id)
+                        run.away_at + timedelta(seconds=timing.engine_timeout), messages.Conclude(run.run_id)
                     )
                 if run.reported is TaskStatus.SUCCESS and run.reported_at is not None:
                     yield Due(run.reported_at + timedelta(seconds=timing.linger), messages.Conclude(run.run_id))
@@ -71,10 +71,10 @@ def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
                 yield from when_due(run.seal, messages.Seal(run.run_id), timing.seal_deadline)
         case _:
             assert_never(run.status)
-    news = models.told_as(run)
+    news = models.reported_status(run)
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
-    if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
-        yield from when_due(run.told.call, messages.Tell(run.run_id, news), timing.call_deadline)
+    if worth_telling and run.reporting.status is not news and run.reporting.call.tries < timing.tell_tries:
+        yield from when_due(run.reporting.call, messages.Tell(run.run_id, news), timing.call_deadline)
 
 
 def _left_behind(local: LocalJob, run: Run) -> bool:

@@ -49,7 +49,7 @@ def step(
         match command:
             case messages.Conclude():
                 local = transitions.with_run(
-                    local, command.run, lambda run: transitions.weighed(run, now, timing, last=True)
+                    local, command.run, lambda run: transitions.conclude(run, now, timing, last=True)
                 )
                 continue
             case messages.Expire():
@@ -90,7 +90,7 @@ def _begun(run: Run, action: messages.RunAction, now: datetime) -> Run:
 
 
 def _telling(run: Run, now: datetime) -> Run:
-    return replace(run, told=replace(run.told, call=run.told.call.sent(now)))
+    return replace(run, reporting=replace(run.reporting, call=run.reporting.call.sent(now)))
 
 
 def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming()) -> LocalJob:
@@ -111,16 +111,16 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
         case messages.Decided():
             return approval.decided(local, event.approve, event.by, event.words, event.at)
         case messages.Fetching():
-            return approval.told(local, event.progress)
+            return approval.with_pull_progress(local, event.progress)
         case messages.Prepared():
             return approval.finished(local, event.failure, event.at)
         case orphans.SchedulerAlive():
-            return orphans.heard(local, event.at)
-        case messages.LaunchFailed() if event.said:
-            local = apply(local, replace(event, said=""), timing)
+            return orphans.alive(local, event.at)
+        case messages.LaunchFailed() if event.engine_message:
+            local = apply(local, replace(event, engine_message=""), timing)
             run = next((r for r in local.runs if r.run_id == event.run), None)
             who = {"task": run.task_name, "role": run.party.label} if run else {}
-            return local.noted(event.at, "engine said", **who, message=event.said)
+            return local.noted(event.at, "engine said", **who, message=event.engine_message)
         case (
             messages.Launched()
             | messages.LaunchFailed()
@@ -132,7 +132,7 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             | messages.Reported()
         ):
             return transitions.with_run(
-                local, event.run, lambda run: transitions.heard(run, event, timing), at=event.at
+                local, event.run, lambda run: transitions.apply_to_run(run, event, timing), at=event.at
             )
         case _:
             assert_never(event)

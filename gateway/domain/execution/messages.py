@@ -125,7 +125,7 @@ class LaunchFailed(RunEvent):
     run: str
     failure: Failure
     at: datetime
-    said: str = ""
+    engine_message: str = ""
     """the engine's own message, for this node only; empty where the failure has it"""
 
 

@@ -20,7 +20,7 @@ from gateway.domain.timeouts import RunTiming
 # When an engine stops responding:
 #
 # A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
-# SIGKILL, or does not know how it ended (255). One that is told to end takes no more questions, then ends its
+# SIGKILL, or does not know how it ended (255). One that has to end takes no more requests, then ends its
 # containers, and only then is seen to be gone. Such an end is the engine's failure, not the container's.
 
 _BY_THE_DAEMON = frozenset({255, 137, 143})
@@ -66,7 +66,7 @@ def killed(run: Run) -> Failure:
 
 def with_news(run: Run) -> Run:
     """A call that tells an older state need not be waited for."""
-    return replace(run, told=replace(run.told, call=Call()))
+    return replace(run, reporting=replace(run.reporting, call=Call()))
 
 
 def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: datetime | None = None) -> LocalJob:
@@ -90,8 +90,8 @@ def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: dat
 def done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
     """Record the end of an action without an event of its own; after a failure it is due again after a pause."""
 
-    def settled(call: Call) -> Call:
-        if call.settled:
+    def finished(call: Call) -> Call:
+        if call.completed:
             return call  # a repeat that failed takes nothing back
         if event.final:
             return replace(call, state=CallState.OK, message=event.message)
@@ -101,22 +101,22 @@ def done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
     local = _not_finished(local, event)
     match event.action:
         case messages.Close():
-            return replace(local, close=settled(local.close), closed=local.closed or event.final)
+            return replace(local, close=finished(local.close), closed=local.closed or event.final)
         case messages.Confirm():
-            local = approval.confirming(local, settled)
+            local = approval.confirming(local, finished)
             return local.noted(event.at, "decision told", message=event.message) if event.final else local
         case messages.Prepare():
             fetch = approval.to_fetch(local)
-            return local if fetch is None else approval.fetching(local, settled(fetch))
+            return local if fetch is None else approval.fetching(local, finished(fetch))
         case messages.QueryScheduler():
             return _asked(local, event, timing)
         case messages.Collect():
-            return with_run(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
+            return with_run(local, event.action.run, lambda r: _collected(r, finished(r.collect), event.warnings))
         case messages.StopRun():
-            return with_run(local, event.action.run, lambda r: replace(r, stop=settled(r.stop)))
+            return with_run(local, event.action.run, lambda r: replace(r, stop=finished(r.stop)))
         case messages.Tell():
             status = event.action.status
-            return with_run(local, event.action.run, lambda r: _told(r, status, settled))
+            return with_run(local, event.action.run, lambda r: _with_report(r, status, finished))
         case _:
             assert_never(event.action)
 
@@ -134,7 +134,7 @@ def _not_finished(local: LocalJob, event: messages.Done) -> LocalJob:
             call, words = (run.stop, "stopping failed") if stopping else (run.collect, "removing failed")
         case _:
             return local
-    if event.final or call.settled or not event.message or event.message == call.message:
+    if event.final or call.completed or not event.message or event.message == call.message:
         return local
     if run is None:
         return local.noted(event.at, words, message=event.message)
@@ -161,17 +161,17 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
     if not orphans.watched(local):
         return local
     if event.final:
-        return orphans.heard(local, event.at)
+        return orphans.alive(local, event.at)
     again = timing.retry(local.ask.tries - 1, local.id, event.action)
     return orphans.unanswered(local, event.at, event.message, max(again, orphans.pause(timing.orphan)))
 
 
-def _told(run: Run, status: TaskStatus, done: Callable[[Call], Call]) -> Run:
-    if status is not models.told_as(run) or status is run.told.status:
+def _with_report(run: Run, status: TaskStatus, done: Callable[[Call], Call]) -> Run:
+    if status is not models.reported_status(run) or status is run.reporting.status:
         return run  # there is newer news, which has its own call
-    call = done(run.told.call)
-    reported = Reporting(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
-    return replace(run, told=reported)
+    call = done(run.reporting.call)
+    reported = Reporting(status, Call()) if call.state is CallState.OK else replace(run.reporting, call=call)
+    return replace(run, reporting=reported)
 
 
 LONGEST_CODE = 100
@@ -216,7 +216,7 @@ def under_a_limit(code: int) -> str:
     return "its memory is limited, and programs that get no more end so" if code - 128 in _WANTS_MEMORY else ""
 
 
-def heard(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
+def apply_to_run(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
     """Apply an event of one run."""
     match event:
         case messages.Launched():
@@ -243,7 +243,7 @@ def heard(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
                 result_code=run.result_code or event.result_code,
                 result_message=run.result_message or event.result_message,
             )
-            return weighed(run, event.at, timing, last=False)
+            return conclude(run, event.at, timing, last=False)
         case messages.Gone():
             return _gone(run, event)
         case messages.Reported():
@@ -269,7 +269,7 @@ def _launched(run: Run, event: messages.Launched, timing: RunTiming) -> Run:
     )
     status = RunStatus.RUNNING if run.stop_at is None else RunStatus.STOPPING
     run = replace(run, status=move(RUN, run.status, status))
-    return weighed(run, event.at, timing, last=False)
+    return conclude(run, event.at, timing, last=False)
 
 
 def _reported(run: Run, event: messages.Reported, timing: RunTiming) -> Run:
@@ -283,7 +283,7 @@ def _reported(run: Run, event: messages.Reported, timing: RunTiming) -> Run:
         result_message=event.result_message or run.result_message,
     )
     if run.status is RunStatus.RUNNING:
-        return weighed(run, event.at, timing, last=False)
+        return conclude(run, event.at, timing, last=False)
     return run
 
 
@@ -295,7 +295,7 @@ def _gone(run: Run, event: messages.Gone) -> Run:
     return run
 
 
-def weighed(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
+def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
     """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes."""
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return failed(run, stopped(run), now)
@@ -306,7 +306,7 @@ def weighed(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
     if run.exit is None:
         if last and run.reported is TaskStatus.SUCCESS:
             return succeeded(run, now)
-        if last and too_long(run, now, timedelta(seconds=timing.engine_patience)):
+        if last and too_long(run, now, timedelta(seconds=timing.engine_timeout)):
             return failed(run, silent(run), now)
         return run
     if run.exit.code != 0:
@@ -367,7 +367,7 @@ def failed(run: Run, failure: Failure, at: datetime) -> Run:
 
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     """Fold the runs of a task (or of one role in it) into what is reported to other nodes."""
-    return merge(models.told_as(run) for run in runs)
+    return merge(models.reported_status(run) for run in runs)
 
 
 def stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
@@ -393,7 +393,7 @@ def stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
 
 
 def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """Take up how the job ended where that is told only after the stop, as FATE tells it."""
+    """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
     ending = event.ending
     if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
         return local
@@ -485,6 +485,6 @@ def _let_go(run: Run) -> Run:
         stop=run.stop.interrupted(),
         collect=run.collect.interrupted(),
         seal=run.seal.interrupted(),
-        told=replace(run.told, call=run.told.call.interrupted()),
+        reporting=replace(run.reporting, call=run.reporting.call.interrupted()),
         probe_at=None if run.exit is None else run.probe_at,
     )

@@ -9,7 +9,7 @@ from gateway.domain import consent, quorum, reservations, retries
 from gateway.domain.dag import ready
 from gateway.domain.job import Job, NodeJob, NodeTask, Reservation, Task
 from gateway.domain.scheduling import messages
-from gateway.domain.spec import UNTOLD, Call, CallState
+from gateway.domain.spec import UNCERTAIN, Call, CallState
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
@@ -31,14 +31,14 @@ def agenda(job: Job, timing: Timing) -> ToDo:
             yield from _not_before(turn.after or NOW, when_due(turn.call, request, timing.call_deadline))
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
-        for when, decision in retries.decisions(job, timing.call_deadline, timing.stop_patience):
+        for when, decision in retries.decisions(job, timing.call_deadline, timing.stop_timeout):
             yield Due(when, decision)
 
 
 def _of_node(job: Job, node: NodeJob, timing: Timing) -> ToDo:
     if job.status is JobStatus.PENDING:
         yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
-        if node.unreachable_since is not None and not node.create.settled:
+        if node.unreachable_since is not None and not node.create.completed:
             yield Due(job.created_at + timedelta(seconds=timing.create_deadline), messages.GiveUp(node.node))
         return
     if job.status is JobStatus.READY and reservations.granted(job):
@@ -104,7 +104,7 @@ def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
 
 def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> ToDo:
     for node in nodes:
-        if not needs_stop(node) or node.stop.settled:
+        if not needs_stop(node) or node.stop.completed:
             continue
         if _given_up_redelivery(job, node, timing):
             continue
@@ -143,7 +143,7 @@ def needs_stop(node: NodeJob) -> bool:
         return True
     if node.consent is not None:
         return agreed
-    return node.create.tries > 1 or node.create.reason in UNTOLD
+    return node.create.tries > 1 or node.create.reason in UNCERTAIN
 
 
 # Calls: where a request is recorded in the job
@@ -161,7 +161,7 @@ def with_call(job: Job, request: messages.Request, call: Call) -> Job:
     if isinstance(changed, NodeTask) and isinstance(request, messages.TaskRequest):
         return job.with_part(request.task, changed)
     if isinstance(changed, Reservation):
-        changed = replace(job.nodes[request.node], holding=changed)
+        changed = replace(job.nodes[request.node], reservation=changed)
     return job.with_node(changed)
 
 
@@ -169,7 +169,7 @@ def _record_of(job: Job, request: messages.Request) -> Any:
     if isinstance(request, messages.TaskRequest):
         return job.tasks[request.task].nodes[request.node]
     node = job.nodes[request.node]
-    return node.holding if isinstance(request, messages.ReserveAt | messages.ReleaseAt) else node
+    return node.reservation if isinstance(request, messages.ReserveAt | messages.ReleaseAt) else node
 
 
 def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:

@@ -1,7 +1,7 @@
 """What the scheduling node does next, and how an event changes a job.
 
 `agenda` says what there is to do and when; `plan` is the part that is due. `apply` is the only way a job
-changes. `step` does both at once: it marks everything due as sent and returns the requests to make, so
+changes. `step` does both in one step: it marks everything due as sent and returns the requests to make, so
 that storing its result is the claim, and two planners on one store never make a request twice.
 
 Three rules keep a task from starting twice: the intent is recorded before the call; a start without a
@@ -40,7 +40,7 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
     if any(isinstance(command, messages.Decision) for command in commands):
         for command in commands:
             job = _decided(job, command, now)
-        job = transitions.settled(job, now)
+        job = transitions.advance(job, now)
         commands = plan(job, now, timing)  # again: after a decision to end, only stops are due
     for request in commands:
         if not isinstance(request, messages.Request):
@@ -50,7 +50,7 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
             task = job.tasks[request.task]
             job = job.with_task(replace(task, started_at=task.started_at or now))
         requests.append(request)
-    return transitions.settled(job, now), requests
+    return transitions.advance(job, now), requests
 
 
 def _decided(job: Job, command: messages.Command, now: datetime) -> Job:
@@ -89,7 +89,7 @@ def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
         case messages.TaskUnknown():
             job = transitions.unknown_there(job, event)
         case messages.TaskReported():
-            job = transitions.heard(job, event, timing)
+            job = transitions.reported(job, event, timing)
         case messages.RoleNotPlayed():
             job = transitions.not_played(job, event)
         case messages.Freed():
@@ -106,4 +106,4 @@ def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
             job = transitions.with_suspension(job, event)
         case _:
             assert_never(event)
-    return transitions.settled(job, event.at)
+    return transitions.advance(job, event.at)

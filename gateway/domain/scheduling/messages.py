@@ -109,7 +109,7 @@ class Accepted(Response):
 
     request: Request
     at: datetime
-    said: Acceptance | None = None
+    acceptance: Acceptance | None = None
     """what it added when it accepted the job"""
 
 

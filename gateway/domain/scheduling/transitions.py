@@ -15,7 +15,7 @@ from gateway.domain.scheduling.agenda import (
     of_this_attempt,
     with_call,
 )
-from gateway.domain.spec import UNTOLD, Call, CallState, Ending, Failure, NodeId
+from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
 from gateway.domain.timeouts import NOW, Timing, expiry
 
@@ -37,7 +37,7 @@ def not_played(job: Job, event: messages.RoleNotPlayed) -> Job:
     return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
 
 
-def heard(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
+def reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     """Record the state of a task at a node. A transition that the table does not allow is late and ignored."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
     part = task.nodes.get(event.node) if task else None
@@ -63,7 +63,7 @@ def heard(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     start = part.start
     if start.state in (CallState.IDLE, CallState.SENT, CallState.LOST):
         start = replace(start, state=CallState.OK)
-    part = replace(part, roles=roles, heard_at=event.at, polls=0, start=start)
+    part = replace(part, roles=roles, reported_at=event.at, polls=0, start=start)
     if part.poll.state is not CallState.SENT:
         part = replace(part, poll=replace(part.poll, due_at=event.at + pause(job, part, timing)))
     job = job.with_part(task.name, part)
@@ -102,7 +102,7 @@ def reached(job: Job, node: NodeId) -> Job:
     return replace(job, nodes=nodes, tasks=tasks)
 
 
-def heard_by(local: LocalJob, node: NodeId) -> LocalJob:
+def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     """Return a participating node's job with every report that the scheduling node did not get due now."""
     if local.spec.scheduler != node:
         return local
@@ -111,8 +111,8 @@ def heard_by(local: LocalJob, node: NodeId) -> LocalJob:
 
 
 def _telling(run: Run) -> Run:
-    call = _soon(run.told.call)
-    return run if call is run.told.call else replace(run, told=replace(run.told, call=call))
+    call = _soon(run.reporting.call)
+    return run if call is run.reporting.call else replace(run, reporting=replace(run.reporting, call=call))
 
 
 def _hurried(record: R) -> R:
@@ -149,16 +149,16 @@ def forgiven(job: Job) -> Job:
     return job
 
 
-def settled(job: Job, at: datetime) -> Job:
+def advance(job: Job, at: datetime) -> Job:
     """Apply every transition that follows: ready, running, a task's state, the end."""
     if ended(JOB, job.status):
         return job
     for name in job.tasks:
         task = job.tasks[name]
         if task.ending is not None or not ended(TASK, task.status):
-            job = _settle_task(job, task, at)
+            job = _advance_task(job, task, at)
     if job.ending is None:
-        job = _settle_open(job, at)
+        job = _advance_job(job, at)
     if job.ending is None:
         job = forgiven(job)
     elif all(map(_quiet, job.nodes.values())) and models.may_conclude(job, at):
@@ -166,7 +166,7 @@ def settled(job: Job, at: datetime) -> Job:
     return job
 
 
-def _settle_task(job: Job, task: Task, at: datetime) -> Job:
+def _advance_task(job: Job, task: Task, at: datetime) -> Job:
     known, task = task, stopping.without_rest(retries.called_off(task))
     if task is not known:
         job = job.with_task(task)
@@ -192,7 +192,7 @@ def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     return job
 
 
-def _settle_open(job: Job, at: datetime) -> Job:
+def _advance_job(job: Job, at: datetime) -> Job:
     for node in job.nodes.values():
         if job.ending is None and node.excluded is None and (failure := _refused(node)) is not None:
             job = _without(job, node, failure, at)
@@ -223,7 +223,7 @@ def _made_ready(task: Task) -> Task:
 
 def _refused(node: NodeJob) -> Failure | None:
     """Return why a node takes no part; None while it may."""
-    for call in (node.create, node.start, node.holding.apply):
+    for call in (node.create, node.start, node.reservation.apply):
         if call.state is CallState.REFUSED:
             return Failure(call.reason, call.message, node.node)
     if node.consent is not None and node.consent.status is JobStatus.REJECTED:
@@ -260,7 +260,7 @@ def _quiet(node: NodeJob) -> bool:
     """Whether the end need not wait for this node: it is stopped, has nothing of the job, or does not respond."""
     return (
         not needs_stop(node)
-        or node.stop.settled
+        or node.stop.completed
         or node.stop.state is CallState.LOST
         or (node.unreachable_since is not None and node.create.state is not CallState.SENT)
     )
@@ -288,7 +288,7 @@ def given_up(job: Job, node: NodeId, now: datetime) -> Job:
     call = replace(call, reason=failure.reason)
     record = replace(record, create=call) if creating else replace(record, start=call)
     job = job.with_node(record)
-    return job if job.ending is not None else settled(_without(job, record, failure, now), now)
+    return job if job.ending is not None else advance(_without(job, record, failure, now), now)
 
 
 _MAX_UNKNOWNS = 5
@@ -314,7 +314,7 @@ def awaited(job: Job, event: messages.Accepted | messages.Refused | messages.Los
         case messages.Accepted():
             return call.tries > 0
         case messages.Refused():
-            return call.tries > 0 and (isinstance(request, messages.PollTaskAt) or not call.settled)
+            return call.tries > 0 and (isinstance(request, messages.PollTaskAt) or not call.completed)
         case messages.Lost():
             return under_way
         case messages.TaskUnknown():
@@ -331,17 +331,17 @@ def answered(job: Job, event: messages.Accepted, timing: Timing) -> Job:
     call = replace(call_of(job, request), state=CallState.OK, due_at=None, reason="", message="")
     if isinstance(request, messages.PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
-        news = part.heard_at is not None and part.heard_at >= (call.sent_at or NOW)
+        news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
         call = replace(call, due_at=event.at + pause(job, part, timing), tries=0)
         part = replace(part, poll=call, polls=part.polls + 1, denials=0, quiet=0 if news else part.quiet + 1)
         if part.start.state in (CallState.SENT, CallState.LOST):
             part = replace(part, start=replace(part.start, state=CallState.OK))
         return job.with_part(request.task, part)
     job = with_call(job, request, call)
-    if isinstance(request, messages.CreateAt) and event.said is not None:
-        job = job.with_node(reservations.accepted(job.nodes[request.node], event.said))
-        if event.said.waits:
-            job = consent.waits(job, request.node, event.said, event.at)
+    if isinstance(request, messages.CreateAt) and event.acceptance is not None:
+        job = job.with_node(reservations.accepted(job.nodes[request.node], event.acceptance))
+        if event.acceptance.waits:
+            job = consent.waits(job, request.node, event.acceptance, event.at)
     if isinstance(request, messages.ReleaseAt):
         job = job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
     if isinstance(request, messages.StartTaskAt):
@@ -351,7 +351,7 @@ def answered(job: Job, event: messages.Accepted, timing: Timing) -> Job:
     if isinstance(request, messages.StopTaskAt):
         return job.noted(event.at, request.name + " accepted", request.node, task=request.task)
     if not isinstance(request, messages.StopAt):
-        acceptance = event.said if isinstance(request, messages.CreateAt) else None
+        acceptance = event.acceptance if isinstance(request, messages.CreateAt) else None
         detail = {"checks": dict(acceptance.checks)} if acceptance and acceptance.checks else {}
         job = job.noted(event.at, request.name + " accepted", request.node, **detail)
     return job
@@ -384,7 +384,7 @@ def denied(job: Job, event: messages.Refused, timing: Timing) -> Job:
     insists = isinstance(request, messages.StopAt) or (
         isinstance(request, messages.StopTaskAt) and before.tries < _MAX_DENIALS
     )
-    if insists and failure.reason in UNTOLD:  # perhaps it runs on
+    if insists and failure.reason in UNCERTAIN:  # perhaps it runs on
         return with_call(
             job,
             request,
@@ -410,7 +410,7 @@ def exclude(job: Job, request: messages.StartTaskAt, at: datetime) -> Job:
         job = job.with_task(replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure))
         if job.ending is None and task.ending is None:
             job = ended_as(job, Ending(Outcome.FAILED, at, failure))
-    return settled(job.noted(at, "task start not for this node", request.node, task=task.name), at)
+    return advance(job.noted(at, "task start not for this node", request.node, task=task.name), at)
 
 
 def lost(job: Job, event: messages.Lost, timing: Timing) -> Job:
@@ -478,7 +478,7 @@ def unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
 
 def _failed_part(job: Job, name: str, part: NodeTask, failure: Failure, at: datetime) -> Job:
     """Count a node's part as failed although the node does not say so itself."""
-    job = job.with_part(name, replace(part.failed(), heard_at=at))
+    job = job.with_part(name, replace(part.failed(), reported_at=at))
     task = job.tasks[name]
     if task.failure is None:
         failure = stopping.cause(job, task, replace(failure, node=part.node, task=name))

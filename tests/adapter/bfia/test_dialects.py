@@ -238,7 +238,7 @@ def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
 
     def told() -> bool:
-        return site.node.store.local_jobs.get(spec.job_id).runs[0].told.status is TaskStatus.FAILED
+        return site.node.store.local_jobs.get(spec.job_id).runs[0].reporting.status is TaskStatus.FAILED
 
     wait_for(told, 20, 0.02, "the end is told")
     asked = site.asked(spec.job_id)

@@ -88,7 +88,7 @@ def test_there_and_back_nothing_is_lost(pipeline: dict[str, Any], catalogue: Cat
     spec = translated(pipeline, catalogue).spec
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
-    assert spec.lifetimes.of(TRAIN).timeout == 30 and spec.lifetimes.of(ALIGN).timeout == 60
+    assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
     assert translated(write.dag_schema(spec, kind), catalogue).spec == spec
 
 
@@ -273,7 +273,7 @@ def test_the_older_form_says_the_same(catalogue: Catalogue):
     assert [(o.type, o.key) for o in spec.dag[TRAIN].outputs] == [("dataset", "scored"), ("model", "trees")]
     assert spec.task_params["host"]["0"] == {ALIGN: {"dataset_id": "experiment#h"}}
     assert spec.task_params["common"] == {TRAIN: {"num_trees": 2}}
-    assert spec.lifetimes.of(TRAIN).retries == 1
+    assert spec.time_limits.of(TRAIN).retries == 1
 
 
 def test_all_that_is_wrong_in_the_older_form_is_told():
