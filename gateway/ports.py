@@ -4,7 +4,7 @@ The same two interfaces are implemented by the use cases of this node (`Coordina
 protocol's client, so a call looks the same whether it stays in the process or goes out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerun import Order, RerunResult
-from gateway.domain.run import Address, Audit, FileSum, LocalJob, Run
+from gateway.domain.run import Address, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
@@ -219,38 +219,6 @@ class Site:
     """the folder for checkpoints; empty: it has none"""
 
 
-class OwnJobs(SchedulerApi, Protocol):
-    """What this node's own platform may ask beyond `SchedulerApi`."""
-
-    def submit(self, spec: JobSpec) -> str:
-        """Take a job to the node that schedules it; return its id."""
-
-    def status_here(self, job_id: str) -> JobView | None:
-        """Tell of a job that this node schedules; None for others. Waits for nobody."""
-
-    def status(self, job_id: str) -> JobView:
-        """Tell of a job, whichever node schedules it. Raises `NotFound`."""
-
-    def stop(self, job_id: str, task_name: str = "") -> None:
-        """Have the node that schedules a job stop it, or one task and what follows it.
-
-        Raises `NotFound`, `PeerUnreachable`.
-        """
-
-    def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
-        """Return every job this node submitted, schedules or takes part in, newest first."""
-
-
-class OwnRuns(ParticipantApi, Protocol):
-    """What this node's own containers may tell."""
-
-    def callback(self, reported: Callback) -> None:
-        """Take in what a container says of its run.
-
-        Raises `NotFound` for a run unknown here, `NotAllowed` where it does not tell which run it is.
-        """
-
-
 class ProtocolAdapter(Protocol):
     """A protocol: its client for calls that go out, and the container's environment it defines."""
 
@@ -282,35 +250,8 @@ class Limiters:
     rest: CapacityLimiter
 
 
-class JobAuditApi(Protocol):
-    """The job audit of the management layer, as the node is asked by others."""
-
-    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
-        """Take a question about a job that the sender wants to create here. Repeated: no error.
-
-        What is decided goes to the sender. Raises `Invalid`, `NotAllowed`, `Refused`, and `Conflict` for an id
-        that stands for another job, or a job that has ended.
-        """
-
-    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
-        """Take an answer to a question of this node's. Raises `NotFound`, and what `confirm_job` raises."""
-
-    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
-        """Take back a question, or (by the node that was asked) an answer; then the job is stopped.
-
-        ``ending`` is how it ended at the node that asked, where that says so.
-        Repeated: no error. Raises `NotFound`, `NotAllowed`, `Conflict` for a job that runs already.
-        """
-
-    def status(self, audit_id: str, sender: NodeId) -> str:
-        """Return what has become of a question of the sender's. Raises `NotFound`."""
-
-
-class Clock(Protocol):
-    """Tells what time it is."""
-
-    def __call__(self) -> datetime:
-        """Return the time, aware, in UTC."""
+Clock = Callable[[], datetime]
+"""returns the time, aware, in UTC"""
 
 
 class Outputs(Protocol):

@@ -7,14 +7,13 @@ itself while the component may still work, is a warning: vendors' published desc
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from provider_registry import regex, schema
 from provider_registry.lint import contradictions, of_component, outer_wins
 from provider_registry.model import (
-    MAX_PROBLEMS,
     Component,
     DataSpec,
     InvalidDescription,
@@ -26,7 +25,6 @@ from provider_registry.model import (
     bounded,
     encodable,
     join,
-    refuse_unfit,
 )
 from provider_registry.types import number
 
@@ -61,15 +59,6 @@ def is_optional(value: Any) -> tuple[bool, str | None]:
         return value, None
     spelled = text(value).strip().lower()
     return spelled != "false", None if spelled else "is missing; read as true"
-
-
-def default_text(value: Any) -> str | None:
-    """Read ``defaultValue`` as text: None if there is none, empty if it is blank, JSON for what is not text."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value if value.strip() else ""
-    return as_text(value)
 
 
 def binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str | None]:
@@ -156,17 +145,10 @@ def _range(spelled: str, found: re.Match[str]) -> tuple[Validator | None, str | 
         return None, None
     if lower is not None and upper is not None and lower > upper:
         return None, "has a lower bound above the upper one; nothing is checked"
-    told_apart = opening == "[" or closing == "]"
-    return (
-        Validator(
-            spelled,
-            lower,
-            upper,
-            lower_open=told_apart and opening == "(" and lower is not None,
-            upper_open=told_apart and closing == ")" and upper is not None,
-        ),
-        None,
-    )
+    square = opening == "[" or closing == "]"
+    lower_open = square and opening == "(" and lower is not None
+    upper_open = square and closing == ")" and upper is not None
+    return Validator(spelled, lower, upper, lower_open=lower_open, upper_open=upper_open), None
 
 
 def suggested(validator: Any) -> str:
@@ -188,75 +170,6 @@ def suggested(validator: Any) -> str:
     return f"regular:{rest[:128]}" if colon and word.lower().startswith("reg") else ""
 
 
-def depends_on(value: Any) -> tuple[str, ...]:
-    """Read ``dependsOn``: a list, one text with commas, or nothing."""
-    if isinstance(value, str):
-        return texts(value.split(","))
-    return texts(value)
-
-
-# A description with errors is read without its broken parts, so that a vendor can fix errors and warnings at the
-# same time. No warning is reported for a part that has an error.
-
-_LISTS = ("inputParam", "inputData", "outputData", "result")
-_FILLED: Mapping[str, Any] = {
-    "componentName": "unnamed",
-    "roleList": ["guest"],
-    "inputParam": [],
-    "inputData": [],
-    "outputData": [],
-}
-"""what replaces a required field"""
-
-
-def mended(
-    document: Mapping[str, Any], problems: Sequence[Problem], path: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a document without what has a problem, and the places that were left out.
-
-    Entries of lists keep their positions and, where they have one, their names, which others may refer to.
-    """
-    paths = {problem.path for problem in problems}
-
-    def broken(at: str) -> bool:
-        return any(p == at or p.startswith((f"{at}.", f"{at}[")) for p in paths)
-
-    whole = dict(document)
-    left_out: list[str] = []
-    for field in {**_FILLED, **document}:
-        at = join(path, field)
-        if not broken(at):
-            continue
-        items = document.get(field)
-        if field in _LISTS and isinstance(items, list) and at not in paths:
-            bad = [i for i in range(len(items)) if broken(join(at, i))]
-            whole[field] = [_stand_in(field, i, item) if i in bad else item for i, item in enumerate(items)]
-            left_out += [join(at, i) for i in bad]
-            continue
-        whole.pop(field, None)
-        left_out.append(at)
-        if field in _FILLED:
-            whole[field] = _FILLED[field]
-    return whole, left_out
-
-
-def outside(warnings: Sequence[Problem], left_out: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the warnings that are not about what was left out."""
-    return tuple(
-        w for w in warnings if not any(w.path == at or w.path.startswith((f"{at}.", f"{at}[")) for at in left_out)
-    )
-
-
-def _stand_in(field: str, position: int, item: Any) -> dict[str, Any]:
-    if field == "result":
-        return {"resultCode": f"left-out-{position}", "resultMessage": ""}
-    name = item.get("name") if isinstance(item, Mapping) else None
-    kept = name if isinstance(name, str) and name and not name.isspace() else f"left-out-{position}"
-    if field == "inputParam":
-        return {"name": kept, "type": "string", "optional": True}
-    return {"name": kept, "category": "dataset", "dataFormat": ["csv"]}
-
-
 _RESPELLED = {"editeable": "editable", "redio": "radio"}
 """the format's own misspellings; both forms are read"""
 
@@ -264,40 +177,14 @@ _RESPELLED = {"editeable": "editable", "redio": "radio"}
 def component(
     document: Any, path: str = "", *, provider: str | None = None, version: str | None = None
 ) -> tuple[Component, tuple[Problem, ...]]:
-    """Read one description and return it with its warnings.
+    """Read one description, part of a document within its bounds, and return it with its warnings.
 
     ``provider`` and ``version`` are those it is registered under; they win over the inner ones. Raises
     InvalidDescription with every problem, each under ``path``.
     """
-    refuse_unfit(document)
-    return checked(document, path, provider=provider, version=version)
-
-
-def checked(
-    document: Any, path: str, *, provider: str | None = None, version: str | None = None
-) -> tuple[Component, tuple[Problem, ...]]:
-    """Do as `component` with a part of a document that is known to be within its bounds."""
     problems = [*schema.DESCRIPTION.problems(document, path), *_repeated_names(document, path)]
     if problems:
-        raise InvalidDescription(bounded(problems), _unusual_besides(document, problems, path, provider, version))
-    return _with_warnings(document, path, provider, version)
-
-
-def _unusual_besides(
-    document: Any, problems: Sequence[Problem], path: str, provider: str | None, version: str | None
-) -> tuple[Problem, ...]:
-    """Return the warnings about the parts that have no error; none where too much is broken."""
-    if not isinstance(document, Mapping) or len(problems) > MAX_PROBLEMS:
-        return ()
-    whole, left_out = mended(document, problems, path)
-    if schema.DESCRIPTION.problems(whole) or any(_repeated_names(whole, path)):
-        return ()
-    return outside(_with_warnings(whole, path, provider, version)[1], left_out)
-
-
-def _with_warnings(
-    document: Mapping[str, Any], path: str, provider: str | None, version: str | None
-) -> tuple[Component, tuple[Problem, ...]]:
+        raise InvalidDescription(bounded(problems))
     read, unclear = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),
@@ -342,14 +229,13 @@ def _parameter(item: Mapping[str, Any], path: str, unclear: list[Problem]) -> Pa
     optional, about_optional = is_optional(item.get("optional"))
     values, function, about_binding = binding(item.get("bindingData"))
     check, about_check = validator(item.get("validator"))
-    for name, warning in (
-        ("optional", about_optional),
-        ("bindingData", about_binding),
-        ("validator", about_check),
-    ):
+    found = {"optional": about_optional, "bindingData": about_binding, "validator": about_check}
+    for name, warning in found.items():
         if warning:
             hint = suggested(item.get(name)) if name == "validator" else ""
             unclear.append(Problem(join(path, name), warning, item.get(name), hint))
+    conditions = item.get("dependsOn")
+    default = None if item.get("defaultValue") is None else as_text(item["defaultValue"])
     pattern = text(item.get("UIPattern")) or "editable"
     widget = text(item.get("UIType")) or "input"
     return Parameter(
@@ -358,11 +244,11 @@ def _parameter(item: Mapping[str, Any], path: str, unclear: list[Problem]) -> Pa
         description=text(item.get("description")),
         type=item["type"],
         optional=optional,
-        default=default_text(item.get("defaultValue")),
+        default=default if default is None or default.strip() else "",
         binding=values,
         binding_function=function,
         validator=check,
-        depends_on=depends_on(item.get("dependsOn")),
+        depends_on=texts(conditions.split(",") if isinstance(conditions, str) else conditions),
         ui_pattern=_RESPELLED.get(pattern, pattern),
         ui_type=_RESPELLED.get(widget, widget),
         groups=texts(item.get("groupTag")),

@@ -49,8 +49,8 @@ def form(component: Component) -> dict[str, Any]:
     }
     if component.description:
         made["description"] = component.description
-    conditions = _Conditions(declared)
-    shown_if = {p.name: conditions.of(p) for p in component.parameters if not p.optional}
+    choices = {p.name: _by_small_letters(p.binding or ()) for p in component.parameters}
+    shown_if = {p.name: _shown_if(p, declared, choices) for p in component.parameters if not p.optional}
     if always := [name for name, alternatives in shown_if.items() if not alternatives]:
         made["required"] = always
     if sometimes := {name: alternatives for name, alternatives in shown_if.items() if alternatives}:
@@ -131,42 +131,33 @@ def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-class _Conditions:
-    """When parameters are shown. What conditions name is looked up once each: there may be very many of them."""
+def _shown_if(
+    parameter: Parameter, declared: Mapping[str, Parameter], choices: Mapping[str, Mapping[str, list[str]]]
+) -> Sequence[dict[str, Any]]:
+    """Return when a parameter is shown, each alternative as a schema; none where it always is.
 
-    def __init__(self, declared: Mapping[str, Parameter]) -> None:
-        self._declared = declared
-        self._spellings: dict[str, dict[str, list[str]]] = {}
-
-    def of(self, parameter: Parameter) -> Sequence[dict[str, Any]]:
-        """Return when a parameter is shown, each alternative as a schema; none where it always is."""
-        found = [self._one(text) for text in parameter.depends_on]
-        return [one for one in found if one] if all(found) else []
-
-    def _one(self, text: str) -> dict[str, Any]:
-        """Read one condition as `values.check` does; empty where it names an unknown parameter, and so holds."""
-        if text in self._declared:
-            return {"required": [text]}
+    Conditions are read as `values.check` does: one that names an unknown parameter holds.
+    """
+    found: list[dict[str, Any]] = []
+    for text in parameter.depends_on:
         name, _, wanted = text.partition(".")
-        other = self._declared.get(name)
-        if other is None:
-            return {}
-        kind = kind_of(other.type)
-        spelled = self._spelled(other).get(wanted.lower(), [])
-        values = _once(value for one in (*spelled, wanted) for value in (_value(kind, one), one))
-        made: dict[str, Any] = {"properties": {name: {"enum": values}}}
-        if (other.default or "").lower() != wanted.lower():
-            made["required"] = [name]
-        return made
+        if text in declared:
+            found.append({"required": [text]})
+        elif name not in declared:
+            return []
+        else:
+            other, spelled = declared[name], choices[name].get(wanted.lower(), [])
+            values = _once(v for one in (*spelled, wanted) for v in (_value(kind_of(other.type), one), one))
+            given = {} if (other.default or "").lower() == wanted.lower() else {"required": [name]}
+            found.append({"properties": {name: {"enum": values}}, **given})
+    return found
 
-    def _spelled(self, parameter: Parameter) -> Mapping[str, list[str]]:
-        """Return the choices of a parameter by their small letters."""
-        if parameter.name not in self._spellings:
-            made: dict[str, list[str]] = {}
-            for choice in parameter.binding or ():
-                made.setdefault(choice.lower(), []).append(choice)
-            self._spellings[parameter.name] = made
-        return self._spellings[parameter.name]
+
+def _by_small_letters(choices: Iterable[str]) -> Mapping[str, list[str]]:
+    made: dict[str, list[str]] = {}
+    for choice in choices:
+        made.setdefault(choice.lower(), []).append(choice)
+    return made
 
 
 def _value(kind: Kind, text: str) -> Any:

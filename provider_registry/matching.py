@@ -5,33 +5,21 @@ the standard does not say how they meet. Rule: within a group (data, model, metr
 left by position.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from provider_registry.model import DataSpec, Problem, group_of
 
 
-class Matching(Mapping[str, str]):
+class Matching(dict[str, str]):
     """Key in the flow -> name in the description, with what found no partner on either side.
 
     ``keys_left`` are the flow's, ``specs_left`` the description's, both in their order.
     """
 
     def __init__(self, names: Mapping[str, str], keys_left: tuple[str, ...], specs_left: tuple[str, ...]) -> None:
-        self._names = dict(names)
+        super().__init__(names)
         self.keys_left = keys_left
         self.specs_left = specs_left
-
-    def __getitem__(self, key: str) -> str:
-        return self._names[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __repr__(self) -> str:
-        return f"Matching({self._names}, keys_left={self.keys_left}, specs_left={self.specs_left})"
 
 
 def match_outputs(dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> Matching:

@@ -34,15 +34,11 @@ class Problem(NamedTuple):
 
 
 class InvalidDescription(Exception):
-    """A description or a registration cannot be used; ``problems`` holds every reason with its path.
+    """A description or a registration cannot be used; ``problems`` holds every reason with its path."""
 
-    ``warnings`` are about the parts that can be read.
-    """
-
-    def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(map(str, problems[:20])))
         self.problems = problems
-        self.warnings = warnings
 
 
 def group_of(category: str) -> str:

@@ -5,7 +5,7 @@ Two requests exist: one provider with all its components, and one component with
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -161,13 +161,11 @@ def provider_from_request(body: Any) -> Provider:
             path = join("components_description", key)
             try:
                 components[key], found = _component(key, document, path, outer)
+                warnings += found
             except InvalidDescription as error:
                 problems += error.problems
-                warnings += error.warnings
-            else:
-                warnings += found
     if problems:
-        raise InvalidDescription(bounded(problems), bounded(_besides(body, problems, warnings)))
+        raise InvalidDescription(bounded(problems))
     metadata = body["metadata"]
     return Provider(
         name=body["name"],
@@ -198,14 +196,13 @@ def provider_from_component(body: Any) -> Provider:
     info = body.get("component_info") if isinstance(body, Mapping) else None
     if isinstance(info, Mapping):
         try:
-            read, warnings = description.checked(info, "component_info")
+            read, warnings = description.component(info, "component_info")
         except InvalidDescription as error:
             known = {(p.path, p.rule) for p in problems}
             problems += [p for p in error.problems if (p.path, p.rule) not in known]
-            warnings = error.warnings
     if problems or read is None:
-        raise InvalidDescription(bounded(problems), warnings)
-    image = body["imageUrl"]
+        raise InvalidDescription(bounded(problems))
+    image, place = body["imageUrl"], join("components_description", read.name)
     return Provider(
         name=read.provider,
         version=read.version,
@@ -215,7 +212,7 @@ def provider_from_component(body: Any) -> Provider:
         base_url="",
         metadata={"image": image, "base_url": ""},
         components={read.name: read},
-        warnings=tuple(w._replace(path=_in_view(w.path, read.name)) for w in warnings),
+        warnings=tuple(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
     )
 
 
@@ -248,10 +245,6 @@ def from_document(document: Mapping[str, Any]) -> Provider:
         raise InvalidDescription((problem,)) from error
 
 
-def _in_view(path: str, name: str) -> str:
-    return join("components_description", name) + path.removeprefix("component_info")
-
-
 def _component(
     key: str, document: Mapping[str, Any], path: str, outer: Mapping[str, str]
 ) -> tuple[Component, tuple[Problem, ...]]:
@@ -263,12 +256,11 @@ def _component(
     elif document["componentName"] != key:
         wrong = Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
         try:
-            problems: tuple[Problem, ...] = ()
-            warnings = description.checked(document, path)[1]
+            description.component(document, path)
         except InvalidDescription as error:
-            problems, warnings = error.problems, error.warnings
-        raise InvalidDescription((wrong, *problems), warnings)
-    read, found = description.checked(document, path, provider=outer.get("name"), version=outer.get("version"))
+            raise InvalidDescription((wrong, *error.problems)) from None
+        raise InvalidDescription((wrong,))
+    read, found = description.component(document, path, provider=outer.get("name"), version=outer.get("version"))
     return read, (*warnings, *found)
 
 
@@ -303,14 +295,6 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
         if length > MAX_KEY:
             rule = f"must not be longer than {MAX_KEY} characters with version and device"
             yield Problem(name if name == "name" else join("component_info", name), rule, length)
-
-
-def _besides(body: Any, problems: Sequence[Problem], warnings: Sequence[Problem]) -> Iterator[Problem]:
-    """Return what is unusual beside the problems, of the request itself only where it can be read."""
-    wrong = {problem.path for problem in problems}
-    if isinstance(body, Mapping) and not wrong & {"device", "protocol"} and ROOT not in wrong:
-        yield from (one for one in _request_warnings(body) if one.path not in wrong)
-    yield from warnings
 
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,8 +13,6 @@ from provider_registry.model import (
     Action,
     Change,
     Component,
-    InvalidDescription,
-    Problem,
     Provider,
     Revision,
     bounded,
@@ -27,34 +25,6 @@ from provider_registry.registration import DEVICE
 from provider_registry.repository import Repository, Stale
 
 T = TypeVar("T")
-
-
-class View(threading.local):
-    """Caches, per thread, what was read since a view was opened, so that one request sees one state."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Any] | None = None
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Begin a view; inside another one that one goes on."""
-        if self._known is not None:
-            yield
-            return
-        self._known = {}
-        try:
-            yield
-        finally:
-            self._known = None
-
-    def of(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return what was read for this key in the open view, or read it."""
-        if self._known is None:
-            return read()
-        if key not in self._known:
-            self._known[key] = read()
-        found: T = self._known[key]
-        return found
 
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
@@ -111,11 +81,17 @@ class Registry:
     def __init__(self, repository: Repository, clock: Callable[[], datetime] = now) -> None:
         self.repository = repository
         self._clock = clock
-        self._view = View()
+        self._view = threading.local()
 
-    def one_view(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def one_view(self) -> Iterator[None]:
         """Have `find` read each provider once, as long as this thread stays within."""
-        return self._view.open()
+        outer: dict[Hashable, Any] | None = getattr(self._view, "read", None)
+        self._view.read = {} if outer is None else outer
+        try:
+            yield
+        finally:
+            self._view.read = outer
 
     def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
         """Store a provider; one of the same key is replaced. The same once more: no revision.
@@ -146,45 +122,35 @@ class Registry:
 
     def retire(self, key: str, author: str = "", reason: str = "") -> Written:
         """Have no new job use a provider; jobs under way go on. Repeated: no revision. Raises `Unknown`."""
-        return self._write(
-            key, lambda p: replace(self._known(key, p), retired=True), Action.RETIRED, author, reason
-        )
+        return self._change(key, lambda p: replace(p, retired=True), Action.RETIRED, author, reason)
 
     def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
         """Take `retire` back. Raises `Unknown`."""
-        return self._write(
-            key, lambda p: replace(self._known(key, p), retired=False), Action.UNRETIRED, author, reason
-        )
+        return self._change(key, lambda p: replace(p, retired=False), Action.UNRETIRED, author, reason)
 
     def approve(self, key: str, digests: dict[str, str], author: str = "", reason: str = "") -> Written:
         """Have these images, by their digests, be the right ones from now on. Raises `Unknown`."""
-
-        def approved(known: Provider | None) -> Provider:
-            provider = self._known(key, known)
-            return replace(provider, digests={**provider.digests, **digests})
-
-        return self._write(key, approved, Action.APPROVED, author, reason)
+        return self._change(
+            key, lambda p: replace(p, digests={**p.digests, **digests}), Action.APPROVED, author, reason
+        )
 
     def pin(self, provider: str, version: str, image: str, digest: str, device: str = DEVICE) -> str:
         """Have an image that has no approved digest be the right one by this digest; return what is approved.
 
         A deleted provider is left alone.
         """
-
-        def pinned(known: Provider | None) -> Provider:
-            found = self._known(key, known)
-            return replace(found, digests={image: digest, **found.digests})
-
-        key = f"{provider}:{version}@{device}"
+        key, why = f"{provider}:{version}@{device}", f"{image} was started for the first time"
         try:
-            done = self._write(key, pinned, Action.PINNED, "gateway", f"{image} was started for the first time")
+            done = self._change(
+                key, lambda p: replace(p, digests={image: digest, **p.digests}), Action.PINNED, "gateway", why
+            )
         except Unknown:
             return digest
         return done.revision.provider.digests[image]
 
     def remove(self, key: str, author: str = "", reason: str = "") -> Written:
         """Remove one provider; its history stays. Raises `Unknown`."""
-        return self._write(key, lambda p: self._known(key, p), Action.DELETED, author, reason)
+        return self._change(key, lambda p: p, Action.DELETED, author, reason)
 
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
         """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
@@ -213,8 +179,8 @@ class Registry:
         only with the images that are approved now.
         """
         key = f"{provider}:{version}@{device}"
-        found = self._view.of(key, lambda: self.repository.get(key))
-        past = self._view.of((key, at), lambda: self.repository.since(key, at)) if at is not None else None
+        found = self._once(key, lambda: self.repository.get(key))
+        past = self._once((key, at), lambda: self.repository.since(key, at)) if at is not None else None
         if past is not None and past.action is not Action.DELETED:
             now_approved = found.digests if found is not None else {}
             found = replace(past.provider, digests={**past.provider.digests, **now_approved})
@@ -269,18 +235,21 @@ class Registry:
             )
         ]
 
-    def chosen(
-        self,
-        name: str | None = None,
-        device: str | None = None,
-        version: str | None = None,
-        provider_name: str | None = None,
-    ) -> list[Provider]:
-        """Return the providers that have all the given parts. Raises InvalidDescription if none is given."""
-        if not any((name, device, version, provider_name)):
-            rule = "must be given, or device, version or provider_name"
-            raise InvalidDescription((Problem("name", rule, name),))
-        return self.query(name, device, version, provider_name)
+    def _once(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return what was read for this key in the open view, or read it."""
+        known = getattr(self._view, "read", None)
+        if known is None:
+            return read()
+        if key not in known:
+            known[key] = read()
+        found: T = known[key]
+        return found
+
+    def _change(
+        self, key: str, change: Callable[[Provider], Provider], action: Action, author: str, reason: str
+    ) -> Written:
+        """Do as `_write` with a provider that is there. Raises `Unknown`."""
+        return self._write(key, lambda known: change(self._known(key, known)), action, author, reason)
 
     def _write(
         self, key: str, make: Callable[[Provider | None], Provider], action: Action, author: str, reason: str

@@ -86,7 +86,7 @@ def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
 
 
 def _respelled(kind: Kind, text: str) -> str | None:
-    """Remark on text that is readable, but perhaps not by every component."""
+    """Warn about text that is readable, but perhaps not by every component."""
     if kind is Kind.BOOLEAN and text not in ("true", "false"):
         return "is text for a boolean, and neither true nor false as spelled in JSON"
     if kind is Kind.NUMBER and number(text) is None:

@@ -13,10 +13,10 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.requests import Caller, Done, Peers, on, required
 from gateway.domain.run import Audit
-from gateway.ports import JobAuditApi
+from gateway.jobs.audits import JobAudits
 
 
-def router(audits: JobAuditApi, peers: Peers) -> APIRouter:
+def router(audits: JobAudits, peers: Peers) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["job audit"], route_class=Route)
     known, limiters = peers.caller, peers.limiters

@@ -16,7 +16,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
+from gateway.jobs.coordinator import Coordinator
+from gateway.ports import Callback, Limiters
 from gateway.runtime.context import new_trace_id
 
 SCHEDULE = "/v1/platform/schedule"
@@ -26,7 +27,7 @@ _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
 def operator_router(
-    jobs: OwnJobs, coordinator_node: NodeId, profile_of: Callable[[NodeId], Profile], limiters: Limiters
+    jobs: Coordinator, coordinator_node: NodeId, profile_of: Callable[[NodeId], Profile], limiters: Limiters
 ) -> APIRouter:
     """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here."""
     router = APIRouter(tags=["platform"], route_class=Route)
@@ -85,7 +86,7 @@ def operator_router(
 
 
 def container_router(
-    runs: OwnRuns,
+    take: Callable[[Callback], None],
     limiters: Limiters,
     run_of_token: Callable[[str], str | None] = lambda token: token,
     *,
@@ -117,7 +118,7 @@ def container_router(
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         address = request.client.host if request.client else ""
         news = Callback(status, body.task_id, body.role, run_id, body.result_code, body.result_message, address)
-        await on(limiters.news, sender, lambda: runs.callback(news))
+        await on(limiters.news, sender, lambda: take(news))
         return ok()
 
     return router

@@ -149,7 +149,10 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
         Mounted(
             platform.container_router(
-                node.participant, limiters, node.run_tokens.id_of, by_address=settings.listen.container is not None
+                node.participant.callback,
+                limiters,
+                node.run_tokens.id_of,
+                by_address=settings.listen.container is not None,
             ),
             body,
             bfia.Refusal,

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsError
+from pydantic_settings import SettingsError
 
 from gateway.config.schema import PREFIX, Origin, Settings
 from gateway.config.values import DEFAULT_STORAGE, without_password
@@ -41,7 +41,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
         if name.startswith(PREFIX) and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
     ]
     try:
-        settings = _from(data)
+        settings = Settings(**data)
     except ValidationError as error:
         found = [
             one._replace(path=join(e["loc"]) or "settings", got=_shown(e["loc"], one.got))
@@ -64,22 +64,6 @@ def _shown(path: tuple[int | str, ...], value: Any) -> Any:
     if (path[0] == "auth" and path[-1] != "mode") or path[0] in ("events", "fate"):
         return HIDDEN
     return without_password(str(value)) if path[0] == "database" else value
-
-
-def _from(data: dict[str, Any]) -> Settings:
-    class Read(Settings):
-        @classmethod
-        def settings_customise_sources(  # the environment over the file, nothing else
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return env_settings, InitSettingsSource(settings_cls, init_kwargs=data)
-
-    return Settings.model_construct(**dict(Read()))
 
 
 def _merged(data: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

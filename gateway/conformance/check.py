@@ -59,7 +59,7 @@ def described(body: Any) -> Described:
     try:
         provider = provider_from_component(body) if single else provider_from_request(body)
     except InvalidDescription as error:
-        return Described(None, error.problems, error.warnings)
+        return Described(None, error.problems)
     return Described(provider, warnings=provider.warnings)
 
 

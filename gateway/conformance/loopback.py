@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self, cast
+from typing import Self
 
 from anyio import CapacityLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +20,7 @@ from gateway.conformance.evidence import ChannelCall, Requests, StateReport
 from gateway.errors import NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.http.server import bound, port_of, serve
-from gateway.ports import Callback, Limiters, OwnRuns
+from gateway.ports import Callback, Limiters
 from route_table.model import Route
 
 CALLBACK = "/v1/platform/schedule/task/callback"
@@ -194,11 +194,10 @@ class Loopback:
             courier=courier,
         )
         limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # callbacks in their order
-        runs = cast(OwnRuns, station)  # of which the container's path needs the callback only
         app = create_app(
             "conformance",
             [
-                Mounted(platform.container_router(runs, limiters), _LARGEST_BODY),
+                Mounted(platform.container_router(station.callback, limiters), _LARGEST_BODY),
                 Mounted(router.container_router(parts), None),
                 Mounted(router.peer_router(parts), None),
             ],

@@ -16,7 +16,7 @@ from gateway.store.repositories import SqlJobAudits
 
 
 class JobAudits:
-    """Implements `gateway.ports.JobAuditApi`."""
+    """The job audit of the management layer, as the node is asked by others."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ def _wrong(one: Signed, keys: Sequence[PublicKey]) -> str:
     try:
         signature = b64decode(one.signature, validate=True)
     except ValueError:
-        return "one is no base64"
+        return "one is not valid base64"
     if not any(_made_by(key, signature, one.payload) for key in keys):
         return "one was made with another key, or over something else"
     try:
@@ -191,14 +191,14 @@ class Images:
         return tuple(self._one(engine, image, provider, until) for image in images)
 
     def _one(self, engine: Engine, image: str, provider: str, until: float) -> Looked:
-        def told(progress: str) -> None:
+        def report(progress: str) -> None:
             if time.monotonic() >= until:
                 raise _TooLong(
                     f"{image} did not come within {self._seconds:g} s (providers.fetch_seconds); {progress}"
                 )
 
         try:
-            engine.ensure_image(image, told)
+            engine.ensure_image(image, report)
             self._signed(provider, image, engine)
             return Looked(image, engine.image_facts(image))
         except EngineError as error:

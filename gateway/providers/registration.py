@@ -124,10 +124,9 @@ class Providers:
 
         Raises `Invalid`, `NotAllowed`.
         """
-        try:
-            chosen = self.registry.chosen(**parts)
-        except InvalidDescription as error:
-            raise Invalid([Problem(*p) for p in error.problems]) from error
+        if not any(parts.values()):
+            raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
+        chosen = self.registry.query(**parts)
         for provider in chosen:
             self._check_owner(provider.name, by)
         users = self._users() if chosen else {}

@@ -156,12 +156,6 @@ def nested(depth: int, kind: str) -> str:
 # ---------------------------------------------------------------- size
 
 
-def test_a_registration_of_50_megabytes(target: Target):
-    body = b'{"name": "' + b"x" * (50 << 20) + b'"}'
-    assert target.post("operator", REGISTRATION, body)["code"] == 413
-    assert target.get("/v2/provider/query", name="x")["data"] == []
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -179,15 +173,6 @@ def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: bytes):
     wild = json.dumps(body).encode().replace(b'"@@"', b"[" + content + b"]")
     assert target.post("operator", REGISTRATION, wild)["code"] in (0, 400)
     assert target.submit(json.dumps(a_job()).encode()[:-1] + b', "much": [' + content + b"]}")["code"] in (0, 400)
-
-
-def test_a_thousand_components_in_a_provider(target: Target):
-    one = a_provider()["components_description"]["Echo"]
-    many = {f"C{i}": {**one, "componentName": f"C{i}"} for i in range(1000)}
-    found = target.post("operator", REGISTRATION, a_provider(name="many", components_description=many))
-    assert found["code"] == 400 and "500" in found["message"]
-    few = dict(list(many.items())[:100])
-    assert target.post("operator", REGISTRATION, a_provider(name="many", components_description=few))["code"] == 0
 
 
 def test_a_thousand_components_in_a_job(target: Target):
@@ -231,31 +216,11 @@ def test_more_of_a_kind_than_any_job_has(target: Target, body: dict[str, Any]):
     assert target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys() == before
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"guest": {"|".join(map(str, range(100_000))): {}}},
-        {"guest": {str(i): {} for i in range(30_000)}},
-        {"common": {f"t{i}": {} for i in range(30_000)}},
-        {"guest": {"9" * 5000: {}, "²": {}, "0|": {}, "": {}}},
-    ],
-    ids=["a long index", "many indices", "many tasks", "strange indices"],
-)
-def test_entries_for_what_the_job_does_not_have(target: Target, params: dict[str, Any]):
-    body = with_components(chain(20))
-    body["config"]["task_params"] = params
-    found = target.submit(body)
-    assert found["code"] in (0, 400)
-    if found["code"] == 0:
-        shown = target.get(f"{PLATFORM}/job/status_all", job_id=found["data"]["job_id"])["data"]
-        assert 0 < len(shown["warnings"]) <= 200
-
-
 # ---------------------------------------------------------------- depth, numbers, texts
 
 
 @pytest.mark.parametrize("kind", ["lists", "objects"])
-@pytest.mark.parametrize("depth", [100, 500, 900, 10_000, 100_000])
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
 def test_deep_nesting(target: Target, depth: int, kind: str):
     deep = nested(depth, kind)
     assert target.submit(with_parameter(deep))["code"] == 400
@@ -267,9 +232,7 @@ def test_deep_nesting(target: Target, depth: int, kind: str):
     assert said["code"] == "E0000000400"
 
 
-@pytest.mark.parametrize(
-    "text", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 5000, "-" + "9" * 5000, "9" * 4000]
-)
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e400", "9" * 5000, "9" * 4000])
 def test_numbers_that_no_other_reader_of_json_takes(target: Target, text: str):
     assert target.submit(with_parameter(text))["code"] == 400
     body = json.dumps(a_provider(name="number", metadata={"image": "i", "n": "@@"})).replace('"@@"', text)
@@ -282,10 +245,8 @@ def test_numbers_that_no_other_reader_of_json_takes(target: Target, text: str):
     assert said["code"] in ("E0000000000", "E0000000400")
 
 
-@pytest.mark.parametrize(
-    "amount", ["1e308", "9" * 400, '"inf"', '"nan"', '"1e999"', "[]", "true", "-0.0", "5e-324"]
-)
-@pytest.mark.parametrize("resource", ["cpu", "memory", "disk"])
+@pytest.mark.parametrize("amount", ["1e308", '"inf"', '"1e999"', "[]", "true", "-0.0", "5e-324"])
+@pytest.mark.parametrize("resource", ["cpu", "disk"])
 def test_amounts_that_no_machine_has(target: Target, resource: str, amount: str):
     body = a_job()
     body["config"]["job_params"] |= {"guest": {"0": {"resources": {resource: "@@"}}}}
@@ -317,10 +278,6 @@ def test_half_of_a_surrogate_pair(target: Target, text: str):
     target.post("container", f"{CHANNEL}/push", b'{"topic": %s, "payload": "aGk="}' % raw, **target.as_container)
 
 
-def test_whole_surrogate_pairs_are_text(target: Target):
-    assert target.submit(with_parameter(r'"\ud83d\ude00"'))["code"] == 0
-
-
 def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
     job_id = target.submit(with_parameter(r'"a\u0000b"'))["data"]["job_id"]
     job = wait_for(lambda: (j := target.get(f"/api/v1/jobs/{job_id}"))["status"] == "FINISHED" and j, SOON)
@@ -342,25 +299,6 @@ def test_roles_that_no_party_has(target: Target, role: str):
     assert target.post("peer", f"{CONTROL}/task/poll", asked)["data"]["reason"] == "ROLE_UNKNOWN"
     assert target.post("container", f"{PLATFORM}/task/callback", asked)["data"]["reason"] == "NOT_AUTHORISED"
     target.post("peer", f"{CONTROL}/task/callback", asked)
-
-
-def test_ids_of_10_kilobytes(target: Target):
-    long = "x" * 10_000
-    for listener, path in (
-        ("peer", f"{CONTROL}/job/start"),
-        ("peer", f"{CONTROL}/task/start"),
-        ("peer", f"{CONTROL}/job/stop"),
-        ("peer", f"{CONTROL}/task/poll"),
-        ("peer", f"{CONTROL}/job/status_all"),
-        ("operator", f"{PLATFORM}/job/stop_all"),
-        ("container", f"{PLATFORM}/task/callback"),
-    ):
-        body = {"job_id": long, "task_id": long, "task_name": long, "role": long, "status": "RUNNING"}
-        assert target.post(listener, path, body)["code"] in (400, 404)
-    target.get(f"{PLATFORM}/job/status_all", job_id=long)
-    target.get(f"/api/v1/jobs/{long}")
-    found = target.submit(with_components([component(0, provider=long, version=long, componentName=long)]))
-    assert found["code"] != 0 and len(found["msg"]) < 21_000
 
 
 # ---------------------------------------------------------------- expressions
@@ -386,17 +324,7 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
 
 # ---------------------------------------------------------------- headers and connections
 
-CONTROL_CHARACTERS = [
-    b"\x01",
-    b"a\x00b",
-    b"a\rb",
-    b"a\x7f",
-    b"\xff\xfe",
-    b"\xc3\xa9",
-    b"\t",
-    b"x" * 10_000,
-    b"x" * 300_000,
-]
+CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\t", b"x" * 300_000]
 
 
 @pytest.mark.parametrize("value", CONTROL_CHARACTERS, ids=lambda value: repr(value[:5]))
@@ -404,10 +332,8 @@ CONTROL_CHARACTERS = [
     ("listener", "path", "name"),
     [
         ("peer", f"{CONTROL}/job/start", b"x-source-node-id"),
-        ("peer", f"{CONTROL}/job/start", b"x_trace_id"),
         ("peer", f"{CHANNEL}/invoke", b"x-ptp-source-node-id"),
         ("container", f"{CHANNEL}/push", b"x-ptp-session-id"),
-        ("container", f"{CHANNEL}/push", b"x-ptp-token"),
         ("operator", REGISTRATION, b"content-type"),
     ],
 )
@@ -421,31 +347,7 @@ def test_headers_with_what_headers_cannot_hold(
     assert answer.startswith(b"HTTP/1.1 ") and status in (b"200", b"400", b"431"), answer[:200]
 
 
-def test_a_trace_id_that_cannot_be_passed_on_is_replaced(target: Target):
-    for hostile in ("é", "x" * 10_000, "a b"):
-        headers = {"x-trace-id": hostile.encode("latin-1").decode("latin-1")}
-        url = target.node.addresses()["operator"] + SUBMIT
-        raw = [
-            (k.encode(), v.encode("latin-1")) for k, v in (headers | {"content-type": "application/json"}).items()
-        ]
-        found = judged(target.client.post(url, json=a_job(), headers=raw))
-        trace = target.node.store.jobs.get(found["data"]["job_id"]).spec.trace_id
-        assert trace.startswith("trace_") and len(trace) < 100
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "text/plain",
-        "application/xml",
-        "multipart/form-data",
-        "application/x-www-form-urlencoded",
-        "x",
-        "a/b;c",
-        ";",
-        "é",
-    ],
-)
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "x", ";", "é"])
 def test_wrong_content_types(target: Target, kind: str):
     raw = kind.encode("latin-1").decode("latin-1")
     body = json.dumps(a_job(job_id=JOB)).encode()

@@ -52,15 +52,6 @@ def test_equal_names_come_before_position():
     assert list(found.items()) == [("first", "auc"), ("loss", "loss"), ("third", "ks")]
 
 
-def test_positions_count_within_the_group():
-    described = specs(("m", "model"), ("d1", "dataset"), ("d2", "test_set"))
-    assert match_outputs([("dataset", "a"), ("model", "b"), ("training_set", "c")], described) == {
-        "a": "d1",
-        "b": "m",
-        "c": "d2",
-    }
-
-
 def test_an_equal_name_of_another_group_is_no_match():
     found = match_outputs([("dataset", "model")], specs(("model", "model"), ("data", "dataset")))
     assert dict(found) == {"model": "data"}
@@ -74,7 +65,6 @@ def test_what_finds_no_partner_is_reported_on_both_sides():
     assert dict(found) == {"a": "d"}
     assert found.keys_left == ("b", "c")
     assert found.specs_left == ("m",)
-    assert repr(found) == "Matching({'a': 'd'}, keys_left=('b', 'c'), specs_left=('m',))"
 
 
 def test_inputs_are_compared_by_the_key_behind_the_task():
@@ -87,19 +77,6 @@ def test_inputs_are_compared_by_the_key_behind_the_task():
         "psi_1.train_data": "train_data",
         "lr_1.model0": "model",
     }
-
-
-def test_two_inputs_of_one_key_are_told_apart_by_their_tasks():
-    described = specs(("data", "dataset"), ("more", "dataset"))
-    assert match_inputs([("dataset", "a.data"), ("dataset", "b.data")], described) == {
-        "a.data": "data",
-        "b.data": "more",
-    }
-
-
-def test_a_key_that_stands_twice_is_matched_once():
-    found = match_outputs([("dataset", "a"), ("dataset", "a")], specs(("a", "dataset"), ("b", "dataset")))
-    assert (dict(found), found.keys_left, found.specs_left) == ({"a": "a"}, ("a",), ("b",))
 
 
 def test_a_format_that_an_input_does_not_list_is_told_with_both():

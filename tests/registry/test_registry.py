@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from provider_registry.model import InvalidDescription, order
+from provider_registry.model import order
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
     COMPONENT_UNKNOWN,
@@ -26,20 +26,6 @@ def registry():
 
 def keys(providers):
     return [p.key for p in providers]
-
-
-def test_the_first_registration_creates_and_the_next_replaces(registry):
-    assert registry.register(a_provider(a_description("A"))).created
-    assert not registry.register(a_provider(a_description("B"))).created
-    [provider] = registry.query()
-    assert list(provider.components) == ["B"]
-
-
-def test_a_component_is_found_with_its_provider(registry):
-    registry.register(a_provider(a_description("A"), a_description("B")))
-    provider, component = registry.find("acme", "1.0.0", "B")
-    assert provider.key == "acme:1.0.0@docker"
-    assert component.name == "B"
 
 
 def test_versions_and_devices_stand_side_by_side(registry):
@@ -115,17 +101,8 @@ def test_providers_are_listed_and_removed_by_any_of_their_parts(registry, asked,
         registry.register(provider)
     assert keys(registry.query(**asked)) == found
     if any(asked.values()):
-        assert [registry.remove(p.key).revision.key for p in registry.chosen(**asked)] == found
+        assert [registry.remove(p.key).revision.key for p in registry.query(**asked)] == found
         assert keys(registry.query()) == sorted(p.key for p in every if p.key not in found)
-
-
-def test_removing_needs_at_least_one_part(registry):
-    registry.register(a_provider())
-    for asked in ({}, {"name": None, "device": ""}):
-        with pytest.raises(InvalidDescription, match="name: must be given, or device"):
-            registry.chosen(**asked)
-    assert len(registry.query()) == 1
-    assert registry.chosen(name="nobody") == []
 
 
 def test_components_registered_one_by_one_gather_in_their_provider(registry):
@@ -144,14 +121,6 @@ def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
     assert list(provider.components) == ["A", "B"]
     assert (provider.image, provider.base_url) == ("a:1", "tcp://x:1")
     assert (provider.image_for("A"), provider.image_for("B")) == ("a:1", "b:1")
-
-
-def test_a_component_returns_to_its_providers_image(registry):
-    registry.register(a_provider(a_description("A"), metadata={"image": "a:1"}))
-    registry.register_component(provider_from_component(a_component_request("A", image="b:1")))
-    assert registry.find("acme", "1.0.0", "A")[0].image_for("A") == "b:1"
-    registry.register_component(provider_from_component(a_component_request("A", image="a:1")))
-    assert registry.find("acme", "1.0.0", "A")[0].image_for("A") == "a:1"
 
 
 def test_warnings_of_a_replaced_component_go_with_it(registry):

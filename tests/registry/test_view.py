@@ -40,12 +40,3 @@ def test_within_a_view_a_provider_is_read_once_and_stays_as_it_was():
         assert kept.reads == reads
     with pytest.raises(Unknown, match="retired"):
         found()
-
-
-def test_a_view_that_failed_is_closed():
-    registry = Registry(MemoryRepository())
-    provider = a_provider()
-    with pytest.raises(Unknown), registry.one_view():
-        registry.find(provider.name, provider.version, "X")
-    registry.register(provider)
-    assert registry.find(provider.name, provider.version, *provider.components)

@@ -1,6 +1,5 @@
 """The configuration: what is refused, and that no refusal shows a secret."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -13,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gateway.cli.init import example
 from gateway.cli.main import app
-from gateway.config.effective import effective, shown
+from gateway.config.effective import effective
 from gateway.config.loader import load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
@@ -42,17 +40,10 @@ def refusal(**over: Any) -> str:
     "url",
     [
         f"postgresql://me:{SECRET}@host/db",
-        f"mysql://me:{SECRET}@host/db",
-        f"mysql+pymysql://me:{SECRET}@/db",
         f"mysql+pymysql://me:{SECRET}@host",
-        f"mysql+pymysql://me:{SECRET}@host:port/db",
         f"mysql+pymysql://me:{SECRET}@host:99999/db",
-        "sqlite://",
-        "sqlite:///",
         "sqlite:///:memory:",
         "sqlite:///file.db?mode=ro",
-        "sqlite+other:///file.db",
-        "nothing",
         "",
     ],
 )
@@ -97,12 +88,6 @@ def test_the_example_token_is_refused():
     assert loaded(auth={"mode": "on", "token": "0123456789abcdef"}).auth.mode == "on"
 
 
-def test_signatures_are_refused_where_no_image_runs():
-    engine = {"kind": "process", "docker": {"signatures": [{"keys": ["a.pem"]}]}}
-    said = refusal(engine=engine)
-    assert said.startswith("engine: ") and "docker.signatures" in said and "kind: docker" in said
-
-
 def test_storage_lies_beside_the_file_unless_told_otherwise(tmp_path: Path):
     file = tmp_path / "node.yml"
     text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "process"}}
@@ -112,13 +97,6 @@ def test_storage_lies_beside_the_file_unless_told_otherwise(tmp_path: Path):
     assert load(file).storage.path == Path("/var/storage")
     for wrong in ("file://var/storage", "s3://bucket", "var/storage"):
         assert refusal(storage={"url": wrong}).startswith("storage.url: ")
-
-
-def test_the_written_example_shows_the_storage_that_is_used(tmp_path: Path):
-    file = tmp_path / "node.yml"
-    file.write_text(example("JG1", "process", "routes.yml", tmp_path), encoding="utf-8")
-    assert yaml.safe_load(file.read_text())["storage"]["url"] == f"file://{tmp_path}/var/storage"
-    assert load(file).storage.path == tmp_path / "var" / "storage"
 
 
 def served(home: Path, url: str) -> subprocess.CompletedProcess[str]:
@@ -214,43 +192,25 @@ def test_requests_from_pages_of_other_sites_are_refused(tmp_path: Path):
         assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
 
 
-def test_with_a_token_any_host_is_served(tmp_path: Path):
-    with running(tmp_path, auth={"mode": "on", "token": "0123456789abcdef"}) as gateway:
-        headers = {"host": "gateway.example", "authorization": "Bearer 0123456789abcdef"}
-        assert ask(gateway, "operator", "GET", "/docs", headers=headers).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("eggroll", "Eggroll"), ("Spark", "Spark"), ("linkis_spark", "Linkis"), ("kubernetes", "docker")],
-)
+@pytest.mark.parametrize(("kind", "name"), [("eggroll", "Eggroll"), ("linkis_spark", "Linkis")])
 def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str):
-    with pytest.raises(Invalid) as caught:
-        load(None, {"node": {"id": "JG1"}, "engine": {"kind": kind}})
-    (problem,) = caught.value.problems
-    assert problem.path == "engine.kind" and name in problem.rule
+    said = refusal(engine={"kind": kind})
+    assert said.startswith("engine.kind: ") and name in said
 
 
 @pytest.mark.parametrize(
     ("docker", "said"),
     [
-        ({"base_url": "http://host:1"}, "engine.docker.base_url"),
         ({"base_url": "ssh://-oProxyCommand=x"}, "engine.docker.base_url"),
         ({"daemons": [{"base_url": "host:1"}]}, "engine.docker.daemons"),
         ({"daemons": [{"base_url": "ssh://h", "tls": {"ca": "ca.pem"}}]}, "begins with tcp://"),
         ({"daemons": [{"base_url": "tcp://h:1"}, {"base_url": "tcp://h:1"}]}, "is there twice"),
         ({"daemons": [{"base_url": "tcp://h:1"}]}, "listen.container.advertise"),
         ({"pull": "missing"}, "needs at least one of registries"),
-        ({"pull": "always"}, "engine.docker.pull"),
-        ({"tls": {"ca": "ca.pem"}}, "begins with tcp://"),
         ({"base_url": "tcp://h:1", "tls": {"ca": "ca.pem", "cert": "c.pem"}}, "belong together"),
-        ({"base_url": "tcp://h:1", "tls": {"cert": "c.pem", "key": "k.pem"}}, "engine.docker.tls.ca"),
         ({"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}}, "the whole machine"),
-        ({"allow": {"v": {"mounts": [{"source": "/", "target": "/s"}]}}}, "the whole machine"),
-        ({"allow": {"v": {"mounts": [{"source": "/run", "target": "/s"}]}}}, "the whole machine"),
         ({"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}}, "absolute path"),
         ({"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}}, "gateway's own"),
-        ({"allow": {"v": {"mounts": [{"source": "/a", "target": "b"}]}}}, "target"),
         ({"allow": {"v": {"privileged": True}}}, "privileged"),
     ],
 )
@@ -296,19 +256,6 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     assert SECRET not in shown.stdout
 
 
-def test_whatever_is_named_like_a_secret_is_masked():
-    for path in ("auth.token", "events.webhooks[].secret", "x.password"):
-        assert shown(path, "abc") == "***" and shown(path, "") == ""
-    assert shown("x.url", f"http://u:{SECRET}@h/") == "http://***@h/"
-
-
-def test_a_running_node_tells_its_settings(tmp_path: Path):
-    with running(tmp_path) as node:
-        found = CliRunner().invoke(app, ["settings", "node.id", "--json", "--url", node.addresses()["operator"]])
-        (one,) = json.loads(found.stdout)["settings"]
-        assert (one["path"], one["origin"]) == ("node.id", "command")
-
-
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
     """Else what was added at the top of a file that `init` wrote would have no effect, without a word."""
     file = tmp_path / "node.yml"
@@ -325,6 +272,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
         (b"node: {id: 2026-99-99}", "must be YAML: month must be in 1..12"),
         (b"node: {id: " + b"1" * 6000 + b"}", "must be YAML: Exceeds the limit"),
         (b"a: " + b"[" * 5000 + b"]" * 5000, "is nested too deeply"),
+        (b"? " * 100_000 + b"a", "is nested too deeply"),
+        (b"a: '" + b"[" * 600 + b"'", "a: is not known here"),
         (b"a: &a [*a]", "a: is not known here"),
         (b"node:\n\tid: x", "must be YAML: line 2 column 1: found character that cannot start any token"),
         (b"\xff\xfen\x00", "must be text in UTF-8 (got 'byte 0')"),
@@ -337,10 +286,3 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: byte
     with pytest.raises(Invalid) as caught:
         load(file)
     assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(caught.value)
-
-
-def test_a_setting_that_is_a_mapping_stands_where_its_first_entry_does(tmp_path: Path):
-    file = tmp_path / "node.yml"
-    file.write_text("node: {id: A}\nengine:\n  kind: process\n  process:\n    images: {x: {command: [y]}}\n")
-    origin = next(v for v in effective(load(file)) if v["path"] == "engine.process.images")
-    assert (origin["origin"], origin["where"]) == ("file", f"{file}:5")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -18,26 +18,19 @@ from gateway.data.outputs import OutputMetadata, Wanted
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Job
-from gateway.domain.rerun import RerunResult
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.domain.states import JOB, ended
 from gateway.errors import NotFound
+from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting
-from gateway.ports import Clock, JobView, Limiters, OwnJobs
+from gateway.ports import Clock, JobView, Limiters
 from gateway.runtime.context import new_trace_id, traced
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 
 X = TypeVar("X")
 NOTED = "notes added"
-
-
-class Jobs(OwnJobs, Protocol):
-    """What FATE's tools need of jobs beyond this node's own platform."""
-
-    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunResult:
-        """Run an ended job again as a new one; ``start`` empty: from the first task that has not succeeded."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class ClientParts:
     instance: str
     """this gateway, of several of the node"""
     version: str
-    jobs: Jobs
+    jobs: Coordinator
     store: Store
     registry: Registry
     run_logs: RunLogs
