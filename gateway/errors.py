@@ -227,30 +227,19 @@ _SHOWN = 12
 """how many known keys a rule lists"""
 _CERTAIN = 0.8
 """how alike a key must be to one that is missing"""
+_LISTS = ("list", "tuple", "set", "frozen_set", "iterable")
+_OBJECTS = ("dict", "mapping", "model", "model_attributes", "dataclass")
 _RULES = {
     "missing": MISSING,
     "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     "int_parsing_size": "must be a whole number of fewer digits",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "set_type": "must be a list",
-    "frozen_set_type": "must be a list",
-    "iterable_type": "must be a list",
-    "dict_type": "must be an object (name: value)",
-    "mapping_type": "must be an object (name: value)",
-    "model_type": "must be an object (name: value)",
-    "model_attributes_type": "must be an object (name: value)",
-    "dataclass_type": "must be an object (name: value)",
-    "json_type": "must be JSON",
-    "json_invalid": "must be JSON",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys((f"{kind}_type" for kind in _LISTS), "must be a list"),
+    **dict.fromkeys((f"{kind}_type" for kind in _OBJECTS), "must be an object (name: value)"),
+    **dict.fromkeys(("json_type", "json_invalid"), "must be JSON"),
     "none_required": "must be left out, or null",
     "path_type": "must be a path",
     "url_type": "must be a URL as text",
@@ -305,7 +294,12 @@ def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Prob
     kind, got, limits = str(error.get("type", "")), error.get("input"), error.get("ctx") or {}
     at = join(where) or "body"
     if kind == "missing":
-        return Problem(at, MISSING, None, _instead(str(where[-1]) if where else "", got, _keys(model, where[:-1])))
+        name, known = str(where[-1]) if where else "", _keys(model, where[:-1])
+        others = (
+            [key for key in got if isinstance(key, str) and key not in known] if isinstance(got, Mapping) else []
+        )
+        meant = near(name, others, _CERTAIN)
+        return Problem(at, MISSING, None, f"{name} instead of {meant}" if meant else "")
     if kind == "extra_forbidden":
         keys = _keys(model, where[:-1])
         shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
@@ -328,13 +322,6 @@ def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str
     if kind.startswith("url_"):
         return "must be a URL such as https://host:port"
     return _RULES.get(kind) or str(error.get("msg") or "is not valid")
-
-
-def _instead(name: str, found: Any, known: Sequence[str]) -> str:
-    """Return which key of an object may stand for one that is missing."""
-    others = [key for key in found if isinstance(key, str) and key not in known] if _object(found) else []
-    meant = near(name, others, _CERTAIN)
-    return f"{name} instead of {meant}" if meant and meant != name else ""
 
 
 def _keys(model: Any, where: Sequence[Any]) -> list[str]:
@@ -366,7 +353,3 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models(inner)
-
-
-def _object(value: Any) -> bool:
-    return isinstance(value, Mapping)

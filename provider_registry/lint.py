@@ -65,9 +65,7 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
         rule = "is not a version 1.x; read as if it were"
         yield Problem(join(path, "desVersion"), rule, read.description_version)
     for i, role in enumerate(document["roleList"]):
-        if role not in ROLES:
-            rule = f"is none of the usual {listed(ROLES)}"
-            yield Problem(join(path, "roleList", i), rule, role, near(role, ROLES))
+        yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
     yield from repeats(document["roleList"], join(path, "roleList"))
     for i, storage in enumerate(read.storage_engines):
         meant = near(storage, STORAGES)
@@ -86,6 +84,12 @@ def near(word: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in reversed(list(known))}
     found = get_close_matches(word[:64].lower(), list(by_lower), n=1)
     return by_lower[found[0]] if found else ""
+
+
+def none_of(value: str, usual: Sequence[str], path: str, rule: str = "is none of {}") -> Iterator[Problem]:
+    """Report a value that is not among the usual ones, with the one that was probably meant."""
+    if value not in usual:
+        yield Problem(path, rule.format(listed(usual)), value, near(value, usual))
 
 
 def repeats(values: Iterable[str], path: str) -> Iterator[Problem]:
@@ -115,14 +119,12 @@ def _of_results(read: Component, document: Mapping[str, Any], path: str) -> Iter
 def _of_data(item: Mapping[str, Any], usual: Sequence[str], at: str) -> Iterator[Problem]:
     yield from unknown_fields(item, _DATA_FIELDS, at)
     category = item["category"]
-    if category not in usual:
-        rule = f"is none of {listed(usual)}; treated as {group_of(category)}"
-        yield Problem(join(at, "category"), rule, category, near(category, usual))
+    yield from none_of(category, usual, join(at, "category"), f"is none of {{}}; treated as {group_of(category)}")
     formats = item.get("dataFormat")
     formats = [formats] if isinstance(formats, str) else formats or []
     for name in formats:
-        if name.strip() and name not in FORMATS:
-            yield Problem(join(at, "dataFormat"), f"is none of {listed(FORMATS)}", name, near(name, FORMATS))
+        if name.strip():
+            yield from none_of(name, FORMATS, join(at, "dataFormat"))
     yield from repeats(formats, join(at, "dataFormat"))
     if not any(name.strip() for name in formats):
         yield Problem(join(at, "dataFormat"), "is missing")
@@ -132,8 +134,8 @@ def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
     yield from unknown_fields(item, _PARAMETER_FIELDS, at)
     yield from _missing(item, at, ("title",))
     for name, hints in (("UIPattern", UI_PATTERNS), ("UIType", UI_TYPES)):
-        if item.get(name) and item[name] not in hints:
-            yield Problem(join(at, name), f"is none of {listed(hints)}", item[name], near(item[name], hints))
+        if item.get(name):
+            yield from none_of(item[name], hints, join(at, name))
     if kind_of(item["type"]) is Kind.OTHER:
         rule = "is a type whose values are not checked"
         yield Problem(join(at, "type"), rule, item["type"], near(item["type"], NAMES))
@@ -183,9 +185,8 @@ def _of_default(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
     default = parameter.default or ""
     if not reads_as(kind, default):
         yield Problem(at, f"cannot be read as {parameter.type}", default)
-    if parameter.binding and default not in parameter.binding:
-        rule = f"is none of {listed(parameter.binding)}"
-        yield Problem(at, rule, default, near(default, parameter.binding))
+    if parameter.binding:
+        yield from none_of(default, parameter.binding, at)
     check = parameter.validator
     if check is None:
         return

@@ -67,7 +67,8 @@ def read(text: bytes) -> tuple[Provider, bool]:
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
     provider, single = read_value(body)
     if commas:
-        warning = Problem(ROOT, comma_warning(commas))
+        many = f"{commas} commas" if commas > 1 else "a comma"
+        warning = Problem(ROOT, f"has {many} before a closing bracket, which JSON does not allow; ignored")
         provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
     return provider, single
 
@@ -90,12 +91,6 @@ def without_trailing_commas(text: str) -> tuple[str, int]:
         return ""
 
     return _STRING_OR_COMMA.sub(kept, text), commas
-
-
-def comma_warning(commas: int) -> str:
-    """Return the warning about the trailing commas of a document."""
-    many = f"{commas} commas" if commas > 1 else "a comma"
-    return f"has {many} before a closing bracket, which JSON does not allow; ignored"
 
 
 def duplicate_keys(text: bytes | str) -> list[Problem]:
@@ -299,10 +294,8 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
-    if body["device"] not in CONTAINER_DEVICES:
-        rule = "is none of docker, k8s; jobs look for providers on docker"
-        yield Problem("device", rule, body["device"], lint.near(body["device"], CONTAINER_DEVICES))
-    if (spoken := body.get("protocol")) and spoken not in PROTOCOLS:
-        yield Problem("protocol", "is none of bfia, fate", spoken, lint.near(spoken, PROTOCOLS))
+    rule = "is none of {}; jobs look for providers on docker"
+    yield from lint.none_of(body["device"], CONTAINER_DEVICES, "device", rule)
+    yield from lint.none_of(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

@@ -78,7 +78,9 @@ class Providers:
         `NotAllowed` (NOT_OWNER).
         """
         provider, single = self._read(body)
-        self._check_free(provider.name, by)
+        owner = self.registry.repository.owner(provider.name)
+        if owner is not None:
+            _refuse_other(provider.name, owner, by)
         looked = self._images.look(provider.every_image(), provider.base_url, provider.name)
         if unsigned := [one for one in looked if one.unsigned]:
             raise Invalid((_missing(one, single) for one in unsigned), reason=unsigned[0].reason)
@@ -86,7 +88,9 @@ class Providers:
         if missing and (strict or self._require_image):
             raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
         provider = pinned(provider, looked)
-        _refuse_other(provider.name, self.registry.repository.claim(provider.name, _owner_of(by)), by)
+        _refuse_other(
+            provider.name, self.registry.repository.claim(provider.name, "" if by.admin else by.name), by
+        )
         done = self.registry.register_component if single else self.registry.register
         return done(provider, by.name, reason)
 
@@ -128,7 +132,7 @@ class Providers:
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
         chosen = self.registry.query(**parts)
         for provider in chosen:
-            self._check_owner(provider.name, by)
+            _refuse_other(provider.name, self.owner(provider.name), by)
         users = self._users() if chosen else {}
         deleted, retired = [], []
         for provider in chosen:
@@ -163,7 +167,8 @@ class Providers:
 
     def _changed(self, key: str, by: By, work: Callable[[], Written]) -> Written:
         try:
-            self._check_owner(self.registry.get(key).name, by)
+            name = self.registry.get(key).name
+            _refuse_other(name, self.owner(name), by)
             return work()
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
@@ -175,15 +180,6 @@ class Providers:
                 return read(body) if isinstance(body, bytes) else read_value(body)
         except InvalidDescription as error:
             raise Invalid([Problem(*p) for p in error.problems]) from error
-
-    def _check_free(self, name: str, by: By) -> None:
-        """Raise `NotAllowed` if a name has another owner; one without is free to take."""
-        owner = self.registry.repository.owner(name)
-        if owner is not None:
-            _refuse_other(name, owner, by)
-
-    def _check_owner(self, name: str, by: By) -> None:
-        _refuse_other(name, self.owner(name), by)
 
     def _users(self) -> dict[tuple[str, str], list[str]]:
         found: dict[tuple[str, str], list[str]] = {}
@@ -222,10 +218,6 @@ def _refuse_other(name: str, owner: str, by: By) -> None:
     whose = f"belongs to {owner}" if owner else "belongs to this node's admins"
     text = f"the provider name {name} {whose}, not to {by.name}; an admin can give it: bfia-gateway provider give"
     raise NotAllowed(text, reason="NOT_OWNER")
-
-
-def _owner_of(by: By) -> str:
-    return "" if by.admin else by.name
 
 
 def _missing(one: Looked, single: bool) -> Problem:
