@@ -129,10 +129,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if terminalreporter.config.getoption("durations") is not None:
-        terminalreporter.section("files that take longest, in seconds of one worker")
-        for file, seconds in longest(terminalreporter)[:_SHOWN]:
-            terminalreporter.line(f"{seconds:7.1f}  {file}")
     skipped = terminalreporter.stats.get("skipped", [])
     if not skipped:
         return
@@ -143,20 +139,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("not shown in this run")
     for reason, count in sorted(reasons.items()):
         terminalreporter.line(f"{count:5d}  {reason}")
-
-
-def longest(terminalreporter: pytest.TerminalReporter) -> list[tuple[str, float]]:
-    """Return the files of tests with the time that theirs took together, the longest first."""
-    taken: dict[str, float] = {}
-    for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        if isinstance(report, pytest.TestReport):
-            file = report.nodeid.partition("::")[0]
-            taken[file] = taken.get(file, 0.0) + report.duration
-    return sorted(taken.items(), key=lambda found: -found[1])
-
-
-_SHOWN = 25
-"""files that the table of the longest has"""
 
 
 _RUNS = Path(tempfile.gettempdir(), "bfia-tests.lock")

@@ -1,6 +1,5 @@
 """Fuzzes all listeners along their own descriptions: any answer is a decided one, and comes soon."""
 
-import copy
 import json
 import time
 from collections.abc import Container, Iterator
@@ -22,6 +21,7 @@ from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent
 from tests.inprocess import ask
 from tests.plain import NO_TLS
+from tests.registry.builders import places, replaced
 
 SOON = 60.0
 """seconds; far more than any answer takes, and far less than one takes that hangs"""
@@ -141,23 +141,6 @@ WILD = st.one_of(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return every place in a JSON value, as the steps that lead to it."""
-    yield path
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, child in children:
-        yield from places(child, (*path, step))
-
-
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """Return the value with something else in one place."""
-    if not path:
-        return new
-    value = copy.copy(value)
-    value[path[0]] = changed(value[path[0]], path[1:], new)
-    return value
-
-
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_an_example_with_anything_anywhere_in_it_is_decided_upon(node: Gateway, listener: str):
     """The same as above, but nearer to what is right: most of the body fits, so that it gets further."""
@@ -180,7 +163,7 @@ def _change(client: httpx.Client, url: str, headers: dict[str, str], example: An
         body = example
         for path, new in changes:
             try:
-                body = changed(body, path, new)
+                body = replaced(body, path, new)
             except (KeyError, IndexError, TypeError):
                 continue  # the first change has taken this place away
         begun = time.monotonic()

@@ -1,5 +1,7 @@
 """Descriptions and registrations with defaults, so that a test names only what matters to it."""
 
+from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 from provider_registry import description, registration
@@ -63,3 +65,20 @@ def refused(read: Any, body: Any) -> list[tuple[str, str]]:
     except InvalidDescription as error:
         return [(p.path, p.rule) for p in error.problems]
     return []
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield every place in a JSON value, as the steps that lead to it."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in children:
+        yield from places(child, (*path, step))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return a JSON value with something else in one place."""
+    if not path:
+        return new
+    made = copy(value)
+    made[path[0]] = replaced(value[path[0]], path[1:], new)
+    return made

@@ -25,7 +25,9 @@ from tests.registry.builders import (
     a_description,
     a_parameter,
     a_request,
+    places,
     refused,
+    replaced,
 )
 
 
@@ -140,22 +142,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-
-
-def places(value, path=()):
-    """Every place in a JSON value, as the steps that lead to it."""
-    yield path
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, child in children:
-        yield from places(child, (*path, step))
-
-
-def replaced(value, path, new):
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
-    return copy
 
 
 FULL = a_request(

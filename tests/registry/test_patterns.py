@@ -12,15 +12,11 @@ from provider_registry.regex import MAX_PATTERN, MAX_VALUE, flaw, full_match
 @pytest.mark.parametrize(
     ("pattern", "value", "matches"),
     [
-        ("", "", True),
         ("[a-z]+", "abc", True),
         ("[a-z]+", "abc1", False),
         (r"(\w+)@(\w+)\.(com|org)", "a@b.org", True),
-        (r"(\w+)@(\w+)\.(com|org)", "a@b.net", False),
         ("(?i)abc", "ABC", True),
         ("[一-龥]+", "中文", True),
-        (r"^\d{4}-\d{2}-\d{2}$", "2026-01-01", True),
-        ("a|b|c", "b", True),
         ("a|ab", "ab", True),
         ("a*b*", "a" * MAX_VALUE, True),
         ("a", "a\n", False),
@@ -36,11 +32,8 @@ def test_the_whole_value_has_to_match(pattern, value, matches):
     [
         ("(a+)+$", "a" * (MAX_VALUE - 1) + "!"),
         ("(a|a)*b", "a" * MAX_VALUE),
-        ("(a|aa)+$", "a" * (MAX_VALUE - 1) + "!"),
         ("(.*a){25}", "a" * 24 + "b" * 4000),
         ("a?" * 40 + "a" * 40 + "b", "a" * 60),
-        (".*" * 20 + "b", "a" * 400),
-        ("(?:(?:a+)+)+$", "a" * (MAX_VALUE - 1) + "!"),
     ],
 )
 def test_a_catastrophic_expression_takes_no_time(pattern, value):
@@ -53,15 +46,11 @@ def test_a_catastrophic_expression_takes_no_time(pattern, value):
     ("pattern", "cause"),
     [
         ("(", "missing )"),
-        ("[z-a]", "z-a"),
-        ("*", "*"),
         ("(?=a)b", "(?="),
         (r"(a)\1", r"\1"),
-        (r"(a*)*\1b", r"\1"),
         ("(?P<n>a)(?P=n)", "(?P"),
         ("((((a{9}){9}){9}){9}){9}", "{9}"),
         (r"\pL{1000}", "too large"),
-        ("(" * 300, "missing )"),
         ("a" * (MAX_PATTERN + 1), "longer than"),
     ],
 )

@@ -1,5 +1,7 @@
 """What changed between two states of a provider, in words."""
 
+import threading
+
 import pytest
 
 from provider_registry.model import changes
@@ -156,3 +158,36 @@ def test_runs_that_start_an_image_at_the_same_time_agree_on_its_digest(call, oth
     kept = Interrupted(a_provider(), call, lambda registry: registry.pin("acme", "1.0.0", "acme:1.0.0", other))
     digest = Registry(kept).pin("acme", "1.0.0", "acme:1.0.0", "sha256:own")
     assert Registry(kept).get(KEY).digests == {"acme:1.0.0": digest}
+
+
+class Counting(MemoryRepository):
+    reads = 0
+
+    def get(self, key):
+        self.reads += 1
+        return super().get(key)
+
+
+def test_within_a_view_a_provider_is_read_once_and_stays_as_it_was():
+    kept = Counting()
+    registry = Registry(kept)
+    provider = a_provider()
+    registry.register(provider)
+    (name,) = provider.components
+
+    def found():
+        return registry.find(provider.name, provider.version, name)[0]
+
+    kept.reads = 0
+    with registry.one_view():
+        before = found()
+        work = threading.Thread(target=registry.retire, args=(provider.key,))  # another request
+        work.start()
+        work.join()
+        reads = kept.reads
+        with registry.one_view():
+            assert found() is before
+        assert found() is before
+        assert kept.reads == reads
+    with pytest.raises(Unknown, match="retired"):
+        found()

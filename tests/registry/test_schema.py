@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from provider_registry import schema
-from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
+from tests.registry.builders import a_component_request, a_description, a_parameter, a_request, places, replaced
 
 ODD: list[Any] = [
     None,
@@ -36,25 +36,12 @@ GOOD = {
 }
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, part in inner for place in places(part, (*path, key)))]
-
-
-def changed(value: Any, path: tuple[Any, ...], made: Any) -> Any:
-    if not path:
-        return made
-    copy = value.copy()
-    copy[path[0]] = changed(value[path[0]], path[1:], made)
-    return copy
-
-
 @pytest.mark.parametrize("name", schema.FILES)
 @given(data=st.data())
 def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(name: str, data: st.DataObject):
     document: Any = GOOD[name]
     for _ in range(data.draw(st.integers(0, 2))):
-        path = data.draw(st.sampled_from(places(document)))
-        document = changed(document, path, data.draw(st.sampled_from(ODD)))
+        path = data.draw(st.sampled_from(list(places(document))))
+        document = replaced(document, path, data.draw(st.sampled_from(ODD)))
     shipped = Draft202012Validator(dict(schema.FILES[name].document))
     assert bool(schema.FILES[name].problems(document)) is not shipped.is_valid(document)
