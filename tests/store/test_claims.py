@@ -23,6 +23,8 @@ from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.memory_engine import MemoryEngine
 
+pytestmark = pytest.mark.xdist_group("claims")  # one database for the module
+
 MEANS = Means("n1", Amounts.of(8, 16 * GIB, 0), 8)
 
 

@@ -38,6 +38,8 @@ from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider
 from tests.registry.memory import MemoryRepository
 
+pytestmark = pytest.mark.xdist_group("repositories")  # one database for the module
+
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PLACES = ["memory", "database"]
 

@@ -21,6 +21,8 @@ from gateway.store.database import outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 
+pytestmark = pytest.mark.xdist_group("store")  # one database for the module
+
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SPEC = JobSpec(
     "job-1",
