@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -38,18 +38,14 @@ class Reception:
         self.size += len(data)
         if self._max is not None and self.size > self._max:
             raise TooLarge(f"the file is larger than {self._max} bytes, the setting data.max_upload_bytes")
-        try:
+        with _storage():
             self._file.write(data)
-        except OSError as error:
-            raise _storage_failed(error) from error
 
     def opened(self) -> BinaryIO:
         """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
-        try:
+        with _storage():
             self._file.close()
             return self._path.open("rb")
-        except OSError as error:
-            raise _storage_failed(error) from error
 
     def close(self) -> None:
         """Delete what was received; after it was stored there is nothing left to delete."""
@@ -79,17 +75,16 @@ class Datasets:
         """Store a file of this server. Raises `NotAllowed`, `Invalid`, `Conflict`; nothing is left then."""
         with open_below(self._roots, path) as file:
             self._refuse_taken(upload)
-            with self._staging() as staging:
+            with _storage(), self._storage.staging() as staging:
                 return self._store(upload, file, f"path:{path}", staging)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
         """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
-        staging = self._staging()
-        try:
-            return Reception(staging, max_bytes)
-        except OSError as error:
-            staging.close()
-            raise _storage_failed(error) from error
+        with _storage(), ExitStack() as stack:
+            staging = stack.enter_context(self._storage.staging())
+            received = Reception(staging, max_bytes)
+            stack.pop_all()
+            return received
 
     def upload_from_file(self, upload: Upload, received: Reception, filename: str) -> Dataset:
         """Store a file that was received. Raises `Invalid`, `Conflict`; nothing is left then."""
@@ -101,12 +96,6 @@ class Datasets:
         if not upload.overwrite and self._storage.taken(upload.address):
             raise taken(upload.address)
 
-    def _staging(self) -> Staging:
-        try:
-            return self._storage.staging()
-        except OSError as error:
-            raise _storage_failed(error) from error
-
     def _store(self, upload: Upload, file: BinaryIO, origin: str, staging: Staging) -> Dataset:
         before = _state(file)
         checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -114,10 +103,8 @@ class Datasets:
         file.seek(0)
         address = upload.address
         sid = hashlib.sha256(f"{address.namespace}#{address.name}\n{checksum}".encode()).hexdigest()[:16]
-        try:
+        with _storage():
             written = write_table(file, size, upload, sid, staging.table, staging.folder / "ids")
-        except OSError as error:
-            raise _storage_failed(error) from error
         if _state(file) != before:
             raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
         dataset = Dataset(
@@ -137,12 +124,10 @@ class Datasets:
         )
         if self.disabled(address):  # new content does not enable a dataset
             dataset = replace(dataset, disabled=True)
-        try:
+        with _storage():
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, address, overwrite=upload.overwrite):
                 self._repository.put(dataset)
-        except OSError as error:
-            raise _storage_failed(error) from error
         return dataset
 
     # ------------------------------------------------------------ reading
@@ -203,10 +188,8 @@ class Datasets:
     def delete(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> None:
         """Delete a dataset and what is known of it. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
-        try:
+        with _storage():
             there = self._storage.delete(address)
-        except OSError as error:
-            raise _storage_failed(error) from error
         known = self._repository.delete(address.namespace, address.name)
         if not (there or known):
             raise _unknown(address, "is not known on this node")
@@ -240,8 +223,14 @@ def _state(file: BinaryIO) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _storage_failed(error: OSError) -> GatewayError:
-    return GatewayError(f"the storage cannot be used: {error.strerror or error}", reason="STORAGE_FAILED")
+@contextmanager
+def _storage() -> Iterator[None]:
+    """Name what the disk refuses. Raises `GatewayError` (STORAGE_FAILED)."""
+    try:
+        yield
+    except OSError as error:
+        text = f"the storage cannot be used: {error.strerror or error}"
+        raise GatewayError(text, reason="STORAGE_FAILED") from error
 
 
 def metadata_of(dataset: Dataset) -> bytes:

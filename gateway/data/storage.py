@@ -48,7 +48,8 @@ class FileStorage:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        clear_leftovers(self.root)
+        for name in leftovers(self.root):
+            clear_leftover(self.root, name)
 
     # ------------------------------------------------------------ reading
 
@@ -215,8 +216,13 @@ class FileStorage:
 
         Raises `Conflict` where something lies there and ``overwrite`` is False, `Invalid` for a bad name.
         """
-        with staging.published(self.path(address), address, overwrite=overwrite):
+        target = self.path(address)
+        staging.put(target, address, overwrite)
+        try:
             yield
+        except BaseException:
+            staging.take_back(target)
+            raise
 
     def delete(self, address: Address) -> bool:
         """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
@@ -250,24 +256,12 @@ class Staging:
         self.table = self.folder / "new"
         self.table.mkdir()
 
-    @contextmanager
-    def published(self, target: Path, address: Address, *, overwrite: bool) -> Iterator[None]:
-        """Put the table in its place; if the block raises, everything is as it was before. Raises `Conflict`."""
+    def put(self, target: Path, address: Address, overwrite: bool) -> None:
+        """Put the table in its place. Raises `Conflict`."""
         self.table.chmod(0o755)  # containers run as users of their own; the folder above is closed to others
         for file in self.table.iterdir():
             file.chmod(0o644)
         (self.folder / "target").write_text(json.dumps([address.namespace, address.name]), encoding="utf-8")
-        self._put(target, address, overwrite)
-        try:
-            yield
-        except BaseException:
-            target.rename(self.table)
-            with suppress(FileNotFoundError):
-                (self.folder / "old").rename(target)
-            _drop_if_empty(target.parent)
-            raise
-
-    def _put(self, target: Path, address: Address, overwrite: bool) -> None:
         while True:  # another write or deletion may come between the steps
             target.parent.mkdir(mode=0o700, exist_ok=True)
             if overwrite:
@@ -286,6 +280,13 @@ class Staging:
                 if not overwrite:
                     raise taken(address) from None
 
+    def take_back(self, target: Path) -> None:
+        """Undo `put`: everything is as it was before."""
+        target.rename(self.table)
+        with suppress(FileNotFoundError):
+            (self.folder / "old").rename(target)
+        _drop_if_empty(target.parent)
+
     def close(self) -> None:
         """Delete the folder with all that is left in it."""
         try_to_remove(self.folder)
@@ -296,12 +297,6 @@ class Staging:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def clear_leftovers(root: Path) -> None:
-    """Delete what dead processes left. A replacement that one of them had half done is completed."""
-    for name in leftovers(root):
-        clear_leftover(root, name)
 
 
 def leftovers(root: Path) -> list[str]:
@@ -315,7 +310,7 @@ def leftovers(root: Path) -> list[str]:
 
 
 def clear_leftover(root: Path, name: str) -> None:
-    """Delete what a dead process left; nothing happens to the folder of a living one."""
+    """Delete what a dead process left, or complete its replacement; a living one's folder stays as it is."""
     folder = root / FOLDER / name
     if (lock := _locked(folder)) is None:
         return

@@ -67,6 +67,9 @@ class Records(Generic[R]):
         self._also: Callable[[sa.Connection, R, R], None] | None = also
         self._cache: Cache[R] = Cache()
         self._load_query = self._load_statement()
+        c = table.c
+        seen = (("job_id", "seen_id"), ("version", "seen_version"), ("created_at", "seen_created"))
+        self._change = table.update().where(*(c[column] == sa.bindparam(name) for column, name in seen))
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
@@ -212,10 +215,9 @@ class Records(Generic[R]):
         old, version = made_of.value, made_of.version + 1
         kept = replace(new, notes=())
         columns = self._columns(kept)
-        c = self._table.c
-        seen = (c.job_id == old.id, c.version == made_of.version, c.created_at == made_of.created_at)
+        seen = {"seen_id": old.id, "seen_version": made_of.version, "seen_created": made_of.created_at}
         with self._database.write() as connection:
-            done = connection.execute(self._table.update().where(*seen).values(version=version, **columns))
+            done = connection.execute(self._change, {**seen, "version": version, **columns})
             if done.rowcount != 1:
                 return None
             self._rows.write(connection, old, kept)

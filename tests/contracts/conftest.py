@@ -1,4 +1,4 @@
-"""What the tests with a Docker daemon share."""
+"""What the tests with a Docker daemon share, and those of two nodes."""
 
 import contextlib
 import uuid
@@ -8,6 +8,7 @@ import docker
 import pytest
 
 from engines.docker import ContainerdEngine, DockerOptions
+from tests.contracts.apis import IMPLEMENTATIONS, Apis, World, two_nodes
 from tests.contracts.harnesses import DockerHarness
 
 
@@ -32,3 +33,29 @@ def daemon() -> Iterator[docker.DockerClient]:
     client = docker.from_env()
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Serve two nodes; the module's ``SETTINGS`` are further ones of ``me`` and ``peer``."""
+    with two_nodes(tmp_path_factory.mktemp("nodes"), **getattr(request.module, "SETTINGS", {})) as world:
+        yield world
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
+    """Reach `ME` in each way there is."""
+    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
+        yield apis
+
+
+@pytest.fixture
+def scratch(world: World) -> Iterator[list[str]]:
+    """Give a list for the ids of a test's jobs; they are stopped after it."""
+    jobs: list[str] = []
+    yield jobs
+    for job_id in jobs:
+        if (job := world.me.store.jobs.find(job_id)) is not None:
+            world.stop(job.spec)
+        elif world.me.store.local_jobs.find(job_id) is not None:
+            world.me.participant.stop_job(job_id, "", None, "")

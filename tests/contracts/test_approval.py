@@ -20,27 +20,18 @@ from gateway.errors import Conflict, GatewayError, Refused
 from provider_registry.registration import provider_from_request
 from route_table.live import Change
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, refusal, registration, serving, two_nodes
+from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
+pytestmark = pytest.mark.xdist_group("approval")
+
 ROLES = {"guest": (PEER,), "host": (ME,)}
 PERSON = {"mode": "person", "deadline_seconds": 600}
+SETTINGS = {"me": {"approval": PERSON}}
+"""`ME` asks a person; `PEER` schedules, and is asked nothing"""
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`ME` asks a person; `PEER` schedules, and is asked nothing."""
-    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"approval": PERSON}) as world:
-        yield world
-
-
-@pytest.fixture(scope="module", params=list(IMPLEMENTATIONS))
-def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
-    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
-        yield apis
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What would happen to a job is told by every node of it, and nothing is created: over two real nodes."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -26,22 +25,27 @@ from gateway.errors import Invalid
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import THIRD, World, a_provider_of, two_nodes
+from tests.contracts.apis import THIRD, World, a_provider_of
 from tests.inprocess import ME, PEER, STRANGER, ask
 
+pytestmark = pytest.mark.xdist_group("dry_run")
+
 ROLES = {"guest": (ME,), "host": (PEER,)}
+RULES = [
+    {"decide": "ask", "role": "arbiter"},
+    {"decide": "reject", "component": "*/Forbidden"},
+    {"decide": "reject", "component": "*/Unstarted", "command": "start"},
+    {"decide": "approve"},
+]
+SETTINGS = {
+    "me": {"resources": {"cpu": 2}},
+    "peer": {
+        "resources": {"cpu": 2},
+        "approval": {"mode": "rules", "rules": RULES},
+        "data": {"grants": "listed"},
+    },
+}
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`PEER` asks a person about jobs with arbiters; both have two cores for jobs."""
-    rules = [{"decide": "ask", "role": "arbiter"}, {"decide": "reject", "component": "*/Forbidden"}]
-    rules += [{"decide": "reject", "component": "*/Unstarted", "command": "start"}, {"decide": "approve"}]
-    pool = {"resources": {"cpu": 2}}
-    peer = {"approval": {"mode": "rules", "rules": rules}, "data": {"grants": "listed"}, **pool}
-    with two_nodes(tmp_path_factory.mktemp("nodes"), me=pool, peer=peer) as world:
-        yield world
 
 
 def a_job(dag: Dag | None = None, **over: Any) -> JobSpec:

@@ -1,6 +1,5 @@
 """What two real nodes do when a third is away, a step after the creations fails, or one of them falls silent."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -14,29 +13,18 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Refused
 from tests.builders import a_spec
-from tests.contracts.apis import THIRD, World, two_nodes
+from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
+pytestmark = pytest.mark.xdist_group("faults")
+
 HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
+SETTINGS = {
+    "me": {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}},
+    "peer": {"limits": {"orphan_seconds": 1}},
+}
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    impatient = {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}}
-    home = tmp_path_factory.mktemp("nodes")
-    with two_nodes(home, me=impatient, peer={"limits": {"orphan_seconds": 1}}) as world:
-        yield world
-
-
-@pytest.fixture
-def scratch(world: World) -> Iterator[list[str]]:
-    jobs: list[str] = []
-    yield jobs
-    for job_id in jobs:
-        if (job := world.me.store.jobs.find(job_id)) is not None:
-            world.stop(job.spec)
 
 
 def a_job_of(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any) -> JobSpec:

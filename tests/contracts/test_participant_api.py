@@ -3,7 +3,6 @@
 The node under test plays one guest and two hosts of jobs that `PEER` schedules.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -17,9 +16,11 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, refusal, two_nodes
+from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
+
+pytestmark = pytest.mark.xdist_group("participant_api")
 
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
 ROLES = {"arbiter": (PEER,), "guest": (ME,), "host": (ME, ME)}
@@ -28,32 +29,10 @@ PARTIES = ("guest.0", "host.0", "host.1")
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
-def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
-    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
-        yield apis
-
-
 @pytest.fixture
 def api(apis: Apis) -> ParticipantApi:
     """The interface as the scheduling node sees it."""
     return apis.participant(PEER)
-
-
-@pytest.fixture
-def scratch(world: World) -> Iterator[list[str]]:
-    """Jobs of this test; their containers are ended with it."""
-    jobs: list[str] = []
-    yield jobs
-    for job_id in jobs:
-        if world.me.store.local_jobs.find(job_id) is not None:
-            world.me.participant.stop_job(job_id, "", None, "")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A node that lacks an image fetches it before it says that a job is READY; over two real nodes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -16,21 +16,18 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import World, a_provider_of, two_nodes
+from tests.contracts.apis import World, a_provider_of
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
 
+pytestmark = pytest.mark.xdist_group("preparing")
+
 ROLES = {"guest": (PEER,), "host": (ME,)}
 FETCHING = {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}
+SETTINGS = {"me": {"engine": FETCHING}}
+"""`ME` may fetch images; `PEER` schedules, and has them all"""
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`ME` may fetch images; `PEER` schedules, and has them all."""
-    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"engine": FETCHING}) as world:
-        yield world
 
 
 class Shop:

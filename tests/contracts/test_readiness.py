@@ -19,20 +19,15 @@ from gateway.domain.states import JobStatus
 from gateway.errors import EngineFailed, Refused
 from gateway.jobs.readiness import Readiness
 from tests.builders import a_spec
-from tests.contracts.apis import World, two_nodes
+from tests.contracts.apis import World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
+
+pytestmark = pytest.mark.xdist_group("readiness")
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
 PLACES = [("storage", "STORAGE_NOT_WRITABLE"), ("channel", "TRANSPORT_DOWN")]
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`PEER` schedules."""
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as world:
-        yield world
 
 
 def a_job() -> JobSpec:

@@ -3,7 +3,7 @@
 The node under test schedules jobs that `PEER` submits; `PEER` is their guest, the node under test plays two hosts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -20,9 +20,11 @@ from gateway.errors import GatewayError
 from gateway.ports import SchedulerApi, TaskReport
 from gateway.store import queries
 from tests.builders import T0, a_dag, a_spec
-from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, refusal, two_nodes
+from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
+
+pytestmark = pytest.mark.xdist_group("scheduler_api")
 
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
 ROLES = {"guest": (PEER,), "host": (ME, ME)}
@@ -30,32 +32,10 @@ ROLES = {"guest": (PEER,), "host": (ME, ME)}
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with two_nodes(tmp_path_factory.mktemp("nodes")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
-def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
-    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
-        yield apis
-
-
 @pytest.fixture
 def api(apis: Apis) -> SchedulerApi:
     """The interface as the initiator sees it."""
     return apis.scheduler(PEER)
-
-
-@pytest.fixture
-def scratch(world: World) -> Iterator[list[str]]:
-    """Jobs of this test; they are ended with it."""
-    jobs: list[str] = []
-    yield jobs
-    for job_id in jobs:
-        if (job := world.me.store.jobs.find(job_id)) is not None:
-            world.stop(job.spec)
 
 
 @pytest.fixture

@@ -48,6 +48,9 @@ class Site:
         with pytest.raises(Invalid) as caught:
             self.store(content, **wanted)
         assert self.empty()
+        for problem in caught.value.problems:  # a program sent by mistake must not fill a terminal, nor steer it
+            assert problem.rule.isprintable() and len(problem.rule) <= 500
+            assert not isinstance(problem.got, str) or (problem.got.isprintable() and len(problem.got) <= 120)
         return [(p.path, p.rule) for p in caught.value.problems]
 
     def parts(self, address: Address = HERE) -> list[str]:
@@ -244,6 +247,7 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
         (b'id,x\n1,"a\nb"\n3\n', "file:4", "2 cells"),
         (b"id,\n1,2\n", "file:1", "printable name"),
         (b'id,"a\nb"\n1,2\n', "file:1", "printable name"),
+        (b"id,\x1b[31m" + b"y" * 9000 + b"\n1,2\n", "file:1", "printable name"),
         (b"id,x,x\n1,2,3\n", "file:1", "another column"),
         (b"id,x\n ,2\n", "file:2", "match id"),
         (b"id,x\n1,2\n2,2\n1,3\n", "file:4", "that of line 2"),

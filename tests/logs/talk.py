@@ -1,17 +1,15 @@
 """A node whose runs say what the test tells them to, when it tells them to."""
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.environment import session_id
 from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
+from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_description, a_request
 
 IMAGE = "talker:1"
@@ -52,19 +50,17 @@ def job(*roles: str, node: str = ME) -> dict[str, Any]:
 
 @dataclass
 class Stage:
-    """A running node, and the folder from which its runs are told what to say."""
+    """A running node and its job, whose runs write what the test says where their engine is in memory."""
 
     gateway: Gateway
-    orders: Path
-    session: str = ""
-    """of the job submitted last, whose runs take the orders"""
+    job: str = ""
+    """submitted last"""
 
     def submit(self, *roles: str) -> str:
-        said = self.ask("/v1/platform/schedule/job/create_all", method="POST", json=job(*roles))
-        assert said["code"] == 0, said
-        job_id = str(said["data"]["job_id"])
-        self.session = session_id(job_id)
-        return job_id
+        answer = self.ask("/v1/platform/schedule/job/create_all", method="POST", json=job(*roles))
+        assert answer["code"] == 0, answer
+        self.job = str(answer["data"]["job_id"])
+        return self.job
 
     def task(self, job_id: str) -> str:
         """Return the task's id once its runs are accepted."""
@@ -78,9 +74,16 @@ class Stage:
     def runs(self, job_id: str) -> list[dict[str, Any]]:
         return list(self.ask(f"/api/v1/jobs/{job_id}")["runs"])
 
-    def order(self, role: str, **order: Any) -> None:
-        with (self.orders / f"{self.session}-{role}.jsonl").open("a") as file:
-            file.write(json.dumps(order) + "\n")
+    def order(self, label: str, out: str = "", err: str = "", exit: int | None = None) -> None:
+        """Have a party's run of the job write something, and end with a code."""
+        engine = self.gateway.engine
+        assert isinstance(engine, MemoryEngine)
+        runs = self.gateway.store.local_jobs.get(self.job).runs
+        name = next(run.name for run in runs if run.party.label == label)
+        engine.world.runs[name].stdout += out.encode()
+        engine.world.runs[name].stderr += err.encode()
+        if exit is not None:
+            engine.finish(name, exit)
 
     def end(self, job_id: str) -> None:
         """Wait until every container of the job is gone."""
@@ -111,13 +114,11 @@ class Stage:
 
 
 @contextmanager
-def stage(home: Path, **over: Any) -> Iterator[Stage]:
-    orders = home / "orders"
-    orders.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(Path(__file__).with_name("talker.py")), str(orders)]
-    engine = {"kind": "process", "process": {"images": {IMAGE: {"command": command}}}}
-    with running(home, **{"engine": engine, **over}) as gateway:
-        found = Stage(gateway, orders)
-        said = found.ask("/v2/provider/register", method="POST", json=registration())
-        assert said["code"] == 0, said
+def stage(home: Path) -> Iterator[Stage]:
+    def engine(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=ME, installation=installation, images={IMAGE: Script(code=None)})
+
+    with running(home, make_engine=engine) as gateway:
+        found = Stage(gateway)
+        assert found.ask("/v2/provider/register", method="POST", json=registration())["code"] == 0
         yield found

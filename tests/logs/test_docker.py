@@ -44,7 +44,7 @@ def talk(image: str, tmp_path: Path) -> Iterator[Stage]:
     network = f"bfia-logs-{uuid4().hex[:12]}"
     engine = {"kind": "docker", "docker": {"network": network}}
     with running(tmp_path, engine=engine) as gateway:
-        found = Stage(gateway, tmp_path)
+        found = Stage(gateway)
         assert found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
         yield found
     docker("network", "rm", network)

@@ -1,4 +1,4 @@
-"""Logs as platforms and admins ask for them, of real processes on a node in this process."""
+"""Logs as platforms and admins ask for them, of scripted runs on a node in this process."""
 
 import json
 from collections.abc import Iterator
@@ -140,7 +140,7 @@ def test_an_admin_reads_a_run_as_text(talk: Stage):
 def test_a_log_longer_than_one_answer_is_given_whole_as_text(talk: Stage):
     job = talk.submit("guest")
     task = talk.task(job)
-    talk.order("guest.0", out="info a line of some length that repeats\n", times=25_000)
+    talk.order("guest.0", out="info a line of some length that repeats\n" * 25_000)
     talk.wait_number(task, "info", 25_000)
     assert len(run_log(talk, job).text.splitlines()) == 25_000
     assert len(run_log(talk, job, tail=12_345).text.splitlines()) == 12_345

@@ -209,6 +209,25 @@ def test_an_engine_that_is_down_leaves_what_was_copied_and_says_so(node: Node):
     assert not node.read().incomplete
 
 
+def test_a_container_that_somebody_removed_leaves_what_was_copied(node: Node):
+    node.write(b"one\n")
+    node.all()
+    node.engine.remove(node.run().name)
+    node.change("guest", status=RunStatus.FAILED, collect=OK)
+    some = node.read(role="guest")
+    assert [line.text for line in some.lines] == ["one"] and some.over
+
+
+def test_a_copy_is_not_made_more_often_than_its_size_allows(node: Node, monkeypatch: pytest.MonkeyPatch):
+    clock = itertools.count()
+    copies: list[float] = []
+    monkeypatch.setattr(node.engine, "save_logs", lambda name, directory: copies.append(next(clock)))
+    logs = RunLogs("n1", node.store, node.engine, node.workspace, lambda: float(next(clock)))
+    for _ in range(100):
+        logs.read(TASK, DEBUG, 0, None, "guest")
+    assert 2 <= len(copies) <= 12  # a copy takes 2 of these seconds, so one in twenty is for copying
+
+
 def test_lines_keep_their_numbers_when_the_engine_drops_the_oldest(node: Node):
     first = [f"line {i} of the first thousand" for i in range(1000)]
     then = [f"line {i} of those that come later" for i in range(500)]

@@ -44,7 +44,7 @@ def test_an_image_that_was_not_there_at_the_registration_is_pinned_by_its_first_
     image: str, network: str, tmp_path: Path
 ):
     with running(tmp_path, engine={"kind": "docker", "docker": {"network": network}}) as gateway:
-        stage = Stage(gateway, tmp_path)
+        stage = Stage(gateway)
 
         def reason() -> str:
             job = stage.submit("guest")
