@@ -91,15 +91,15 @@ class FileStorage:
             raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
         return [path / f"{PARTITION}{number}" for number in range(len(found))]
 
-    def metadata(self, address: Address, limit: int = LARGEST_JSON) -> dict[str, Any]:
+    def metadata(self, address: Address) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is.
 
-        Raises `Invalid` if it is not a JSON object, `TooLarge` beyond ``limit`` bytes.
+        Raises `Invalid` if it is not a JSON object, `TooLarge` beyond `LARGEST_JSON` bytes.
         """
         path = self.path(address)
         if not _is_folder(path) or not os.path.lexists(path / METADATA):
             return {}
-        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", limit)
+        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", LARGEST_JSON)
         if not isinstance(value, dict):
             raise Invalid([Problem(f"{_id(address)}/{METADATA}", "must be a JSON object")], reason="DATA_BROKEN")
         return value
@@ -136,9 +136,7 @@ class FileStorage:
         """Return a report. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if it is not JSON."""
         return _json(self.partitions(address)[0], _id(address), limit)
 
-    def stream(
-        self, address: Address, chunk: int = _CHUNK, start: int = 0, length: int | None = None
-    ) -> Iterator[bytes]:
+    def stream(self, address: Address, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte.
 
         ``start`` and ``length`` narrow it to bytes of the whole.
@@ -152,7 +150,7 @@ class FileStorage:
                     continue
                 file.seek(start)
                 start = 0
-                while left > 0 and (data := file.read(min(chunk, left))):
+                while left > 0 and (data := file.read(min(_CHUNK, left))):
                     left -= len(data)
                     yield data
 

@@ -27,9 +27,9 @@ class SqlModels:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def all(self, model_id: str | None = None, limit: int | None = None) -> list[Kept]:
+    def all(self, model_id: str | None = None) -> list[Kept]:
         """Return the parts, newest version first."""
-        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.version, _T.c.role, _T.c.idx).limit(limit)
+        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.version, _T.c.role, _T.c.idx)
         if model_id is not None:
             query = query.where(_T.c.model_id == model_id)
         return [_kept(row) for row in self._database.rows(query)]

@@ -12,7 +12,7 @@ from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.store import schema
 from gateway.store.records import Listed
 from gateway.store.serialization import as_time, dumps, loads
-from gateway.store.store import Store
+from gateway.store.store import RUN_COLUMNS, KnownRun, Store
 from gateway.store.timeline import add_notes
 
 _OVER = ("FINISHED", "REJECTED")
@@ -22,26 +22,12 @@ _MANY = 500
 _ROWS = (schema.job, schema.local_job, schema.task, schema.run, schema.submission, schema.job_audit)
 
 
-@dataclass(frozen=True)
-class RunOf:
-    """Which job a run belongs to, and whether the engine may still hold it."""
-
-    name: str
-    job_id: str
-    status: str
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended for good."""
-        return self.status in ("SUCCESS", "FAILED")
-
-
-def runs_named(store: Store, names: Iterable[str]) -> dict[str, RunOf]:
+def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
     """Return the runs that are known by these container names."""
     c, wanted, found = schema.run.c, sorted(set(names)), {}
     for start in range(0, len(wanted), _MANY):
-        query = sa.select(c.name, c.job_id, c.status).where(c.name.in_(wanted[start : start + _MANY]))
-        found.update({r.name: RunOf(*r) for r in store.rows(query)})
+        query = sa.select(*RUN_COLUMNS).where(c.name.in_(wanted[start : start + _MANY]))
+        found.update({r.name: KnownRun(*r) for r in store.rows(query)})
     return found
 
 

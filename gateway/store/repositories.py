@@ -208,10 +208,10 @@ class SqlGrants:
         t = schema.dataset_grant
         return [_grant(row) for row in self._database.rows(sa.select(t).where(*_of(dataset)).order_by(t.c.node))]
 
-    def all(self, node: NodeId | None = None, limit: int = 1000) -> list[Grant]:
+    def all(self, node: NodeId | None = None) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
         t = schema.dataset_grant
-        query = sa.select(t).order_by(t.c.namespace, t.c.name, t.c.node).limit(limit)
+        query = sa.select(t).order_by(t.c.namespace, t.c.name, t.c.node)
         if node is not None:
             query = query.where(t.c.node == node)
         return [_grant(row) for row in self._database.rows(query)]

@@ -28,8 +28,8 @@ _RUN = schema.run.c
 
 
 @dataclass(frozen=True)
-class LaunchedRun:
-    """A run whose container was started and is not known to have ended."""
+class KnownRun:
+    """A run by its container's name."""
 
     name: str
     job_id: str
@@ -39,6 +39,15 @@ class LaunchedRun:
     attempt: int
     """from 0"""
     status: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
+
+
+RUN_COLUMNS = (_RUN.name, _RUN.job_id, _RUN.task_id, _RUN.role, _RUN.idx, _RUN.attempt, _RUN.status)
+"""what `KnownRun` is made of"""
 
 
 class Store(Database):
@@ -101,13 +110,11 @@ class Store(Database):
         row = self.first(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == name))
         return (row.job_id, row.run_id) if row else None
 
-    def launched(self, owner: str) -> list[LaunchedRun]:
+    def launched(self, owner: str) -> list[KnownRun]:
         """Return the runs of one owner, or of nobody in particular, that should have a container just now."""
-        columns = (_RUN.name, _RUN.job_id, _RUN.task_id, _RUN.role, _RUN.idx, _RUN.attempt, _RUN.status)
         running = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
-        return [
-            LaunchedRun(*row) for row in self.rows(sa.select(*columns).where(running, _RUN.owner.in_((owner, ""))))
-        ]
+        query = sa.select(*RUN_COLUMNS).where(running, _RUN.owner.in_((owner, "")))
+        return [KnownRun(*row) for row in self.rows(query)]
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return what happened to a job, oldest first."""

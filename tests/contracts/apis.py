@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -31,7 +32,7 @@ from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, serving, settings
+from tests.inprocess import ME, PEER, STRANGER, ask, serving, settings
 from tests.memory_engine import MemoryEngine, Script
 
 THIRD = "JG0100003300000030"
@@ -112,6 +113,18 @@ class World:
 
     def job(self, job_id: str) -> Job:
         return self.me.store.jobs.get(job_id)
+
+    def scheduled(self, spec: JobSpec) -> Job:
+        """Return a job that `PEER` schedules."""
+        return self.peer.store.jobs.get(spec.job_id)
+
+    def decide(self, spec: JobSpec, word: str, **said: str) -> httpx.Response:
+        """Approve or reject a job at `ME`, as a person there does."""
+        return ask(self.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=said or None)
+
+    def shown(self, spec: JobSpec, node: Gateway | None = None) -> dict[str, Any]:
+        """Return a job as a node's operators see it."""
+        return dict(ask(node or self.me, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json())
 
     def engine(self, node: Gateway | None = None) -> MemoryEngine:
         engine = (node or self.me).engine

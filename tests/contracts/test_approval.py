@@ -6,14 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.job import Job
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict, GatewayError, Refused
@@ -42,18 +40,6 @@ def spec(world: World) -> Iterator[JobSpec]:
         world.stop(spec)
 
 
-def job(world: World, spec: JobSpec) -> Job:
-    return world.peer.store.jobs.get(spec.job_id)
-
-
-def decide(node: Gateway, spec: JobSpec, word: str, **said: str) -> httpx.Response:
-    return ask(node, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=said or None)
-
-
-def shown(node: Gateway, spec: JobSpec) -> dict[str, Any]:
-    return dict(ask(node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json())
-
-
 # ---------------------------------------------------------------- job/create answers PENDING
 
 
@@ -65,7 +51,7 @@ def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: Worl
     assert world.local(spec.job_id).status is JobStatus.PENDING
     assert refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
     assert refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == ("NOT_APPROVED", 409)
-    assert decide(world.me, spec, "approve").status_code == 200
+    assert world.decide(spec, "approve").status_code == 200
     assert api.create_job(spec, PEER).waits is False
     api.start_job(spec.job_id, PEER)
     assert world.local(spec.job_id).status is JobStatus.RUNNING
@@ -75,7 +61,7 @@ def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: Worl
 def test_creating_again_after_a_refusal_is_refused(apis: Apis, world: World, spec: JobSpec):
     api = apis.participant(PEER)
     api.create_job(spec, PEER)
-    decide(world.me, spec, "reject", by="li", reason="not this data")
+    world.decide(spec, "reject", by="li", reason="not this data")
     with pytest.raises(Refused, match=r"li at .* refused: not this data") as caught:
         api.create_job(spec, PEER)
     assert caught.value.reason == "APPROVAL_REJECTED"
@@ -86,7 +72,7 @@ def test_creating_again_after_a_refusal_is_refused(apis: Apis, world: World, spe
 
 def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)  # answers at once: every node has accepted or waits
-    assert job(world, spec).status is JobStatus.PENDING
+    assert world.scheduled(spec).status is JobStatus.PENDING
     (waiting,) = [
         a
         for a in ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"]
@@ -100,30 +86,30 @@ def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
     assert (data["job_status"], data["waiting"]["reason"]) == ("PENDING", "APPROVAL")
     assert ME in data["waiting"]["message"] and data["waiting"]["next_check"]
     assert {p["party"]: p["state"] for p in data["parties"]} == {"guest.0": "ok", "host.0": "unknown"}
-    assert shown(world.me, spec)["local_waiting"]["reason"] == "APPROVAL"
+    assert world.shown(spec)["local_waiting"]["reason"] == "APPROVAL"
     assert world.engine(world.peer).list() == []
 
-    answer = decide(world.me, spec, "approve", by="li", reason="fine")
+    answer = world.decide(spec, "approve", by="li", reason="fine")
     assert (answer.status_code, answer.json()["approval"]["decision"]) == (200, "READY")
     world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
-    assert decide(world.me, spec, "approve", by="wang").status_code == 200  # again, and nothing changes
-    assert decide(world.me, spec, "reject").json()["data"]["reason"] == "ALREADY_DECIDED"
+    assert world.decide(spec, "approve", by="wang").status_code == 200  # again, and nothing changes
+    assert world.decide(spec, "reject").json()["data"]["reason"] == "ALREADY_DECIDED"
     assert world.local(spec.job_id).approval.by == "li"
     world.end_all(spec)
-    wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
     events = [e.event for e in world.peer.store.timeline(spec.job_id)]
     assert "waits for approval" in events and "approved" in events
 
 
 def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
-    assert decide(world.me, spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False
-    again = decide(world.me, spec, "reject", by="wu", reason="something else").json()
+    assert world.decide(spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False
+    again = world.decide(spec, "reject", by="wu", reason="something else").json()
     assert (
         again["repeated"] is True and again["approval"]["by"] == "li"
     )  # the first word stands, and this tells it
     world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-    failure = job(world, spec).ending.failure
+    failure = world.scheduled(spec).ending.failure
     assert (failure.reason, failure.node) == ("APPROVAL_REJECTED", ME)
     assert "li" in failure.message and "not this data 数据" in failure.message
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).status.value == "FINISHED", 20, 0.01)
@@ -137,18 +123,18 @@ def test_a_job_that_is_stopped_meanwhile_is_rejected_and_nobody_is_asked(world: 
     world.peer.coordinator.submit_job(spec, PEER)
     world.peer.coordinator.stop_job(spec.job_id, "", PEER)
     wait_for(lambda: world.local(spec.job_id).status is JobStatus.REJECTED, 20, 0.01)
-    wait_for(lambda: job(world, spec).outcome is Outcome.STOPPED, 20, 0.01)
-    answer = decide(world.me, spec, "approve")
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.STOPPED, 20, 0.01)
+    answer = world.decide(spec, "approve")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "ALREADY_DECIDED")
 
 
 def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
-    answer = decide(world.me, spec, "approve")
+    answer = world.decide(spec, "approve")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")
     own = replace(spec, parties=tuple(replace(p, node=ME) for p in spec.parties), initiator=ME, scheduler=ME)
     world.me.coordinator.submit_job(own, ME)  # nobody is asked about one's own job
     wait_for(lambda: world.me.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 20, 0.01)
-    answer = decide(world.me, own, "reject")
+    answer = world.decide(own, "reject")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "NOT_WAITING")
     world.me.coordinator.stop_job(spec.job_id, "", ME)
     wrong = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"})
@@ -163,7 +149,7 @@ def test_silence_rejects_the_job_at_the_deadline(tmp_path: Path):
         spec = replace(a_spec("a", ROLES), scheduler=PEER)
         world.peer.coordinator.submit_job(spec, PEER)
         world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-        failure = job(world, spec).ending.failure
+        failure = world.scheduled(spec).ending.failure
         assert (failure.reason, failure.node) == ("APPROVAL_TIMEOUT", ME)
         assert world.local(spec.job_id).status is JobStatus.REJECTED
 
@@ -195,7 +181,8 @@ def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_b
     with serving(me):
         with serving(peer):
             peer.coordinator.submit_job(spec, PEER)
-        assert decide(me, spec, "approve", by="li").status_code == 200
+        approve = f"/api/v1/jobs/{spec.job_id}/approve"
+        assert ask(me, "operator", "POST", approve, json={"by": "li"}).status_code == 200
         wait_for(lambda: me.store.local_jobs.get(spec.job_id).approval.confirm.tries > 1, 30, 0.05)
     me, peer = node(ME, ports[0], approval=PERSON), node(PEER, ports[1])
     with serving(me), serving(peer):
@@ -279,7 +266,7 @@ def test_a_wrong_word_of_a_node_is_refused(world: World, spec: JobSpec):
     path = "/v1/interconn/schedule/job/audit_confirm"
     said = ask(world.peer, "peer", "POST", path, json=body, headers=headers).json()
     assert (said["code"], said["data"]["reason"]) == (400, "STATUS_UNKNOWN")
-    assert job(world, spec).status is JobStatus.PENDING
+    assert world.scheduled(spec).status is JobStatus.PENDING
     with pytest.raises(Conflict):
         world.peer.coordinator.confirm_job(spec.job_id, None, ME)
         world.peer.coordinator.confirm_job(spec.job_id, Failure("APPROVAL_REJECTED", "no"), ME)

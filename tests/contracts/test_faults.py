@@ -259,9 +259,8 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
     assert local.ending is not None and local.ending.failure is not None
     assert (local.ending.outcome, local.ending.failure.reason) == (Outcome.STOPPED, reason)
     assert scheduler in local.ending.failure.message
-    shown = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
     if scheduler == THIRD:  # which cannot be asked
-        assert shown["local_failure"]["reason"] == reason
+        assert world.shown(spec, world.peer)["local_failure"]["reason"] == reason
     path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
     answer = ask(world.peer, "operator", "POST", path, json=body).json()
     assert (answer["code"] == 0) == (scheduler == ME), "whether it goes on there is not known"

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from gateway.domain.approval import id_for
-from gateway.domain.job import Job
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
@@ -44,24 +43,19 @@ def spec(world: World) -> Iterator[JobSpec]:
     world.stop(spec)
 
 
-def job(world: World, spec: JobSpec) -> Job:
-    return world.peer.store.jobs.get(spec.job_id)
-
-
 def ended_here(world: World, spec: JobSpec) -> Failure:
     """Return why the job ended at `ME`, once it has."""
     (local,) = world.closed(spec.job_id)
     ending = local.ending
     assert ending is not None and ending.failure is not None
-    shown = ask(world.me, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
+    shown = world.shown(spec)
     told = shown.get("local_failure") or shown["failed_by"]
     assert told["reason"] == ending.failure.reason  # and the people here can see it
     return ending.failure
 
 
 def decide(world: World, spec: JobSpec, word: str) -> None:
-    body = {"by": "li", "reason": "as agreed"}
-    said = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=body)
+    said = world.decide(spec, word, by="li", reason="as agreed")
     assert said.status_code == 200, said.text
 
 
@@ -73,13 +67,13 @@ def status(world: World, spec: JobSpec) -> str:
 
 def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
-    assert (job(world, spec).status, status(world, spec)) == (JobStatus.PENDING, "APPLIED")
+    assert (world.scheduled(spec).status, status(world, spec)) == (JobStatus.PENDING, "APPLIED")
     assert world.local(spec.job_id).audit.created is False
     decide(world, spec, "approve")
     world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
     assert world.local(spec.job_id).audit.created and status(world, spec) == "APPROVED"
     world.end_all(spec)
-    wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
     for before, then in (("asked before creation", "approved"), ("approved", "decision told")):
         assert events.index(before) < events.index(then)
@@ -91,7 +85,7 @@ def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: W
         wait_for(lambda: world.me.admission.lacks(), 60, about="it is seen")
         decide(world, spec, "approve")
         world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-    failure = job(world, spec).ending.failure
+    failure = world.scheduled(spec).ending.failure
     assert (failure.reason, failure.node) == ("STORAGE_NOT_WRITABLE", ME)
     assert ended_here(world, spec) == failure  # who agreed learns why it came to nothing, and nothing waits on
     assert world.local(spec.job_id).audit.created is False and status(world, spec) == "TERMINATED"
@@ -124,10 +118,10 @@ def test_who_agreed_while_out_of_reach_is_told_later_that_another_refused(
     hand_in = threading.Thread(target=lambda: at_once(1, lambda: world.peer.coordinator.submit_job(spec, PEER)))
     hand_in.start()
     wait_for(lambda: world.me.store.local_jobs.find(spec.job_id) is not None, 60, 0.01, "it is asked")
-    wait_for(lambda: (c := job(world, spec).nodes[ME].consent) is not None and c.asked_only, 60, 0.01)
+    wait_for(lambda: (c := world.scheduled(spec).nodes[ME].consent) is not None and c.asked_only, 60, 0.01)
     with out_of_reach(world):
         decide(world, spec, "approve")
-        wait_for(lambda: job(world, spec).nodes[ME].create.message, 60, 0.01, "it is out of reach")
+        wait_for(lambda: world.scheduled(spec).nodes[ME].create.message, 60, 0.01, "it is out of reach")
         agreed.set()
         world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
         assert world.local(spec.job_id).status is JobStatus.READY
@@ -140,7 +134,7 @@ def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, 
     world.peer.coordinator.submit_job(spec, PEER)
     with out_of_reach(world):
         world.peer.coordinator.stop_job(spec.job_id, "", PEER)
-        wait_for(lambda: job(world, spec).ended_at is not None, 60, 0.01)
+        wait_for(lambda: world.scheduled(spec).ended_at is not None, 60, 0.01)
         decide(world, spec, "approve")
         assert ended_here(world, spec).reason == "STOPPED"  # although no stop can come here
 
@@ -149,7 +143,7 @@ def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, spec: Jo
     world.peer.coordinator.submit_job(spec, PEER)
     decide(world, spec, "reject")
     world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-    failure = job(world, spec).ending.failure
+    failure = world.scheduled(spec).ending.failure
     assert (failure.reason, failure.node, status(world, spec)) == ("APPROVAL_REJECTED", ME, "REJECTED")
     assert "li" in failure.message and "as agreed" in failure.message
 
@@ -159,8 +153,8 @@ def test_a_job_that_is_stopped_meanwhile_is_not_asked_about_any_more(world: Worl
     world.peer.coordinator.stop_job(spec.job_id, "", PEER)
     wait_for(lambda: world.local(spec.job_id).status is JobStatus.REJECTED, 20, 0.01)
     assert status(world, spec) == "TERMINATED"
-    wait_for(lambda: job(world, spec).outcome is Outcome.STOPPED, 20, 0.01)
-    assert world.local(spec.job_id).ending.failure == job(world, spec).ending.failure
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.STOPPED, 20, 0.01)
+    assert world.local(spec.job_id).ending.failure == world.scheduled(spec).ending.failure
 
 
 def test_who_creates_without_asking_where_a_person_decides_is_told_so(world: World, spec: JobSpec):

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 
 from engines.base import PullDenied
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.job import Job
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
@@ -61,27 +59,19 @@ def a_job(world: World, fetch: Callable[[Callable[[str], None]], Image]) -> JobS
     return replace(a_spec("a", ROLES, job_id=f"job-far-{number}"), scheduler=PEER, dag=dag)
 
 
-def job(world: World, spec: JobSpec) -> Job:
-    return world.peer.store.jobs.get(spec.job_id)
-
-
-def shown(node: Any, spec: JobSpec) -> dict[str, Any]:
-    return dict(ask(node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json())
-
-
 def test_a_job_is_ready_once_the_image_is_here_and_tells_how_far_it_has_come(world: World):
     shop = Shop()
     spec = a_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)
-    assert job(world, spec).status is JobStatus.PENDING
-    here = wait_for(lambda: "3.0 MB" in str(shown(world.me, spec)["local_waiting"]) and shown(world.me, spec), 20)
+    assert world.scheduled(spec).status is JobStatus.PENDING
+    here = wait_for(lambda: "3.0 MB" in str(world.shown(spec)["local_waiting"]) and world.shown(spec), 20)
     assert (
         here["local_waiting"]["reason"] == "PREPARING" and "shop.example/far" in here["local_waiting"]["message"]
     )
     assert ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"] == []
     refused = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve")
     assert refused.json()["data"]["reason"] == "NOT_WAITING"
-    there = shown(world.peer, spec)
+    there = world.shown(spec, world.peer)
     assert (
         there["waiting"]["reason"] == "PREPARING" and f"{ME}: fetches shop.example" in there["waiting"]["message"]
     )
@@ -89,11 +79,11 @@ def test_a_job_is_ready_once_the_image_is_here_and_tells_how_far_it_has_come(wor
     assert view and [p.reason for p in view.parties if p.node == ME] == ["PREPARING"]
     assert world.engine().launches == []
     shop.may.set()
-    wait_for(lambda: job(world, spec).status is JobStatus.RUNNING, 20, 0.01)
+    wait_for(lambda: world.scheduled(spec).status is JobStatus.RUNNING, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
     assert events.index("images are fetched") < events.index("images fetched") < events.index("job RUNNING here")
     world.end_all(spec)
-    wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
 
 
 def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world: World):
@@ -103,8 +93,8 @@ def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world
     spec = a_job(world, denied)
     with suppress(Refused):  # it may be known before the answer
         world.peer.coordinator.submit_job(spec, PEER)
-    wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 20, 0.01)
-    failure = job(world, spec).ending.failure
+    wait_for(lambda: world.scheduled(spec).status is JobStatus.REJECTED, 20, 0.01)
+    failure = world.scheduled(spec).ending.failure
     assert (failure.reason, failure.node) == ("PULL_DENIED", ME) and "does not let" in failure.message
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).ended_at is not None, 20, 0.01)
 
@@ -116,7 +106,7 @@ def test_a_stop_ends_the_fetching(world: World):
     world.peer.coordinator.stop_job(spec.job_id, "", PEER)
     wait_for(lambda: shop.ended_by, 20, 0.01)
     assert world.local(spec.job_id).status is JobStatus.REJECTED
-    wait_for(lambda: job(world, spec).outcome is Outcome.STOPPED, 20, 0.01)
+    wait_for(lambda: world.scheduled(spec).outcome is Outcome.STOPPED, 20, 0.01)
 
 
 def test_an_image_that_is_here_costs_no_further_round(world: World):

@@ -69,8 +69,7 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
         failure = job.ending.failure
         assert (failure.reason, failure.node) == (reason, at)
         assert "Not a directory" in failure.message and str(world.home) not in failure.message
-        shown = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{job.id}").json()
-        assert shown["failure"]["reason"] == reason
+        assert world.shown(spec, world.peer)["failure"]["reason"] == reason
         assert node.store.local_jobs.find(job.id) is None
         item = next(
             i

@@ -200,7 +200,7 @@ def quoted(cells: list[str], delimiter: str) -> str:
     return delimiter.join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(tables())
 def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[list[str]], dict[str, Any]]) -> None:
     rows, wanted = table
@@ -391,7 +391,7 @@ def test_what_is_elsewhere_or_not_a_file_is_refused(served: Site) -> None:
         Datasets(served.storage, served.repository, []).upload_from_path(Upload(HERE), "in/a.csv")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["..", ".", "in", "up", "secret.csv", "a.csv", "/", "\0", ""]), max_size=6))
 def test_no_path_leads_to_a_file_outside_the_roots(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -65,7 +65,7 @@ def test_what_was_written_is_read_back(archive: bytes, storage: FileStorage, tmp
     assert target.sums(part.address) == storage.sums(PLACE) == part.files
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_is_named_and_nothing_of_it_stays(
     archive: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -90,7 +90,7 @@ NUMBERS = (
 CELLS = st.none() | st.booleans() | WORDS | NUMBERS
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(WORDS, st.dictionaries(WORDS, CELLS, max_size=4), st.lists(st.tuples(CELLS, CELLS), max_size=5), WORDS)
 def test_whatever_stands_in_a_report_a_picture_is_only_a_picture(
     name: str, values: dict[str, Any], rows: list[tuple[Any, Any]], column: str

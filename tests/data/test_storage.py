@@ -99,7 +99,7 @@ def test_parts_are_read_in_order_with_or_without_headers(storage: FileStorage) -
     assert storage.columns(HERE) == ["id", "x"]
     assert storage.metadata(HERE) == {}
     whole = "".join(parts[f"data_{i}"] for i in range(12)).encode()
-    assert b"".join(storage.stream(HERE, chunk=7)) == whole
+    assert b"".join(storage.stream(HERE)) == whole
     assert storage.checksum(HERE) == hashlib.sha256(whole).hexdigest()
 
 
