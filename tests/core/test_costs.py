@@ -103,17 +103,6 @@ def test_a_job_of_one_task_costs_few_statements(played, side, most):
     assert 20 < len(counted) <= most, "\n".join(counted)
 
 
-def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
-    """It is asked at every start: for each task of the job it would be a hundred times a hundred questions."""
-    node = played[0].me
-    tasks = "; ".join(f"t{i}" for i in range(30))
-    spec = a_spec(tasks, {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
-    with told(node.store) as asked:
-        node.admission.judged(spec, PEER)
-        node.sharing.refusal(spec)
-    assert len([text for text, _ in asked if "FROM provider" in text]) == 2
-
-
 def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     """What the framework calls that is no coroutine costs each request a way to a thread and back."""
     served, elsewhere = 0, set()

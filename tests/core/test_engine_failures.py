@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.base import (
     CreateFailed,
     EngineError,
@@ -166,39 +165,6 @@ def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
         assert isinstance(node.engine, Fetching) and node.engine.launches == []
 
 
-class Moving(MemoryEngine):
-    """Has an image whose content the test changes."""
-
-    content = "sha256:old"
-
-    def image_digest(self, image: str) -> str:
-        super().image_digest(image)
-        return self.content
-
-
-def test_an_image_other_than_the_approved_one_is_not_started_until_it_is_approved(tmp_path: Path) -> None:
-    with running(tmp_path, make_engine=making(Moving)) as node:
-        body = A_PROVIDER
-        assert ask(node, "operator", "POST", "/v2/provider/register", json=body).is_success
-        assert isinstance(node.engine, Moving)
-        node.engine.content = "sha256:new"
-
-        def failure_of_a_job() -> str:
-            path = "/v1/platform/schedule/job/create_all"
-            answer = ask(node, "operator", "POST", path, json=A_JOB).json()
-            job = ended(node, answer["data"]["job_id"])
-            return f"{job.ending.failure.reason} {job.ending.failure.message}" if job.ending.failure else ""
-
-        failure = failure_of_a_job()
-        assert failure.startswith("DIGEST_CHANGED") and "sha256:old was approved" in failure
-        assert node.engine.launches == []
-        approve = "/api/v1/providers/example:1.0.0@docker/approve"
-        done = ask(node, "operator", "POST", approve, json={"reason": "rebuilt"}).json()
-        assert done["digests"] == {IMAGE: "sha256:new"}
-        assert not failure_of_a_job().startswith("DIGEST_CHANGED")
-        assert node.engine.launches
-
-
 def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
     with running(tmp_path) as node:
         shown = ask(node, "operator", "GET", "/api/v1/engine").json()
@@ -277,25 +243,3 @@ def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_pat
         failure = ended(node, job_id).ending.failure
         assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
-
-
-class Clinging(MemoryEngine):
-    """Removes nothing at the first two tries."""
-
-    tries = 0
-
-    def remove(self, name: str) -> None:
-        self.tries += 1
-        if self.tries <= 2:
-            raise EngineError(f"{name} is held by something else")
-        super().remove(name)
-
-
-def test_a_finish_that_fails_is_in_the_timeline_and_repeated_while_the_job_is_over(tmp_path: Path) -> None:
-    with running(tmp_path, make_engine=making(Clinging, Script(9))) as node:
-        job_id = submit(node).json()["data"]["job_id"]
-        ended(node, job_id)
-        wait_for(lambda: node.store.local_jobs.get(job_id).closed, 30, 0.05, "all is tidied up in the end")
-        told = [e for e in node.store.timeline(job_id) if e.event == "removing failed"]
-        assert told and "held by something else" in told[0].detail["message"]
-        assert str(node.store.local_jobs.get(job_id).status) == "FINISHED" and node.engine.list() == []
