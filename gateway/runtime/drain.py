@@ -13,6 +13,7 @@ import structlog
 
 from gateway.errors import GatewayError
 from gateway.ports import Clock
+from gateway.runtime.loop import Loop
 from gateway.store import queries
 from gateway.store.store import Store
 
@@ -38,17 +39,17 @@ class Drain:
         self, store: Store, stop_job: Callable[[str], None], clock: Clock, look_every: float = 0.5
     ) -> None:
         """``stop_job`` has a job stopped at every node."""
+        self.draining = threading.Event()
+        """set while no new job is taken"""
         self._store = store
         self._stop_job = stop_job
         self._clock = clock
-        self._look_every = look_every
-        self.draining = threading.Event()
-        """set while no new job is taken"""
         self._order: Order | None = None
+        self._stopped_at: datetime | None = None
         self._leave: Callable[[], None] = lambda: None
-        self._condition = threading.Condition()
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("drain", self._look, lambda _: ["drain"], every=look_every, workers=1)
+        self._alone = threading.Lock()
+        self._begun = False
 
     def on_empty(self, leave: Callable[[], None]) -> None:
         """Name what ends the process once nothing is under way."""
@@ -56,23 +57,22 @@ class Drain:
 
     def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
         """Take no new jobs from now on; a second order takes the place of the first."""
-        with self._condition:
+        with self._alone:
             since = self._order.since if self._order else self._clock()
             self._order = Order(since, stop, leave)
             self.draining.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            if not self._begun:
+                self._begun = True
+                self._loop.start()
+        self._loop.wake("drain")
         log.info("draining", stop=stop, leave=leave)
         return self.state()
 
     def undo(self) -> dict[str, Any]:
         """Take jobs again. What was stopped stays stopped."""
-        with self._condition:
+        with self._alone:
             undone, self._order = self._order, None
             self.draining.clear()
-            self._condition.notify_all()
         if undone:
             log.info("draining was called off")
         return self.state()
@@ -90,34 +90,22 @@ class Drain:
 
     def close(self) -> None:
         """End the wait, without the process leaving; for one that ends in another way."""
-        with self._condition:
-            self._closing = True
-            self._condition.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=10)
+        self._loop.stop()
 
-    def _work(self) -> None:
-        stopped_at: datetime | None = None
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing or self._order is not None)
-                if self._closing:
-                    return
-                order = self._order
-            try:
-                left, now = queries.under_way(self._store), self._clock()
-                if order and order.stop and (not stopped_at or (now - stopped_at).total_seconds() >= STOP_AGAIN):
-                    stopped_at = now
-                    for job_id, _ in left:
-                        self._stop(job_id)
-                if order and order.leave and not left and order is self._order:
-                    log.info("nothing is under way any more: leaving")
-                    self._leave()
-                    return
-            except Exception:
-                log.exception("cannot look how far draining is")
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing, self._look_every)
+    def _look(self, _: str) -> None:
+        order, now = self._order, self._clock()
+        if order is None:
+            return
+        left = queries.under_way(self._store)
+        stopped_at = self._stopped_at
+        if order.stop and (stopped_at is None or (now - stopped_at).total_seconds() >= STOP_AGAIN):
+            self._stopped_at = now
+            for job_id, _status in left:
+                self._stop(job_id)
+        if order.leave and not left and order is self._order:
+            log.info("nothing is under way any more: leaving")
+            leave, self._leave = self._leave, lambda: None  # once
+            leave()
 
     def _stop(self, job_id: str) -> None:
         try:

@@ -4,7 +4,6 @@ Jobs need nothing of this: whoever finds one due advances it. Containers do: the
 gateway. When it is silent for long, its runs fail with CHANNEL_LOST and the retry rule decides what follows.
 """
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ import structlog
 from gateway.domain.execution.messages import Event, OwnerLost
 from gateway.domain.run import LocalJob
 from gateway.ports import Clock
+from gateway.runtime.loop import Loop
 from gateway.store.repositories import Gateways, KnownGateway
 
 log = structlog.get_logger(__name__)
@@ -42,27 +42,23 @@ class Heartbeat:
         self._clock = clock
         self._lost_after = lost_after
         self._away_after = away_after
-        self._every = min(every, lost_after / 3)
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
         self._left: set[str] = set()
         """lost gateways whose jobs have all got another home"""
         self._steady_since: float | None = None
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        every = min(every, lost_after / 3)
+        self._loop = Loop("heartbeat", lambda _: self.beat(), lambda _: [owner], every=every, workers=1)
 
     def start(self, url: str) -> None:
         """Begin; ``url`` is where the other gateways reach this one."""
         self._url = url
         self.beat()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the beats; the other gateways notice by their silence."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        self._loop.stop()
 
     def beat(self) -> None:
         """Say that this gateway lives, and see to those that are lost.
@@ -127,7 +123,3 @@ class Heartbeat:
                 done = False
         if first and done:
             self._left.add(owner)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._every):
-            self.beat()
