@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.domain.spec import NodeId
+from gateway.runtime.loop import Loop
 
 log = structlog.get_logger(__name__)
 
@@ -43,15 +44,15 @@ class Outages:
         self._healed = healed
         self._monotonic = monotonic
         self._every = every
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._loop = Loop("outages", self._advance, lambda _: ["all"], every=every, workers=1)
         self._silent: dict[NodeId, _Silent] = {}
         self._back: dict[NodeId, tuple[float, float]] = {}
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._begun = self._closing = False
 
     def silent(self, node: NodeId) -> None:
         """Note that a call did not reach a node."""
-        with self._condition:
+        with self._lock:
             if node in self._silent or self._closing:
                 return
             now = self._monotonic()
@@ -59,27 +60,24 @@ class Outages:
             relapse = pause > 0 and now - back_at < _RELAPSE
             pause = min(pause * 2, LONGEST) if relapse else self._every
             self._silent[node] = _Silent(now + pause, pause)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="outages", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            if not self._begun:
+                self._begun = True
+                self._loop.start()
 
     def nodes(self) -> list[NodeId]:
         """Return the nodes that are silent just now."""
-        with self._condition:
+        with self._lock:
             return sorted(self._silent)
 
     def close(self) -> None:
         """End the looks."""
-        with self._condition:
+        with self._lock:
             self._closing = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        self._loop.stop()
 
     def look(self) -> list[NodeId]:
         """Try every silent node whose time it is; return those that were reached."""
-        with self._condition:
+        with self._lock:
             now = self._monotonic()
             due = [node for node, state in self._silent.items() if state.look_at <= now]
         if not due:
@@ -87,7 +85,7 @@ class Outages:
         with ThreadPoolExecutor(min(16, len(due)), thread_name_prefix="outages") as pool:
             answers = dict(zip(due, pool.map(self._reaches, due), strict=True))
         found = []
-        with self._condition:
+        with self._lock:
             now = self._monotonic()
             for node, there in answers.items():
                 state = self._silent[node]
@@ -99,24 +97,10 @@ class Outages:
                     state.look_at = now + min(state.pause, LONGEST)
         return found
 
-    def _found(self) -> list[NodeId]:
-        try:
-            return self.look()
-        except Exception:  # as where no thread is to be had: the next look may do
-            log.exception("cannot look after silent nodes")
-            return []
-
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing or bool(self._silent))
-                if self._closing:
-                    return
-            for node in self._found():
-                log.info("a node can be reached again", node=node)
-                try:
-                    self._healed(node)
-                except Exception:
-                    log.exception("cannot take up what waits for a node", node=node)
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing, self._every)
+    def _advance(self, _: str) -> None:
+        for node in self.look():
+            log.info("a node can be reached again", node=node)
+            try:
+                self._healed(node)
+            except Exception:
+                log.exception("cannot take up what waits for a node", node=node)
