@@ -97,23 +97,22 @@ def only_process(settings: Settings) -> TextIO | None:
 
 
 def instance_of(state_dir: Path) -> str:
-    """Return this gateway's own id, made with its state folder: runs belong to one of several gateways."""
-    file = state_dir / "instance"
-    if not file.exists():
-        part = file.with_suffix(".part")
-        part.write_text(uuid4().hex, encoding="ascii")
-        part.replace(file)
-    return file.read_text(encoding="ascii")
+    """Return this gateway's own id: runs belong to one of several gateways."""
+    return _kept(state_dir / "instance", uuid4().hex.encode).decode("ascii")
 
 
 def key_of(state_dir: Path) -> bytes:
-    """Return the key of this gateway's run tokens, made with its state folder and readable by its user only."""
-    file = state_dir / "run-tokens.key"
+    """Return the key of this gateway's run tokens."""
+    return _kept(state_dir / "run-tokens.key", lambda: secrets.token_bytes(32))
+
+
+def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
+    """Return what a file of the state folder holds: made with that, and readable by the gateway's user only."""
     if not file.exists():
         part = file.with_suffix(".part")
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(secrets.token_bytes(32))
+            out.write(make())
         part.replace(file)
     return file.read_bytes()
 

@@ -1,23 +1,19 @@
 """What a job costs in statements: counted, never timed. What every job asks never reads all that is over."""
 
-import inspect
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fastapi import FastAPI
-from fastapi.dependencies.models import Dependant
 
 from gateway.domain.states import JobStatus
 from gateway.store.store import Store
 from tests.builders import a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
-from tests.inprocess import routes_of
 
 GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
 """tables with rows of what is over"""
@@ -101,26 +97,3 @@ def test_a_job_of_one_task_costs_few_statements(played, side, most):
     ]  # the test itself looks often
     counted = [text for text in counted if not text.startswith("SELECT local_job.version")]
     assert 20 < len(counted) <= most, "\n".join(counted)
-
-
-def test_only_the_work_of_a_request_is_done_on_another_thread(played):
-    """What the framework calls that is no coroutine costs each request a way to a thread and back."""
-    served, elsewhere = 0, set()
-    for app in played[0].me.apps.values():
-        while not isinstance(app, FastAPI):
-            app = app._app
-        for route in routes_of(app):
-            served += 1
-            for dependency in route.dependant.dependencies:
-                elsewhere |= {call for call in called(dependency) if not inspect.iscoroutinefunction(call)}
-        handlers = app.exception_handlers.values()
-        elsewhere |= {h for h in handlers if not inspect.iscoroutinefunction(h)}
-    assert served > 100
-    assert elsewhere == set()
-
-
-def called(dependant: Dependant) -> Iterator[Callable[..., Any]]:
-    if dependant.call is not None:
-        yield dependant.call
-    for further in dependant.dependencies:
-        yield from called(further)

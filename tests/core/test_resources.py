@@ -298,18 +298,6 @@ def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp
         assert nodes.remaining(B) == 4
 
 
-def test_after_a_restart_with_other_totals_what_is_left_is_the_new_total_less_what_is_held(tmp_path: Path):
-    with three_nodes(tmp_path) as nodes:
-        job_id = nodes.submit(guest=4, host=4)
-        nodes.wait_status(job_id, JobStatus.RUNNING)
-        assert nodes.remaining(B) == 20
-    less = {B: {"resources": {"cpu": 10}}, A: {"resources": {"cpu_overcommit": 2}}}
-    with three_nodes(tmp_path, **less) as nodes:
-        assert (nodes.remaining(B), nodes.remaining(A)) == (6, 44)
-        nodes[A].coordinator.stop(job_id)
-        nodes.wait(lambda: (nodes.remaining(A), nodes.remaining(B)) == (48, 10), "all is returned")
-
-
 def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):
     roles = {"arbiter": {"cpu": 0.5}}
     over = {n: {"limits": {"cpu": 2, "memory_gib": 1}, "resources": {"roles": roles}} for n in (A, B, C)}
