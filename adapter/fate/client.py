@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapter.fate.dag.description import PROTOCOL, Descriptions
-from adapter.fate.endpoints import PARTNER, SCHEDULER
-from adapter.fate.envelope import Code
+from adapter.fate.envelope import PARTNER, SCHEDULER, Code
 from adapter.fate.ids import LONGEST_JOB_ID, Key, key_of, original
 from adapter.fate.ports import JobOf, Send, Standard
 from adapter.fate.signing import Signatures

@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+PARTNER = "/v2/partner"
+SCHEDULER = "/v2/scheduler"
 _LONGEST_TEXT = 20_000
 
 
@@ -89,6 +91,9 @@ Codes = Mapping[str, Code]
 """Reason -> code, before the general table; ``""`` stands for every reason that is in neither."""
 ANY = "*"
 """in `Codes`: every reason, before all else"""
+NO_JOB: Codes = {"JOB_UNKNOWN": Code.EXCEPTION}
+NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
+"""where FATE changes what it did not find: not a code of its own, but an exception"""
 
 
 class Envelope(BaseModel, Generic[T]):
@@ -175,6 +180,15 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
 def coded(codes: Codes) -> dict[str, Any]:
     """Return the ``openapi_extra`` of a path with codes of its own."""
     return {"x-codes": {reason: int(code) for reason, code in codes.items()}}
+
+
+def posts(router: APIRouter, prefix: str) -> Callable[[str, str, Codes], Callable[..., Any]]:
+    """Return a decorator for the paths between nodes: path, what it stands for here, codes."""
+
+    def post(path: str, means: str, codes: Codes) -> Callable[..., Any]:
+        return router.post(prefix + path, summary=f"FATE's: {means}", openapi_extra=coded(codes))
+
+    return post
 
 
 _ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]

@@ -18,8 +18,7 @@ from fastapi import APIRouter, Request
 from adapter.fate import wire
 from adapter.fate.client import failure_of
 from adapter.fate.dag.description import PROTOCOL, scheduler_of, without_another_id
-from adapter.fate.endpoints import BY_PATH, PARTNER
-from adapter.fate.envelope import Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import ANY, NO_JOB, NO_TASK, PARTNER, Code, Envelope, FateRoute, ok, posts
 from adapter.fate.ids import Key, begun_again, continued, id_of, key_of, may_begin_again, name_of, number_of
 from adapter.fate.requests import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word, word_in
@@ -43,9 +42,7 @@ def router(parts: FateParts) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["FATE: partner"], route_class=FateRoute)
 
-    def post(path: str) -> Callable[..., Any]:
-        found = BY_PATH[f"{PARTNER}{path}"]
-        return router.post(found.path, summary=f"FATE's: {found.means}", openapi_extra=coded(found.codes))
+    post = posts(router, PARTNER)
 
     async def rest(request: Request, work: Callable[[], X]) -> X:
         return await on(parts.limiters.rest, request, work)
@@ -62,7 +59,7 @@ def router(parts: FateParts) -> APIRouter:
             _check_task(local, name)
         return local, who, id_of(key), name
 
-    @post("/job/create")
+    @post("/job/create", "create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED})
     async def create(body: wire.CreateJob, request: Request) -> Envelope[Any]:
         description: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
         scheduler = scheduler_of(description)
@@ -83,7 +80,11 @@ def router(parts: FateParts) -> APIRouter:
 
         return ok(await rest(request, work) or None)
 
-    @post("/job/status/update")
+    @post(
+        "/job/status/update",
+        "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
+        {**NO_JOB, "": Code.UPDATE_JOB_FAILED},
+    )
     async def job_status(body: wire.JobStatus, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         word = word_in(JobWord, body.status)
@@ -98,28 +99,32 @@ def router(parts: FateParts) -> APIRouter:
             await rest(request, lambda: parts.participant.start_job(local.id, who.node))
         return ok()
 
-    @post("/job/update")
+    @post(
+        "/job/update",
+        "what this node shows of the job while FATE does not tell more",
+        {"": Code.UPDATE_JOB_FAILED},
+    )
     async def job_update(body: wire.JobProgress, request: Request) -> Envelope[Any]:
         local, _ = await job(request, body)
         if (percent := body.progress) is not None:
             await rest(request, lambda: parts.is_at(local.id, percent))
         return ok()
 
-    @post("/job/resource/apply")
+    @post("/job/resource/apply", "hold", {"": Code.JOB_RESOURCE_EXCEPTION})
     async def apply(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not _undecided(local):
             await rest(request, lambda: parts.participant.hold(local.id, who.node))
         return ok()
 
-    @post("/job/resource/return")
+    @post("/job/resource/return", "give_back", {"": Code.JOB_RESOURCE_EXCEPTION})
     async def give_back(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not _undecided(local):
             await rest(request, lambda: parts.participant.give_back(local.id, who.node))
         return ok()
 
-    @post("/job/start")
+    @post("/job/start", "start_job", NO_JOB)
     async def start(body: wire.StartJob, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         without = body.extra_info.get("without")
@@ -128,7 +133,7 @@ def router(parts: FateParts) -> APIRouter:
             await rest(request, lambda: parts.participant.start_job(local.id, who.node, left_out))
         return ok()
 
-    @post("/job/stop")
+    @post("/job/stop", "stop_job", {"": Code.KILL_JOB_FAILED})
     async def stop(body: wire.StopJob, request: Request) -> Envelope[Any]:
         try:
             local, who = await job(request, body)
@@ -142,7 +147,11 @@ def router(parts: FateParts) -> APIRouter:
         await rest(request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
         return ok()
 
-    @post("/task/resource/apply")
+    @post(
+        "/task/resource/apply",
+        "refused while as many tasks run as the job holds for, or a person has still to agree",
+        {"RESOURCES_BUSY": Code.TASK_RESOURCE_EXCEPTION, "": Code.TASK_RESOURCE_EXCEPTION},
+    )
     async def apply_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, who, task_id, _ = await task(request, body)
         if local.status in _ENDED:
@@ -157,18 +166,22 @@ def router(parts: FateParts) -> APIRouter:
             raise Refused(text, reason="RESOURCES_BUSY")
         return ok()
 
-    @post("/task/resource/return")
+    @post(
+        "/task/resource/return",
+        "nothing: a task returns what it has at its end",
+        {"": Code.TASK_RESOURCE_EXCEPTION},
+    )
     async def return_task(body: wire.Task, request: Request) -> Envelope[Any]:
         await task(request, body)
         return ok()
 
-    @post("/task/start")
+    @post("/task/start", "start_task, once for all roles of the node", {**NO_TASK, "": Code.START_TASK_FAILED})
     async def start_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, who, task_id, name = await task(request, body, known=False)
         await rest(request, lambda: parts.participant.start_task(local.id, task_id, name, who.node))
         return ok()
 
-    @post("/task/collect")
+    @post("/task/collect", "poll_task", {"JOB_UNKNOWN": Code.TASK_NOT_FOUND})
     async def collect(body: wire.Task, request: Request) -> Envelope[Any]:
         local: LocalJob | None = None
         if body.job_id:
@@ -191,13 +204,15 @@ def router(parts: FateParts) -> APIRouter:
             word = TaskWord.RUNNING
         return ok(collected(body, word, news, local, task_id))
 
-    @post("/task/status/update")
+    @post(
+        "/task/status/update", "nothing: a node's runs tell their state", {**NO_TASK, "": Code.UPDATE_TASK_FAILED}
+    )
     async def task_status(body: wire.TaskState, request: Request) -> Envelope[Any]:
         await task(request, body)
         word_in(TaskWord, body.status)
         return ok()
 
-    @post("/task/stop")
+    @post("/task/stop", "stop_task", {"JOB_UNKNOWN": Code.TASK_NOT_FOUND, "": Code.KILL_TASK_FAILED})
     async def stop_task(body: wire.StopTask, request: Request) -> Envelope[Any]:
         if not body.job_id:
             who, found = await asker(parts, request), id_of(Key("", body.task_id, body.task_version))
@@ -210,7 +225,9 @@ def router(parts: FateParts) -> APIRouter:
             await rest(request, lambda: parts.participant.stop_task(local.id, task_id, name, who.node))
         return ok()
 
-    @post("/task/rerun")
+    @post(
+        "/task/rerun", "nothing: the next version begins when it is started", {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
+    )
     async def rerun_task(body: wire.RerunTask, request: Request) -> Envelope[Any]:
         try:
             await task(request, body)

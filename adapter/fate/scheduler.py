@@ -1,14 +1,12 @@
 """``/v2/scheduler``: requests of initiators and parties that speak FATE's protocol to this node as scheduler."""
 
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.client import failure_of
-from adapter.fate.endpoints import BY_PATH, SCHEDULER
-from adapter.fate.envelope import Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import ANY, NO_JOB, NO_TASK, SCHEDULER, Code, Envelope, FateRoute, ok, posts
 from adapter.fate.ids import Key, id_of
 from adapter.fate.requests import FateParts, asker, on, trace_of
 from adapter.fate.states import OUR_TASK, TaskWord, word_in
@@ -24,9 +22,7 @@ def router(parts: FateParts) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["FATE: scheduler"], route_class=FateRoute)
 
-    def post(path: str) -> Callable[..., Any]:
-        found = BY_PATH[f"{SCHEDULER}{path}"]
-        return router.post(found.path, summary=f"FATE's: {found.means}", openapi_extra=coded(found.codes))
+    post = posts(router, SCHEDULER)
 
     async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
         """Return a job that is scheduled here, and the caller."""
@@ -35,7 +31,7 @@ def router(parts: FateParts) -> APIRouter:
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
         return job, (await asker(parts, request, job.spec.initiator, *job.spec.nodes)).node
 
-    @post("/job/create")
+    @post("/job/create", "submit_job, under an id made here", {ANY: Code.CREATE_JOB_FAILED})
     async def create(body: wire.Dag, request: Request) -> Envelope[Any]:
         fields = body.model_dump()
         initiator = str(as_mapping(body.dag.get("conf")).get("initiator_party_id") or "")
@@ -53,13 +49,13 @@ def router(parts: FateParts) -> APIRouter:
 
         return await on(parts.limiters.peers, request, work)
 
-    @post("/job/stop")
+    @post("/job/stop", "stop_job", {"": Code.KILL_JOB_FAILED})
     async def stop(body: wire.StopAll, request: Request) -> Envelope[Any]:
         job, who = await scheduled(request, body.job_id)
         await on(parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who))
         return ok()
 
-    @post("/job/rerun")
+    @post("/job/rerun", "rerun_job: a new job that takes over what had succeeded", NO_JOB)
     async def rerun(body: wire.RerunJob, request: Request) -> Envelope[Any]:
         job, who = await scheduled(request, body.job_id)
         wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
@@ -67,7 +63,7 @@ def router(parts: FateParts) -> APIRouter:
         data = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
         return ok(data, job_id=made.job_id)
 
-    @post("/task/report")
+    @post("/task/report", "report_task", {**NO_TASK, "": Code.UPDATE_TASK_FAILED})
     async def report(body: wire.Report, request: Request) -> Envelope[Any]:
         status = OUR_TASK[word_in(TaskWord, body.status)]
         who = (await asker(parts, request, body.party_id)).node

@@ -377,13 +377,6 @@ CLAUSES = tuple(_CLAUSES)
 """Every clause, in the order in which a report lists them."""
 
 
-def table(clauses: Iterable[Clause] = CLAUSES) -> str:
-    """Return the clauses as a Markdown table."""
-    lines = ["| Clause | Section | What a component keeps | If it does not |", "|---|---|---|---|"]
-    lines += [f"| `{c.name}` | {c.section} | {c.says} | {c.remedy.replace('<', '&lt;')} |" for c in clauses]
-    return "\n".join(lines)
-
-
 def _ended(seen: Evidence) -> list[Trace]:
     """Return the parties of the trial that shows most, where it shows how a run ends by itself."""
     return [t for t in seen.best.traces if t.started and not t.was_stopped] if seen.best.worked else []

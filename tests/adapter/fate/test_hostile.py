@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.endpoints import ENDPOINTS
 from adapter.fate.signing import App, Signatures, Site
 from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus
-from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, party, task
+from tests.adapter.fate.flowing import FATE, PATHS, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import STRANGER, THIRD, World
 from tests.inprocess import ME, PEER
 
@@ -97,7 +96,7 @@ def test_a_job_that_is_not_ours_to_take_leaves_nothing(
     assert world.me.store.local_jobs.find(more.get("job_id", job)) is None
 
 
-@pytest.mark.parametrize("path", [found.path.removeprefix("/v2") for found in ENDPOINTS])
+@pytest.mark.parametrize("path", PATHS)
 def test_values_of_other_types_are_told_all_at_once(path: str, flow: Flow):
     good = {**dag(), **task(), "status": "running", "new_version": 1}
     fields = {"dag", "job_id"} & ({"dag"} if path == "/scheduler/job/create" else set(good))
