@@ -133,10 +133,7 @@ class Datasets:
     # ------------------------------------------------------------ reading
 
     def resolve(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Address:
-        """Return where a dataset lies, by ``namespace#name`` or by both.
-
-        Raises `NotFound` (DATASET_UNKNOWN) for what does not lie in the storage, `NotAllowed` (DATASET_DISABLED).
-        """
+        """Return where a dataset lies. Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED)."""
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
         if known is not None and known.disabled:
@@ -168,10 +165,7 @@ class Datasets:
         return before, after
 
     def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
-        """Return what is known of a dataset. Raises `NotFound`.
-
-        What the storage says of itself is newer than the record where they differ: the storage changes first.
-        """
+        """Return what the storage says of a dataset, or the record where both agree. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
         found = self._described(address)
@@ -318,11 +312,7 @@ OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/
 
 
 def open_below(roots: Sequence[Path], requested: str) -> BinaryIO:
-    """Open a regular file; a relative path is looked up below each root in order.
-
-    Raises `NotAllowed` (PATH_NOT_ALLOWED) for what lies elsewhere, whether it exists or not, `Invalid`
-    (FILE_NOT_FOUND) for what is not there.
-    """
+    """Open a file below a root, a relative path below the first that has it. Raises `NotAllowed`, `Invalid`."""
     if not roots:
         raise NotAllowed(
             f"uploading by server path is off on this node: data.roots is empty in its settings; {OTHER_WAY}",

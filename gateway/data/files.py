@@ -31,10 +31,7 @@ _PAUSE = 20
 
 
 class DiskWatch:
-    """Measures now and then what a run has written: in its mounts, and beside them in its container.
-
-    The size is that of blocks in use, beside the mounts that of files.
-    """
+    """Measures now and then what a run has written: in its mounts, and beside them in its container."""
 
     def __init__(
         self,
@@ -47,10 +44,7 @@ class DiskWatch:
         bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
         written: Callable[[str, int], Written] = lambda name, most: Written(),
     ) -> None:
-        """``reserve``: bytes of the storage's disk that no new container may use up. ``every``: seconds.
-
-        ``files``: that a run may make. ``bounds`` tells its limits, ``written`` what it wrote beside its mounts.
-        """
+        """``reserve``: bytes that no container may use up; ``every``: seconds; ``files``: that a run may make."""
         self._workspace = workspace
         self._reserve = reserve
         self._every = every
@@ -198,11 +192,7 @@ def try_to_write(folder: Path) -> None:
 
 
 def check_storage(staging: Callable[[], AbstractContextManager[object]], root: Path, reserve: int) -> None:
-    """Check that a task could begin here and write its outputs.
-
-    ``staging`` begins a write that is thrown away, ``reserve`` is limits.storage_reserve_bytes. Raises `OSError`
-    where nothing can be written, and `NoSpace` where no container would be started for lack of space.
-    """
+    """Check that a task could begin here and write its outputs. Raises `OSError`, `NoSpace`."""
     with staging():
         try_to_write(root)
     if reserve > 0 and shutil.disk_usage(nearest(root)).free < reserve:

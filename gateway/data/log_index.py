@@ -85,10 +85,7 @@ def ends(segments: list[Segment]) -> dict[tuple[str, str], int]:
 
 
 def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete: bool) -> Iterator[Segment]:
-    """Yield the lines from a byte of a stream on, in segments.
-
-    A last line without its end is left for later, unless the stream is complete.
-    """
+    """Yield the lines from a byte on, in segments; one without its end only where the stream is complete."""
     counts, end = [0, 0, 0], start
     for line in lines(paths, start, None):
         if not line.ended and not complete:

@@ -100,10 +100,7 @@ class RunLogs:
             raise NotFound(text, reason="LOG_ELSEWHERE")
 
     def number(self, task_id: str, level: Level, role: str = "") -> Excerpt:
-        """Count the lines of a level, or worse, that a task's runs here have written; no line is given.
-
-        ``role`` narrows it to a role or to ``role.index``. Raises `NotFound`.
-        """
+        """Count the lines of a level, or worse, of a task, role or ``role.index`` here. Raises `NotFound`."""
         return self._excerpt(self._of_task(task_id, role), level, 0, 0)
 
     def read(self, task_id: str, level: Level, start: int, length: int | None = None, role: str = "") -> Excerpt:
@@ -111,10 +108,7 @@ class RunLogs:
         return self._excerpt(self._of_task(task_id, role), level, start, length)
 
     def run(self, job_id: str, role: str, index: int, task: str, attempt: int | None = None) -> Run:
-        """Return a party's run of a task, named by its name in the flow or its id. Raises `NotFound`.
-
-        Of several attempts it is the newest, unless one is named.
-        """
+        """Return a party's run of a task, by its name or id: one attempt, else the newest. Raises `NotFound`."""
         local = self._store.local_jobs.get(job_id)
         of_party = [r for r in local.runs if (r.party.role, r.party.index) == (role, index)]
         runs = [r for r in of_party if r.task_name == task] or [r for r in of_party if r.task_id == task]

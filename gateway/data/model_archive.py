@@ -160,10 +160,7 @@ class _Drain:
 
 
 def read(path: Path) -> list[PartyModel]:
-    """Read what an archive's manifest says, and compare that with its members; addresses are those here.
-
-    Raises `Invalid` with every problem. The files themselves are checked by `unpacked`.
-    """
+    """Return what the manifest says, once it agrees with the members. Raises `Invalid` with every problem."""
     with _opened(path) as archive:
         manifest = _manifest(archive)
         if problems := list(_inconsistencies(manifest)):
@@ -178,11 +175,7 @@ def read(path: Path) -> list[PartyModel]:
 def unpacked(
     path: Path, models: Sequence[PartyModel], storage: FileStorage
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Unpack the files aside; entering what this gives puts them all into the storage, or none of them.
-
-    Raises `Invalid` where one is not what the manifest says. What an import that died has left at the same place
-    is replaced.
-    """
+    """Unpack the files aside; entering what this gives stores all of them or none. Raises `Invalid`."""
     with ExitStack() as stack, _opened(path) as archive:
         places = {part.address: stack.enter_context(storage.staging()) for m in models for part in m.parts}
         for member, place, file in _members(models):

@@ -60,11 +60,7 @@ class Models:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return why this node rejects a job because of its model; None where it does not.
-
-        Reasons: MODEL_UNKNOWN, MODEL_NOT_AUTHORISED, MODEL_NOT_DEPLOYED, MODEL_DAMAGED (a file is gone),
-        MODEL_NOT_USED (no task of the flow takes any of it); for a job that trains MODEL_VERSION_TAKEN.
-        """
+        """Return why this node rejects a job because of its model (a MODEL_… reason); None where it does not."""
         name = models.named(spec)
         found = self._kept.find(name.model_id, name.version)
         what = f"version {name.version} of model {name.model_id}"
@@ -95,11 +91,7 @@ class Models:
         return None
 
     def inputs(self, spec: JobSpec, party: Party, node: DagNode, component: Component) -> dict[str, Address]:
-        """Return what a task of a predicting job gets of the model: name of the input -> address.
-
-        The name is that of the component's input of category model; where its description declares none, that of
-        the output which the training wrote.
-        """
+        """Return what a predicting job's task gets of the model, by the name of its input, else of the output."""
         name = models.named(spec)
         if not name.predicts:
             return {}
@@ -131,10 +123,7 @@ class Models:
         return [text for part in parts for text in _damage(self._storage, part)]
 
     def deploy(self, model_id: str, version: str, nodes: Sequence[NodeId] | None = None) -> list[Kept]:
-        """Let jobs predict with a version. ``nodes``: who may beside its own parties; None leaves that as it is.
-
-        Raises `NotFound`, `Invalid`.
-        """
+        """Let jobs predict with a version; ``nodes`` may beside its parties. Raises `NotFound`, `Invalid`."""
         problems = [
             Problem(f"nodes[{i}]", rule, node)
             for i, node in enumerate((nodes or ())[:MOST_GRANTED])
@@ -187,11 +176,7 @@ class Models:
         return model_archive.write(self._storage, [kept.model for kept in found])
 
     def import_archive(self, archive: Path) -> list[Kept]:
-        """Import an archive; what is here already with the same content stays as it is.
-
-        Raises `Invalid` with every problem of the archive, `Conflict` where other content lies here, `TooLarge`
-        with NO_SPACE where its files have no room.
-        """
+        """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`, `TooLarge` (NO_SPACE)."""
         wanted = model_archive.read(archive)
         new, others = self._new(wanted)
         self._check_free_space(new)

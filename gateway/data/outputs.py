@@ -105,11 +105,7 @@ class OutputCatalog:
         self._clock = clock
 
     def for_peer(self, wanted: Wanted, sender: NodeId, action: str) -> list[OutputMetadata]:
-        """Return what a peer may know; that is written into the audit under ``action``.
-
-        Without a key: what was granted of the task. Raises `NotFound`, and `NotAllowed` for a node without a part
-        in the job and where nothing requested was granted to it (NOT_AUTHORISED) or it is disabled.
-        """
+        """Return what was granted to a peer, and write that into the audit. Raises `NotFound`, `NotAllowed`."""
         local = self._store.local_jobs.find(wanted.job_id)
         if local is None:
             raise NotFound(f"no job {wanted.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
@@ -126,10 +122,7 @@ class OutputCatalog:
         return facts
 
     def for_operators(self, wanted: Wanted) -> list[OutputMetadata]:
-        """Return metadata for this node's operators; that of other parties' outputs comes from their nodes.
-
-        Raises `NotFound`, and what the other nodes refuse.
-        """
+        """Return metadata for operators, that of other parties' outputs from their nodes. Raises `NotFound`."""
         local, job = self._store.local_jobs.find(wanted.job_id), self._store.jobs.find(wanted.job_id)
         record = local or job
         if record is None:

@@ -38,11 +38,7 @@ def names(report: Report) -> tuple[str, ...]:
 
 
 def picture(report: Report, title: str, name: str | None = None) -> bytes:
-    """Draw one table of a report, or its single values; without a name the first that can be drawn.
-
-    A table whose first column rises is drawn as lines over that column, any other as bars named by it. Raises
-    `NotFound` with NO_REPORT (it cannot be read) or NO_PLOT, which says what can be drawn.
-    """
+    """Draw a table of a report, or its single values; without a name the first of them. Raises `NotFound`."""
     if report.problem:
         raise NotFound(f"the report {report.problem}", reason="NO_REPORT")
     known = names(report)

@@ -107,10 +107,7 @@ def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Serie
 
 
 def _table(entries: Sequence[Any], name: str, room: int) -> Series | None:
-    """Read a list as a table: of objects, of lists of one length, or of numbers; None for what is not one.
-
-    No more than ``room`` cells of it.
-    """
+    """Read up to ``room`` cells of a list of objects, of equally long lists, or of numbers; None for others."""
     shown = entries[:MOST_POINTS_READ]
     columns: tuple[str, ...]
     rows: Iterator[Sequence[Any]]

@@ -69,11 +69,7 @@ class Sharing:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> NotShared | None:
-        """Return why a job may not use the datasets of this node that it names; None where it may.
-
-        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job). A node without a
-        grant does not learn whether a dataset exists.
-        """
+        """Return why a job may not use datasets here; without a grant a node does not learn which exist."""
         others = datasets.partners(spec, self._node)
         own = {spec.scheduler, spec.initiator} <= {self._node}
         now = self._clock()
@@ -123,11 +119,7 @@ class Sharing:
         expires_at: datetime | None = None,
         unknown: Callable[[NodeId], str | None] = lambda _: None,
     ) -> tuple[Grant | None, Grant]:
-        """Let jobs with a node use a dataset; return the grant that was there and the new one.
-
-        ``unknown`` returns why a node id is not accepted, None where it is. Raises `NotFound` for an unknown
-        dataset, `Invalid` with every problem.
-        """
+        """Let jobs with a node use a dataset; return the grant before and now. Raises `NotFound`, `Invalid`."""
         known = self._datasets.get(namespace=dataset.namespace, name=dataset.name)
         now = self._clock()
         problems = []

@@ -92,10 +92,7 @@ class FileStorage:
         return [path / f"{PARTITION}{number}" for number in range(len(found))]
 
     def metadata(self, address: Address) -> dict[str, Any]:
-        """Return what is known of the data; empty where nothing is.
-
-        Raises `Invalid` if it is not a JSON object, `TooLarge` beyond `LARGEST_JSON` bytes.
-        """
+        """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
         path = self.path(address)
         if not _is_folder(path) or not os.path.lexists(path / METADATA):
             return {}
@@ -137,10 +134,7 @@ class FileStorage:
         return _json(self.partitions(address)[0], _id(address), limit)
 
     def stream(self, address: Address, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte.
-
-        ``start`` and ``length`` narrow it to bytes of the whole.
-        """
+        """Yield the bytes of all parts, from ``start`` on. Raises `NotFound` before the first byte."""
         left = sys.maxsize if length is None else length
         for part in self.partitions(address):
             with _opened(part, _id(address)) as file:
@@ -210,10 +204,7 @@ class FileStorage:
 
     @contextmanager
     def published(self, staging: "Staging", address: Address, *, overwrite: bool) -> Iterator[None]:
-        """Put what was written in its place for good once the block ends; if it raises, all is as before.
-
-        Raises `Conflict` where something lies there and ``overwrite`` is False, `Invalid` for a bad name.
-        """
+        """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
         target = self.path(address)
         staging.put(target, address, overwrite)
         try:
@@ -237,10 +228,7 @@ class FileStorage:
 
 
 class Staging:
-    """The folder of one write: ``table`` is what gets published, the rest of ``folder`` is scratch.
-
-    It is locked while its process lives; one that nobody holds was left by a dead process.
-    """
+    """The folder of one write, of which ``table`` gets published; it is locked while its process lives."""
 
     def __init__(self, root: Path) -> None:
         base = root / FOLDER

@@ -117,11 +117,7 @@ class Written:
 
 
 def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:
-    """Write the partitions into the folder ``table``.
-
-    ``sid`` begins every generated sid: ``<sid>-<row number>``. Raises `Invalid` with all that is wrong with the
-    file; ``table`` then holds nothing of use.
-    """
+    """Write the partitions into a folder; generated sids are ``<sid>-<row number>``. Raises `Invalid`."""
     findings = Findings()
     lines = Lines(file, findings)
     source = rows(lines, upload.delimiter, findings)

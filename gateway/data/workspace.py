@@ -18,10 +18,7 @@ _FOLDER, _FILE = 0o777, 0o666
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint's folder to another that does not exist yet; without a source that stays empty.
-
-    Files and folders only: what a container left as a link or a device is not followed. Raises OSError.
-    """
+    """Copy a checkpoint's files and folders, but no links, unless the target is there. Raises OSError."""
     if target.exists():
         return
     part = target.with_name(f".{target.name}.part")
@@ -142,10 +139,7 @@ class Workspace:
         return next(path for path in (self._root, *self._root.parents) if path.is_dir())
 
     def used(self, run: Run, most: int) -> Written:
-        """Return what the outputs, checkpoints and own log files of a run take; ``most`` + 1 files are counted.
-
-        Raises `Unmeasurable` where folders are nested too deeply.
-        """
+        """Return what a run has written; ``most`` + 1 files are counted. Raises `Unmeasurable`."""
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
         size = files = 0
@@ -182,10 +176,7 @@ class Workspace:
 
 
 def _closed(folder: Path) -> None:
-    """Make a folder that is the gateway's alone; one that is there stays as it is.
-
-    A container is given what lies in it by the engine, which needs no right to pass through it.
-    """
+    """Make a folder that is the gateway's alone: a container is given what lies in it by the engine."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

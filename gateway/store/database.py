@@ -180,10 +180,7 @@ _LOCK = "bfia_gateway_migration"
 
 
 def opened(url: str) -> sa.Engine:
-    """Connect to a database and bring it to the newest schema.
-
-    Raises `Invalid` with the cause, and without the password, for an address that leads to no usable database.
-    """
+    """Connect to a database and bring it to the newest schema. Raises `Invalid`, without the password."""
     try:
         engine = connect(url)
     except (sa.exc.SQLAlchemyError, ValueError) as error:
@@ -199,10 +196,7 @@ def opened(url: str) -> sa.Engine:
 
 
 def revisions(url: str) -> tuple[str | None, str]:
-    """Return a database's schema (None: there is none yet) and the newest one, and change nothing.
-
-    Raises `Invalid` for an address that leads to no usable database.
-    """
+    """Return a database's schema (None: there is none yet) and the newest one. Raises `Invalid`."""
     newest = str(ScriptDirectory.from_config(_config()).get_current_head())
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         return None, newest

@@ -62,10 +62,7 @@ def until_gap(store: Store, start: int, end: int) -> int:
 
 
 def after(store: Store, number: int, until: int, entries: Sequence[str], job_id: str, limit: int) -> list[Row]:
-    """Return lines of these kinds after a number, up to another one, oldest first.
-
-    ``job_id`` empty: of all jobs.
-    """
+    """Return lines of these kinds after a number, up to another one, of a job or (empty) of all, oldest first."""
     t = schema.timeline
     query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
     if job_id:

@@ -60,10 +60,7 @@ class SqlModels:
         parts: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Store parts in one transaction; ``inside`` is entered before it ends, so that both happen or neither.
-
-        Raises `Conflict` where a part is there already.
-        """
+        """Store parts and enter ``inside`` in one transaction: both happen or neither. Raises `Conflict`."""
         with self._database.write() as connection:
             for kept in parts:
                 try:

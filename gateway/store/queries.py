@@ -247,10 +247,7 @@ ABNORMAL = "ABNORMAL"
 
 
 def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> list[str]:
-    """End the job as FAILED, by its columns alone; return the names of its containers here.
-
-    ``side``: ``scheduler`` or ``participant``. What it did is in its timeline; the record stays as it is.
-    """
+    """End a side of a job as FAILED, by its columns alone; return the names of its containers here."""
     t = schema.job if side == "scheduler" else schema.local_job
     mine = t.c.job_id == job_id
     with store.write() as connection:

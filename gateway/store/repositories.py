@@ -223,10 +223,7 @@ class SqlGrants:
         self._database.put(schema.dataset_grant, key, values)
 
     def forget(self, dataset: Address, node: NodeId | None = None) -> None:
-        """Delete every grant of a deleted dataset: one of the same name later is another one.
-
-        With ``node``, that node's grant only.
-        """
+        """Delete every grant of a dataset, or one node's: a dataset of the same name later is another one."""
         t = schema.dataset_grant
         where = _of(dataset) if node is None else (*_of(dataset), t.c.node == node)
         self._database.execute(t.delete().where(*where))
@@ -351,10 +348,7 @@ class Gateways:
         self._store = store
 
     def beat(self, owner: str, url: str) -> float:
-        """Write a heartbeat: this gateway is alive, and where the others reach it.
-
-        Returns how many seconds it had been silent for until then; 0 the first time.
-        """
+        """Write a heartbeat with the address; return the seconds since the last one, 0 the first time."""
         t = schema.gateway
 
         def write() -> float:
@@ -400,10 +394,7 @@ class SqlUsedSignatures:
         self._clock = clock
 
     def first(self, signature: str, request: str, seconds: float) -> str:
-        """Return the fingerprint of the request that came first with a signature: ``request`` where this one did.
-
-        It is remembered for so many seconds from then on.
-        """
+        """Return the fingerprint of the request that came first with a signature, and remember it for so long."""
         t, now = schema.used_signature, self._clock().timestamp()
 
         def work() -> str:

@@ -41,10 +41,7 @@ def _text(value: Any, *, sparse: bool) -> str:
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
-    """Read a value of this type from what `dumps` or `record` wrote.
-
-    ``elsewhere``: fields that have a column of their own.
-    """
+    """Read a value that `dumps` or `record` wrote; ``elsewhere``: fields that have a column of their own."""
     data = json.loads(text)
     kind: Any = cls
     return cast(T, _of_dataclass(kind)(data, elsewhere) if elsewhere else _reader(kind)(data))
