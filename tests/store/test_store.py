@@ -131,6 +131,17 @@ def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store)
         store.jobs.update("nothing", lambda job: job)
 
 
+def test_a_change_is_never_made_of_a_job_that_was_deleted_and_made_anew(store: Store):
+    store.jobs.add(a_job(), "flow")
+    store.jobs.get("job-1")
+    remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
+    with store.write() as connection:  # by another gateway: it has version 1 again
+        row = {"created_at": remade.created_at.timestamp(), "state": record(remade)}
+        connection.execute(schema.job.update().values(**row))
+    changed = store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
+    assert changed == replace(remade, warnings=("w",))
+
+
 def test_a_stored_text_leaves_out_what_is_as_by_default_and_keeps_the_rest():
     job = replace(a_job(), warnings=("w",))
     text = record(job)
