@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,52 +41,41 @@ class SeveralEngines:
         self.main = main
         self.kind = main.kind
         self.capabilities = main.capabilities.intersection(*(e.capabilities for e in others.values()))
-        self._others = dict(others)
+        self.others = dict(others)
         self._lock = threading.Lock()
         self._place: dict[str, Engine] = {}
         """the engine of each run, as far as known"""
-
-    @property
-    def others(self) -> Mapping[str, Engine]:
-        """The further engines by their names."""
-        return self._others
 
     def at(self, name: str) -> Engine:
         """Return the engine of that name, without one the main engine. Raises `EngineDown` for an unknown name."""
         if not name:
             return self.main
-        if name not in self._others:
+        if name not in self.others:
             raise EngineDown(f"this node has no engine {name} any more")
-        return self._others[name]
+        return self.others[name]
 
     def check(self) -> None:
-        """Check the main engine alone: one of the others may be away."""
-        self.main.check()
+        self.main.check()  # one of the others may be away
 
     def capacity(self) -> Capacity:
-        """Return the main engine's capacity; each of the others is asked by itself."""
         return self.main.capacity()
 
     def image_digest(self, image: str) -> str:
-        """Return the digest of the image in the first engine that has it."""
         return self._first(lambda engine: engine.image_digest(image))
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Return the metadata of the image in the first engine that has it."""
         return self._first(lambda engine: engine.image_facts(image))
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        """Have the main engine pull it."""
         return self.main.ensure_image(image, on_progress)
 
     def offered(self, image: str, seconds: float) -> str:
-        """Ask the registry by the main engine."""
         return self.main.offered(image, seconds)
 
     def isolation(self) -> Isolation:
         """Return what holds in every engine; the gaps say in which one they are."""
         whole = self.main.isolation()
-        for name, engine in self._others.items():
+        for name, engine in self.others.items():
             try:
                 one = engine.isolation()
             except EngineError as error:
@@ -102,53 +90,44 @@ class SeveralEngines:
         return whole
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run in the engine that it names."""
         engine = self.at(spec.engine)
         engine.launch(spec)
         self._remember(spec.name, engine)
 
     def probe(self, name: str) -> Probe:
-        """Ask the engine that has the run."""
         engine = self._of(name)
         return Missing() if engine is None else engine.probe(name)
 
     def address(self, name: str) -> str:
-        """Ask the engine that has the run."""
         engine = self._of(name)
         return "" if engine is None else engine.address(name)
 
     def written(self, name: str, most: int) -> Written:
-        """Ask the engine that has the run."""
         engine = self._of(name)
         return Written() if engine is None else engine.written(name, most)
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the engine that has the run end it."""
         if (engine := self._of(name)) is not None:
             engine.stop(name, grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Ask the engine that has the run."""
         engine = self._of(name)
         return Logs() if engine is None else engine.logs(name, tail)
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Have the engine that has the run write them."""
         if (engine := self._of(name)) is not None:
             engine.save_logs(name, directory)
 
     def remove(self, name: str) -> None:
-        """Remove the run from the engine that has it; one that was created and never started, from all."""
         engine = self._of(name)
-        for one in self._all() if engine is None else (engine,):
+        for one in self._all() if engine is None else (engine,):  # created and never started: in any of them
             one.remove(name)
         with self._lock:
             self._place.pop(name, None)
 
     def list(self) -> Sequence[Found]:
-        """Return the runs of every engine that answers."""
         found = [*self.main.list()]
-        for engine in self._others.values():
+        for engine in self.others.values():
             with suppress(EngineDown):
                 found += engine.list()
         return found
@@ -156,13 +135,12 @@ class SeveralEngines:
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Watch all engines; ``on_away`` is called with the name of the one that is away."""
         watches = [self.main.watch(on_exit, on_away)]
-        for name, engine in self._others.items():
-            away = None if on_away is None else partial(_away_as, on_away, name)
+        for name, engine in self.others.items():
+            away = None if on_away is None else lambda _, name=name: on_away(name)
             watches.append(engine.watch(on_exit, away))
         return _Watches(watches)
 
     def close(self) -> None:
-        """Close all engines."""
         for engine in self._all():
             engine.close()
 
@@ -171,14 +149,14 @@ class SeveralEngines:
         try:
             return look(self.main)
         except ImageNotFound as error:
-            for engine in self._others.values():
+            for engine in self.others.values():
                 with suppress(EngineError):
                     return look(engine)
             raise error
 
     def _all(self) -> Iterator[Engine]:
         yield self.main
-        yield from self._others.values()
+        yield from self.others.values()
 
     def _remember(self, name: str, engine: Engine) -> None:
         with self._lock:
@@ -203,11 +181,6 @@ class SeveralEngines:
         if away is not None:
             raise away
         return None
-
-
-def _away_as(on_away: Callable[[str], None], name: str, _own: str) -> None:
-    """Report an engine by the name that it has among several."""
-    on_away(name)
 
 
 class _Watches:

@@ -14,11 +14,10 @@ _CLOSE_TIMEOUT = 5.0
 class Subscription:
     """One subscriber, called with one name after the other."""
 
-    def __init__(self, on_exit: Callable[[str], None], ended: Callable[[], None]) -> None:
+    def __init__(self, on_exit: Callable[[str], None]) -> None:
         self._on_exit = on_exit
-        self._ended = ended
         self._names: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
         self._thread.start()
 
@@ -28,17 +27,13 @@ class Subscription:
 
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""
-        self._closed.set()
+        self.closed.set()
         self._names.put(None)
-        self._ended()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        while True:
-            name = self._names.get()
-            if name is None or self._closed.is_set():
-                return
+        while (name := self._names.get()) is not None and not self.closed.is_set():
             try:
                 self._on_exit(name)
             except Exception:
@@ -50,29 +45,25 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._members: set[Subscription] = set()
+        self._members: list[Subscription] = []
 
     def add(self, on_exit: Callable[[str], None]) -> Subscription:
         """Begin a subscription."""
-        subscription = Subscription(on_exit, ended=lambda: self._drop(subscription))
         with self._lock:
-            self._members.add(subscription)
-        return subscription
+            self._members = [member for member in self._members if not member.closed.is_set()]
+            self._members.append(Subscription(on_exit))
+            return self._members[-1]
 
     def report(self, name: str) -> None:
         """Queue a name for every subscriber."""
         with self._lock:
-            members = tuple(self._members)
-        for subscription in members:
-            subscription.report(name)
+            members = list(self._members)
+        for member in members:
+            member.report(name)
 
     def close(self) -> None:
         """End every subscription."""
         with self._lock:
-            members = tuple(self._members)
-        for subscription in members:
-            subscription.close()
-
-    def _drop(self, subscription: Subscription) -> None:
-        with self._lock:
-            self._members.discard(subscription)
+            members = list(self._members)
+        for member in members:
+            member.close()

@@ -37,7 +37,7 @@ from engines.base import (
     owned,
     signal_of,
 )
-from engines.host import this_machine
+from engines.process.engine import this_machine
 from engines.watch import Subscribers
 
 TERMINATED = 15
@@ -139,44 +139,36 @@ class MemoryEngine:
         self._watches: list[Watch] = []
 
     def check(self) -> None:
-        """Return, unless the test took the world down."""
         if self.world.down:
             raise EngineDown("the engine does not answer")
 
     def capacity(self) -> Capacity:
-        """Return what the test says there is."""
         self.check()
         return self._capacity
 
     def image_digest(self, image: str) -> str:
-        """Return a digest made of the image's name."""
         self._image(image)
         return f"memory:{image}"
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Return the digest, and no labels."""
         self._image(image)
         return ImageMetadata(self.image_digest(image))
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        """Take an image from ``fetchable``, if it is missing."""
         self.check()
         if image not in self._images and image in self.fetchable:
             self._images = {**self._images, image: self.fetchable[image](on_progress)}
         return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
-        """Return the digest of an image that is here or in ``fetchable``."""
         self.check()
         return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
 
     def isolation(self) -> Isolation:
-        """Claim that everything is isolated."""
         self.check()
         return Isolation(tasks=True, host=True, outside=True)
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the image's script."""
         self.check()
         check_environment(spec.environment)
         check_limits(spec.limits)
@@ -222,21 +214,17 @@ class MemoryEngine:
             self.world.runs[name].probe = Running(self._clock(), cut_off=True)
 
     def probe(self, name: str) -> Probe:
-        """Return how far the script is."""
         run = self._run(name)
         return Missing() if run is None else run.probe
 
     def address(self, name: str) -> str:
-        """Return the address that the test gave the run."""
         return self.addresses.get(name, "")
 
     def written(self, name: str, most: int) -> Written:
-        """Return what the test says that the run has written."""
         self.check()
         return self.writings.get(name, Written())
 
     def stop(self, name: str, grace: float) -> None:
-        """Terminate the script, as it says how it responds; kill it after ``grace`` seconds."""
         run = self._run(name)
         if run is None or run.ended.is_set():
             return
@@ -249,14 +237,12 @@ class MemoryEngine:
         self._end(run, FIRST_SIGNAL_CODE + KILLED)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return what the script wrote so far."""
         run = self._run(name)
         if run is None:
             return Logs()
         return Logs(engines_logs.last([bytes(run.stdout)], tail), engines_logs.last([bytes(run.stderr)], tail))
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Write what the script wrote into files."""
         run = self._run(name)
         if run is None:
             return
@@ -264,7 +250,6 @@ class MemoryEngine:
             engines_logs.save(directory, stream, [bytes(text)])
 
     def remove(self, name: str) -> None:
-        """End the script and forget it."""
         run = self._run(name)
         if run is not None:
             self._end(run, FIRST_SIGNAL_CODE + KILLED)
@@ -272,7 +257,6 @@ class MemoryEngine:
                 self.world.runs.pop(name, None)
 
     def list(self) -> Sequence[Found]:
-        """Return the scripts of this node and installation."""
         self.check()
         with self.world.lock:
             return [
@@ -282,7 +266,6 @@ class MemoryEngine:
             ]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Report those that have exited, then each that exits."""
         mine = self._owns
         with self.world.lock:
             self.world.on_away += [on_away] if on_away is not None else []
@@ -294,7 +277,6 @@ class MemoryEngine:
         return watch
 
     def close(self) -> None:
-        """End every subscription."""
         for watch in self._watches:
             watch.close()
 

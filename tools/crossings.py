@@ -21,19 +21,21 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
 from gateway.bootstrap.node import Gateway
-from gateway.config.loader import load
 from gateway.domain.states import TaskStatus
 from gateway.store.records import Records
 from provider_registry.registration import provider_from_request
+from tests.builders import a_spec
+from tests.contracts.apis import IMAGE, registration
+from tests.inprocess import ME, settings
 from tests.memory_engine import MemoryEngine, Script
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(
     f"{ROOT / room}{os.sep}" for room in ("gateway", "adapter", "engines", "provider_registry", "route_table")
 )
-NODE = "JG0100001100000010"
-IMAGE = "vendor:1.0.0"
 ROUTERS = ("operator_router.<locals>.create_all", "container_router.<locals>.task_callback")
 _CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
 
@@ -142,51 +144,14 @@ async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
 
 
 def _node(home: Path) -> Gateway:
-    (home / "routes.yml").write_text("{}")
-    any_port = {"bind": "127.0.0.1:0"}
-    settings = load(
-        None,
-        {
-            "node": {"id": NODE},
-            "listen": {"peer": any_port, "container": any_port, "operator": any_port},
-            "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
-            "storage": {"url": f"file://{home / 'storage'}"},
-            "state_dir": str(home / "state"),
-            "engine": {"kind": "process"},
-            "route_table": {"file": str(home / "routes.yml")},
-        },
-    )
     images = {IMAGE: Script(code=None)}
-    node = Gateway(settings, engine=lambda _, made: MemoryEngine(node=NODE, installation=made, images=images))
-    node.registry.register(provider_from_request(_provider()))
+    made = settings(home)
+    node = Gateway(
+        made, engine=lambda _, installation: MemoryEngine(node=ME, installation=installation, images=images)
+    )
+    node.registry.register(provider_from_request(registration()))
     node.broker.recover()
     return node
-
-
-def _provider() -> dict[str, Any]:
-    table = {"name": "out", "description": "a table", "category": "dataset", "dataFormat": ["csv"]}
-    component = {
-        "componentName": "Thing",
-        "title": "Thing",
-        "provider": "vendor",
-        "version": "1.0.0",
-        "description": "Thing",
-        "roleList": ["guest"],
-        "desVersion": "1.3.0",
-        "storageEngine": ["file"],
-        "inputParam": [],
-        "inputData": [],
-        "outputData": [table],
-        "result": [],
-    }
-    return {
-        "name": "vendor",
-        "device": "docker",
-        "version": "1.0.0",
-        "metadata": {"base_url": "", "image": IMAGE},
-        "protocol": "bfia",
-        "components_description": {"Thing": component},
-    }
 
 
 def _client(node: Gateway, listener: str) -> httpx.AsyncClient:
@@ -195,20 +160,10 @@ def _client(node: Gateway, listener: str) -> httpx.AsyncClient:
 
 
 async def _submit(platform: httpx.AsyncClient) -> str:
-    component = {"provider": "vendor", "version": "1.0.0", "name": "a", "componentName": "Thing"}
-    output = [{"type": "dataset", "key": "out"}]
-    job = {
-        "flow_id": "flow",
-        "dag": {"version": "2.0.0", "components": [{**component, "input": [], "output": output}]},
-        "config": {
-            "initiator": {"role": "guest", "node_id": NODE},
-            "role": {"guest": [NODE]},
-            "job_params": {"common": {"sync_type": "callback"}},
-            "task_params": {},
-            "version": "2.0.0",
-        },
-    }
-    answer = await platform.post("/v1/platform/schedule/job/create_all", json=job)
+    spec = a_spec("a", {"guest": (ME,)}, initiator=ME, job_params={"common": {"sync_type": "callback"}})
+    body = create_body(spec, PROFILES["spec"])
+    del body["job_id"]
+    answer = await platform.post("/v1/platform/schedule/job/create_all", json=body)
     assert answer.json()["code"] == 0, answer.text
     return str(answer.json()["data"]["job_id"])
 

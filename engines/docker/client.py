@@ -29,9 +29,9 @@ from engines.docker.errors import translated
 
 SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
-_PATIENCE = 15.0
+_OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
-_LONGEST_WORDS = 500
+_LONGEST_OUTPUT = 500
 
 
 class Tunnel:
@@ -52,7 +52,7 @@ class Tunnel:
         if program is None:
             raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))  # sockets' paths must be short
-        with (self._folder / "said").open("wb") as output:
+        with (self._folder / "output").open("wb") as output:
             self._client = subprocess.Popen(
                 [program, *self._arguments(self._folder / "s")],
                 stdin=subprocess.DEVNULL,
@@ -95,13 +95,13 @@ class Tunnel:
         return [*found, "--", parts.hostname or ""]
 
     def _wait(self, folder: Path, client: "subprocess.Popen[bytes]") -> None:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _OPEN_TIMEOUT
         while not _listens(folder / "s"):
             ended = client.poll() is not None
             if ended or time.monotonic() > end:
-                words = (folder / "said").read_text(errors="replace").strip()[-_LONGEST_WORDS:]
+                output = (folder / "output").read_text(errors="replace").strip()[-_LONGEST_OUTPUT:]
                 self.close()
-                raise EngineDown(f"{self._url}: {words or 'no connection in time'}")
+                raise EngineDown(f"{self._url}: {output or 'no connection in time'}")
             time.sleep(0.05)
 
 

@@ -69,18 +69,6 @@ class Source:
     volume: str = ""
 
 
-def source_of(root: Path, configured: Mapping[str, str] | None) -> tuple[Source, ...]:
-    """Return the source that ``{"bind": folder}`` or ``{"volume": name}`` describes, none for None.
-
-    Raises ValueError if it describes neither or both.
-    """
-    if configured is None:
-        return ()
-    if len(configured) != 1 or not set(configured) <= {"bind", "volume"}:
-        raise ValueError("a source is either bind or volume")
-    return (Source(root.absolute(), **configured),)
-
-
 NOBODY = "65534:65534"
 DEAD_RESOLVER = "127.0.0.1"
 """The container's own loopback, where nothing answers. The daemon itself resolves names in the container's
@@ -91,7 +79,7 @@ IMAGE = "bfia.image"
 
 @dataclass(frozen=True)
 class DockerOptions:
-    """Which daemon to use, and how to run containers there. Raises ValueError for an unknown network mode."""
+    """Which daemon to use, and how to run containers there."""
 
     base_url: str = ""
     """the daemon; default as the environment says"""
@@ -115,10 +103,6 @@ class DockerOptions:
     """bytes of one log file, of which a container has three at most"""
     saved_log_size: int = 32 * 1024 * 1024
     """bytes of a stream that `save_logs` keeps"""
-
-    def __post_init__(self) -> None:
-        if self.network_mode not in ("bridge", "host"):
-            raise ValueError(f"network_mode is bridge or host, not {self.network_mode}")
 
     @property
     def dns(self) -> list[str] | None:
@@ -158,12 +142,10 @@ class ContainerdEngine:
         self._watches: list[Watch] = []
 
     def check(self) -> None:
-        """Ping the daemon."""
         with translated(EngineDown):
             self._client().ping()
 
     def capacity(self) -> Capacity:
-        """Return what the daemon's machine has."""
         with translated(EngineDown):
             info = self._client().info()
         try:
@@ -172,24 +154,19 @@ class ContainerdEngine:
             raise EngineDown(f"the engine does not report its capacity: {error}") from error
 
     def image_digest(self, image: str) -> str:
-        """Return the image's id, which is the digest of its content and configuration."""
         return self._images.find(image).id
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Inspect the image."""
         found = self._images.find(image)
         return ImageMetadata(found.id, found.labels, found.repo_digests)
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        """Pull the image if the settings allow that; return its id."""
         return self._images.ensure(image, on_progress).id
 
     def offered(self, image: str, seconds: float) -> str:
-        """Have the daemon ask the registry; nothing is fetched."""
         return self._images.offered(image, seconds)
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Create and start the container; the network is created again if it is gone."""
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
@@ -217,18 +194,15 @@ class ContainerdEngine:
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
-        """Read the container's state, and whether it still has a network."""
         found = self._inspect(name)
         return Missing() if found is None else probe_of(found["State"], found.get("NetworkSettings"))
 
     def address(self, name: str) -> str:
-        """Return the container's address in its first network; empty once it has exited."""
         found = self._inspect(name)
         networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
         return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
 
     def written(self, name: str, most: int) -> Written:
-        """Have the daemon measure the container's own layer, /tmp included."""
         if self._inspect(name) is None:
             return Written()
         with translated():
@@ -252,7 +226,6 @@ class ContainerdEngine:
                 return
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Read what the daemon kept of the container's streams."""
         if self._inspect(name) is None:
             return Logs()
         try:
@@ -261,7 +234,6 @@ class ContainerdEngine:
             return Logs()
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Copy the container's streams, each as large as the settings allow."""
         if self._inspect(name) is None:
             return
         for stream in engines_logs.STREAMS:
@@ -269,14 +241,12 @@ class ContainerdEngine:
                 engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
-        """Kill and remove the container with its volumes."""
         if self._inspect(name) is None:
             return
         with translated():
             self._remove(name)
 
     def list(self) -> Sequence[Found]:
-        """Return the containers that carry the labels of this node and installation."""
         found = []
         for name in self._names():
             container = self._inspect(name)
@@ -286,14 +256,12 @@ class ContainerdEngine:
         return found
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Follow the daemon's events; ``on_away`` is called when its connection breaks."""
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
         watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
-        """End every subscription and the connection; containers go on."""
         for watch in self._watches:
             watch.close()
         self._client.close()

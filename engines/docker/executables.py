@@ -20,7 +20,6 @@ _STAT = "X-Docker-Container-Path-Stat"
 _TAR_BLOCK, _TAR_KIND = 512, 156
 HEAD = 256
 """bytes of a file that Linux reads for its first line"""
-_OPTIONS_WITH_VALUE = ("-u", "--unset", "-C", "--chdir")
 
 
 class Executables:
@@ -150,17 +149,9 @@ def check_env(
 
 
 def _started_by_env(words: Sequence[str]) -> str:
-    """Return the program among the words for ``env``; empty where that is not clear."""
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        if word in _OPTIONS_WITH_VALUE:
-            del left[:1]
-        elif word.startswith("-S") and word != "-S":
-            return ""
-        elif not word.startswith("-") and "=" not in word:
-            return word
-    return ""
+    """Return the program among the words for ``env``; empty where an option makes that unclear."""
+    left = [word for word in words if word != "-S" and ("=" not in word or word.startswith("-"))]
+    return left[0] if left and not left[0].startswith("-") else ""
 
 
 def _below(path: str, folders: Sequence[str]) -> bool:

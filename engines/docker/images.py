@@ -55,7 +55,7 @@ class Images:
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
-                raise ImageNotFound(f"{name[:200]!r} is no name of an image", _NAME) from error
+                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _NAME) from error
         config = found.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         return Image(

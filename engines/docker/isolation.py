@@ -146,7 +146,7 @@ class Surroundings:
         why = (
             "it was made with other settings and is in use; it is made anew once no container is in it"
             if ours
-            else "it is not the gateway's own; leave engine.docker.network empty where the gateway is no container"
+            else "it is not the gateway's own; leave engine.docker.network empty outside of containers"
         )
         gaps = []
         if not apart:

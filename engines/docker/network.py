@@ -18,7 +18,7 @@ _TAKEN = (403, 409)
 """statuses for a bridge or a name that exists already"""
 _NAME = "com.docker.network.bridge.name"
 _BETWEEN = "com.docker.network.bridge.enable_icc"
-_PATIENCE, _PAUSE = 10.0, 0.05
+_CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
 
 
 class NodeNetwork:
@@ -165,7 +165,7 @@ class NodeNetwork:
 
     def _made_by_another(self, refusal: APIError) -> str:
         """Return the network that another gateway is just creating; it is visible only afterwards."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _CREATE_TIMEOUT
         while (found := self._find()) is None:
             if time.monotonic() > until:
                 raise refusal

@@ -115,10 +115,9 @@ class Puller:
         return str(registry)
 
     def _fetch(self, image: str, registry: str, until: float, on_progress: Callable[[str], None]) -> None:
-        events: _Events = queue.SimpleQueue()
-        fetch = _Fetch(self._client(), image, registry, self._rules.deadline, events.put)
+        fetch = _Fetch(self._client(), image, registry, self._rules.deadline)
         with closing(fetch):
-            self._follow(image, events, until, on_progress)
+            self._follow(image, fetch.events, until, on_progress)
 
     def _follow(self, image: str, events: _Events, until: float, on_progress: Callable[[str], None]) -> None:
         layers: dict[str, Mapping[str, Any]] = {}
@@ -156,19 +155,12 @@ class Puller:
 class _Fetch:
     """One request to the daemon, read in a thread of its own, because neither side has a deadline."""
 
-    def __init__(
-        self,
-        api: APIClient,
-        image: str,
-        registry: str,
-        deadline: float,
-        put: Callable[[Mapping[str, Any] | BaseException | None], None],
-    ) -> None:
+    def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
         self._api = api
         self._image = image
         self._registry = registry
         self._deadline = deadline
-        self._put = put
+        self.events: _Events = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._response: Response | None = None
         self._closed = False
@@ -185,18 +177,13 @@ class _Fetch:
 
     def _run(self) -> None:
         try:
-            for event in self._events():
-                self._put(event)
-            self._put(None)
-        except (
-            DockerException,
-            OSError,
-            ValueError,
-            AttributeError,
-        ) as error:  # the last: closed while it is read
-            self._put(error)
+            for event in self._read():
+                self.events.put(event)
+            self.events.put(None)
+        except (DockerException, OSError, ValueError, AttributeError) as error:  # the last: closed meanwhile
+            self.events.put(error)
 
-    def _events(self) -> Iterator[Mapping[str, Any]]:
+    def _read(self) -> Iterator[Mapping[str, Any]]:
         name, tag = parse_repository_tag(self._image)
         response = self._api.post(
             f"{self._api.base_url}/v{self._api.api_version}/images/create",

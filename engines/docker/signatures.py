@@ -29,7 +29,7 @@ _MANIFESTS = (
 _LARGEST = 1024 * 1024
 _MOST = 32
 """signatures of one image that are read"""
-_PATIENCE = 10.0
+_READ_TIMEOUT = 10.0
 """seconds for the next piece of a response"""
 _LONGEST = 120.0
 """seconds for all requests about one image"""
@@ -96,7 +96,7 @@ class _Registry:
         official = registry == _HUB and "/" not in repository
         self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"
         self._authorization: dict[str, str] = {}
-        self._http = httpx.Client(timeout=_PATIENCE, follow_redirects=True, trust_env=not _is_local(host))
+        self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not _is_local(host))
 
     def __enter__(self) -> "_Registry":
         return self

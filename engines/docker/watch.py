@@ -12,12 +12,12 @@ from docker.types import CancellableStream
 from urllib3.exceptions import HTTPError
 
 from engines.base import EngineError
-from engines.watch import Subscribers
+from engines.watch import Subscription
 
 log = logging.getLogger(__name__)
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
-_PATIENCE = 5.0
+_CLOSE_TIMEOUT = 5.0
 
 
 class EventWatch:
@@ -35,8 +35,7 @@ class EventWatch:
         self._filters = {**filters, "type": "container", "event": "die"}
         self._over = over
         self._on_away = on_away
-        self._subscribers = Subscribers()
-        self._subscribers.add(on_exit)  # a slow subscriber must not block the stream: the daemon drops events
+        self._subscription = Subscription(on_exit)  # a slow one must not block the stream: the daemon drops events
         self._lock = threading.Lock()
         self._stream: CancellableStream[Any] | None = None
         self._closed = threading.Event()
@@ -47,9 +46,9 @@ class EventWatch:
         """End it; waits a moment for a call in progress."""
         self._closed.set()
         self._end_stream()
-        self._subscribers.close()
+        self._subscription.close()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         wait = _FIRST_WAIT
@@ -86,11 +85,11 @@ class EventWatch:
         if self._closed.is_set():  # closed before there was a stream to close
             return
         for name in self._over():
-            self._subscribers.report(name)
+            self._subscription.report(name)
         for event in stream:
             if self._closed.is_set():
                 return
-            self._subscribers.report(event["Actor"]["Attributes"]["name"])
+            self._subscription.report(event["Actor"]["Attributes"]["name"])
 
     def _end_stream(self) -> None:
         with self._lock:

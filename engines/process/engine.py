@@ -46,7 +46,6 @@ from engines.base import (
     is_name,
     owned,
 )
-from engines.host import this_machine
 from engines.process import supervisor
 from engines.process.run_directory import RunDirectory
 from engines.process.tracking import Exits, collect, exits_within, send
@@ -56,11 +55,24 @@ log = logging.getLogger(__name__)
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
+_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _GONE = ".gone-"
 _START_TIMEOUT = 30.0
 """seconds until a supervisor has reported whether its run started"""
 _EXIT_TIMEOUT = 5.0
 """seconds until a supervisor that started nothing is gone"""
+
+
+def this_machine() -> Capacity:
+    """Return the cores that this process may use, and the memory of the machine or of its control group."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        bound = _CONTROL_GROUP.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        bound = ""
+    if bound.isdecimal():
+        memory = min(memory, int(bound))
+    return Capacity(float(len(os.sched_getaffinity(0))), memory)
 
 
 class ProcessEngine:
@@ -95,7 +107,6 @@ class ProcessEngine:
         self._exits = Exits(self._exited)
 
     def check(self) -> None:
-        """Make the directory of runs and check that it can be written to."""
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             supervisor.boot_id()
@@ -105,11 +116,9 @@ class ProcessEngine:
             raise EngineDown(f"local processes cannot be run: no right to write to {self._root}")
 
     def capacity(self) -> Capacity:
-        """Return what this process may use of the machine, as its runs may."""
         return this_machine()
 
     def image_digest(self, image: str) -> str:
-        """Return a digest of the configured command line."""
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
 
     def image_facts(self, image: str) -> ImageMetadata:
@@ -118,15 +127,12 @@ class ProcessEngine:
         return ImageMetadata()
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        """Return the command's digest: there is nothing to fetch."""
         return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
-        """Return the command's digest: no registry has it."""
         return self.image_digest(image)
 
     def isolation(self) -> Isolation:
-        """Report that nothing is isolated, and what to do about it."""
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
         return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
 
@@ -163,34 +169,28 @@ class ProcessEngine:
                 raise
 
     def probe(self, name: str) -> Probe:
-        """Read the run's directory and the process table."""
         run = self._run(name)
         return Missing() if run is None else run.probe()
 
     def address(self, name: str) -> str:
-        """Return nothing: processes share the host's addresses."""
         return ""
 
     def written(self, name: str, most: int) -> Written:
-        """Measure the run's working folder and its output."""
         run = self._run(name)
         return Written() if run is None else run.written(most)
 
     def stop(self, name: str, grace: float) -> None:
-        """Signal the run's whole session; kill it after ``grace`` seconds."""
         run = self._run(name)
         if run is not None:
             run.stop(grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Read the run's own files."""
         run = self._run(name)
         if run is None:
             return Logs()
         return Logs(*(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS))
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Copy the run's own files, each as large as the settings allow."""
         run = self._run(name)
         if run is None:
             return
@@ -199,7 +199,6 @@ class ProcessEngine:
                 engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
-        """Move the run's directory away, then kill what runs in it and delete it."""
         run = self._run(name)
         if run is None:
             return
@@ -212,7 +211,6 @@ class ProcessEngine:
             _bury(gone)
 
     def list(self) -> Sequence[Found]:
-        """Return the runs whose directory says that they are this node's and installation's."""
         return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
@@ -228,7 +226,6 @@ class ProcessEngine:
         return subscription
 
     def close(self) -> None:
-        """Give back threads and files; runs go on."""
         self._exits.close()
         self._subscribers.close()
 

@@ -12,10 +12,10 @@ from uuid import uuid4
 from adapter.bfia.peer import LONGEST_CALL
 from engines.base import Engine, Mount
 from engines.docker import ContainerdEngine, DockerOptions, PullRules
-from engines.docker.engine import source_of
+from engines.docker.engine import Source
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
-from gateway.config.engine import DaemonSettings, DockerEngineSettings, StorageSource
+from gateway.config.engine import DaemonSettings, DockerEngineSettings
 from gateway.config.schema import Settings
 from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
@@ -182,9 +182,13 @@ def _daemon(
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sources=(
-            *source_of(settings.storage.path, _source(place.storage_source)),
-            *source_of(settings.state_dir / "runs", _source(place.runs_source)),
+        sources=tuple(
+            Source(root.absolute(), source.bind or "", source.volume or "")
+            for root, source in (
+                (settings.storage.path, place.storage_source),
+                (settings.state_dir / "runs", place.runs_source),
+            )
+            if source is not None
         ),
         log_size=settings.limits.run_log_bytes // 2,
         saved_log_size=settings.limits.run_log_bytes,
@@ -201,10 +205,6 @@ def grants_of(settings: Settings) -> dict[str, Grant]:
         )
         for provider, allowed in settings.engine.docker.allow.items()
     }
-
-
-def _source(source: StorageSource | None) -> dict[str, str] | None:
-    return source.model_dump(exclude_none=True) if source else None
 
 
 def listening(settings: Settings) -> dict[str, list[socket.socket]]:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from engines.docker.client import Client
-from engines.host import this_machine
+from engines.process.engine import this_machine
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.files import nearest

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from engines.base import Capacity, Engine, EngineError
-from engines.host import this_machine
+from engines.process.engine import this_machine
 from gateway.config.schema import LimitSettings, ResourceSettings
 from gateway.data.files import nearest
 from gateway.domain.resources import CORE, GIB, Amounts, Defaults, Means, Room

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from engines.base import (
-    CAPABILITIES,
     CommandNotFound,
     CreateFailed,
     DigestChanged,
@@ -66,13 +65,6 @@ class EngineContract:
         return launch
 
     # ------------------------------------------------------------ being there
-
-    def test_it_declares_what_it_can(self, engine: Engine, harness: Harness) -> None:
-        assert engine.capabilities == harness.capabilities
-        assert engine.capabilities <= CAPABILITIES
-
-    def test_it_answers(self, engine: Engine) -> None:
-        engine.check()
 
     def test_an_image_has_a_digest_that_stays(self, harness: Harness, engine: Engine) -> None:
         assert engine.image_digest(harness.image)
@@ -206,15 +198,6 @@ class EngineContract:
         other.remove(spec.name)
         assert isinstance(harness.engine().probe(spec.name), Running)
 
-    def test_an_unknown_image_is_named(self, harness: Harness, engine: Engine) -> None:
-        spec = a_spec(harness, WAITS, image="no-such-image:1.0")
-        with pytest.raises(ImageNotFound, match="no-such-image") as raised:
-            engine.launch(spec)
-        assert raised.value.reason == "IMAGE_NOT_FOUND"
-        with pytest.raises(ImageNotFound):
-            engine.image_digest("no-such-image:1.0")
-        assert engine.probe(spec.name) == Missing()
-
     def test_a_missing_program_is_named_and_leaves_nothing(self, harness: Harness, engine: Engine) -> None:
         spec = a_spec(harness, NO_SUCH_PROGRAM)
         for _ in range(2):
@@ -312,20 +295,7 @@ class EngineContract:
         engine.stop(spec.name, 1)
         assert engine.probe(spec.name) == exit_
 
-    def test_stopping_does_not_change_how_a_run_ended(
-        self, engine: Engine, run: Callable[..., LaunchSpec]
-    ) -> None:
-        spec = run(exits(3))
-        exit_ = ended(engine, spec.name)
-        engine.stop(spec.name, 1)
-        assert engine.probe(spec.name) == exit_
-
     # ------------------------------------------------------------ logs
-
-    def test_logs_are_there_while_it_runs(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        spec = run(WAITS)
-        said(engine, spec.name, b"ready\n")
-        assert isinstance(engine.probe(spec.name), Running)
 
     def test_logs_of_a_run_that_is_over_at_once_stay(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
         spec = run(exits(1))

@@ -2,13 +2,8 @@
 
 import contextlib
 import io
-import os
-import shutil
 import socket
-import socketserver
 import tarfile
-import tempfile
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,20 +29,17 @@ from engines.base import (
     PortInUse,
     Running,
 )
-from engines.docker import ContainerdEngine, DockerOptions
-from engines.docker.engine import Source, as_the_daemon_sees, source_of
+from engines.docker import ContainerdEngine
+from engines.docker.engine import Source, as_the_daemon_sees
 from engines.docker.errors import translated
 from tests.contracts.engine_acts import (
     COPIES,
-    NEEDS_MEMORY,
     WAITS,
     Act,
-    Heard,
     a_spec,
     ended,
     exits,
     python,
-    said,
     shell,
 )
 from tests.contracts.harnesses import DockerHarness
@@ -66,9 +58,7 @@ def engine(harness: DockerHarness) -> ContainerdEngine:
 
 
 def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
-    sources = source_of(tmp_path / "storage", {"bind": "/srv/data"}) + source_of(
-        tmp_path / "runs", {"volume": "runs"}
-    )
+    sources = (Source(tmp_path / "storage", bind="/srv/data"), Source(tmp_path / "runs", volume="runs"))
 
     def seen(path: Path) -> str:
         mount = as_the_daemon_sees(Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data")
@@ -84,17 +74,6 @@ def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None
 def test_a_mount_cannot_lead_out_of_its_folder(tmp_path: Path, source: str, target: str) -> None:
     with pytest.raises(CreateFailed, match="leads out"):
         as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
-
-
-@pytest.mark.parametrize("configured", [{}, {"bind": "/a", "volume": "b"}, {"nfs": "x"}])
-def test_a_source_is_one_of_two(tmp_path: Path, configured: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="either bind or volume"):
-        source_of(tmp_path, configured)
-
-
-def test_a_network_mode_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match="bridge or host"):
-        DockerOptions(network_mode="container:x")
 
 
 @pytest.mark.parametrize(
@@ -175,40 +154,12 @@ def test_a_container_is_hardened_and_limited(
 
 
 @pytest.mark.docker
-def test_a_read_only_root_leaves_only_a_small_tmp_to_write(
-    harness: DockerHarness, engine: ContainerdEngine
-) -> None:
-    engine._read_only_root = True
+def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarness) -> None:
+    engine = harness.engine(read_only_root=True)
     text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
     run = launch(harness, engine, exits(0), command=("sh", "-c", text))
     assert ended(engine, run).code == 0
     engine.remove(run)
-
-
-@pytest.mark.docker
-def test_the_limits_hold_inside(harness: DockerHarness, engine: ContainerdEngine) -> None:
-    act = shell("id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /var/run/docker.sock", NOTHING)
-    name = launch(harness, engine, act)
-    ended(engine, name)
-    words = engine.logs(name).stdout.split()
-    assert words == [b"65534", b"CapEff:", b"0000000000000000", b"NoNewPrivs:", b"1"]
-
-
-@pytest.mark.docker
-def test_nothing_is_limited_that_was_not_asked(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
-) -> None:
-    name = launch(harness, engine, exits(0), limits=Limits(pids=None))
-    host = inspect(daemon, name)["HostConfig"]
-    assert (host["NanoCpus"], host["Memory"], host["PidsLimit"]) == (0, 0, None)
-
-
-@pytest.mark.docker
-def test_too_much_memory_is_told_from_other_failures(harness: DockerHarness, engine: ContainerdEngine) -> None:
-    over = launch(harness, engine, NEEDS_MEMORY, limits=Limits(memory=64 * MIB))
-    killed = launch(harness, engine, shell("kill -9 $$", NOTHING))
-    assert ended(engine, over).oom_killed
-    assert not ended(engine, killed).oom_killed
 
 
 @pytest.mark.docker
@@ -263,23 +214,6 @@ def test_a_container_that_was_made_but_not_started_is_started(
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
     assert ended(engine, spec.name).code == 3
-
-
-@pytest.mark.docker
-def test_removing_takes_the_volumes_of_the_image_along(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
-) -> None:
-    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    text = f"FROM {harness.image}\nVOLUME /data\n"
-    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
-    try:
-        run = launch(harness, engine, exits(0), image=name)
-        (mount,) = inspect(daemon, run)["Mounts"]
-        ended(engine, run)
-        engine.remove(run)
-        assert mount["Name"] not in [volume.name for volume in daemon.volumes.list()]
-    finally:
-        daemon.images.remove(name, force=True)
 
 
 @pytest.mark.docker
@@ -341,31 +275,13 @@ def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]
 @pytest.mark.docker
 def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, volume: str) -> None:
     storage = Path("/seen/only/by/the/gateway")
-    engine = harness.engine(sources=source_of(storage, {"volume": volume}))
+    engine = harness.engine(sources=(Source(storage, volume=volume),))
     mounts = (Mount(storage / "ns" / "in", "/in"), Mount(storage / "ns" / "out", "/out", read_only=False))
     name = launch(harness, engine, COPIES, mounts=mounts)
     assert ended(engine, name).code == 0
     check = launch(harness, engine, shell("cat /in/text", NOTHING), mounts=(Mount(storage / "ns" / "out", "/in"),))
     assert ended(engine, check).code == 0
     assert engine.logs(check).stdout == b"text"
-
-
-@pytest.mark.docker
-def test_mounts_below_the_storage_come_from_the_folder_of_the_host(harness: DockerHarness, tmp_path: Path) -> None:
-    (tmp_path / "ns").mkdir(mode=0o755)
-    (tmp_path / "ns" / "text").write_text("here")
-    storage = Path("/seen/only/by/the/gateway")
-    engine = harness.engine(sources=source_of(storage, {"bind": str(tmp_path)}))
-    name = launch(harness, engine, shell("cat /in/text", NOTHING), mounts=(Mount(storage / "ns", "/in"),))
-    assert ended(engine, name).code == 0
-    assert engine.logs(name).stdout == b"here"
-
-
-@pytest.mark.docker
-def test_an_unknown_volume_is_named(harness: DockerHarness) -> None:
-    engine = harness.engine(sources=source_of(Path("/s"), {"volume": "bfia-no-such-volume"}))
-    with pytest.raises(CreateFailed, match="bfia-no-such-volume"):
-        launch(harness, engine, exits(0), mounts=(Mount(Path("/s/a"), "/in"),))
 
 
 # ------------------------------------------------------------ network
@@ -460,115 +376,3 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         engine.remove_network()
         with contextlib.suppress(NotFound):
             daemon.api.remove_network(other)
-
-
-@pytest.mark.docker
-def test_host_networking_is_had_by_asking(harness: DockerHarness, daemon: docker.DockerClient) -> None:
-    engine = harness.engine(network_mode="host")
-    name = launch(harness, engine, exits(0))
-    assert ended(engine, name).code == 0
-    assert inspect(daemon, name)["HostConfig"]["NetworkMode"] == "host"
-    assert engine.gateway_address() == "127.0.0.1"
-    assert engine.address(name) == ""
-
-
-# ------------------------------------------------------------ the daemon goes away
-
-
-class Door:
-    """A socket in front of the daemon's that can be shut and opened again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = f"unix://{path}"
-        self._behind = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
-        self._connections: set[socket.socket] = set()
-        self._server: socketserver.ThreadingUnixStreamServer | None = None
-
-    def open(self) -> None:
-        door = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                with socket.socket(socket.AF_UNIX) as behind:
-                    behind.connect(door._behind)
-                    door._connections |= {self.request, behind}
-                    back = threading.Thread(target=pass_on, args=(behind, self.request), daemon=True)
-                    back.start()
-                    pass_on(self.request, behind)
-                    back.join()
-
-        self._server = socketserver.ThreadingUnixStreamServer(str(self.path), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def shut(self) -> None:
-        assert self._server is not None
-        self._server.shutdown()
-        self.path.unlink()
-        for connection in self._connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._server.server_close()
-        self._connections.clear()
-
-
-def pass_on(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := source.recv(65536):
-            target.sendall(chunk)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
-@pytest.fixture
-def door() -> Iterator[Door]:
-    folder = Path(tempfile.mkdtemp(prefix="bfia-"))  # a socket's path must be short
-    door = Door(folder / "s")
-    door.open()
-    yield door
-    with contextlib.suppress(FileNotFoundError):
-        door.shut()
-    shutil.rmtree(folder)
-
-
-@pytest.mark.docker
-def test_exits_are_told_also_after_the_daemon_was_away(
-    harness: DockerHarness, engine: ContainerdEngine, door: Door
-) -> None:
-    through = harness.engine(base_url=door.url)
-    heard = Heard()
-    watch = through.watch(heard)
-    heard.of(launch(harness, engine, exits(0)))
-    missed = launch(harness, engine, WAITS)
-    door.shut()
-    with pytest.raises(EngineError) as raised:
-        through.probe(missed)
-    assert raised.value.reason == "ENGINE_DOWN"
-    engine.stop(missed, 5)
-    door.open()
-    heard.of(missed)
-    assert isinstance(through.probe(missed), Exited)
-    heard.of(launch(harness, engine, exits(0)))
-    watch.close()
-
-
-@pytest.mark.docker
-def test_an_engine_object_made_while_the_daemon_is_away_works_once_it_is_back(
-    harness: DockerHarness, door: Door
-) -> None:
-    door.shut()
-    engine = harness.engine(base_url=door.url)
-    heard = Heard()
-    watch = engine.watch(heard)
-    with pytest.raises(EngineError):
-        engine.check()
-    door.open()
-    engine.check()
-    name = launch(harness, engine, WAITS)
-    said(engine, name, b"ready")
-    assert isinstance(engine.probe(name), Running)
-    engine.stop(name, 5)
-    heard.of(name)
-    watch.close()
-    engine.close()

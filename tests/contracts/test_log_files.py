@@ -26,12 +26,6 @@ def saved(folder: Path, chunks: list[bytes], most: int | None) -> bytes:
     return file.read_bytes()
 
 
-def test_a_short_log_is_kept_as_it_is(tmp_path: Path) -> None:
-    assert saved(tmp_path, [b"one\n", b"two"], 7) == b"one\ntwo"
-    assert saved(tmp_path, [], 7) == b""
-    assert saved(tmp_path, [b"x" * 100], None) == b"x" * 100
-
-
 def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path: Path) -> None:
     lines = [f"line {n:05}\n".encode() for n in range(10_000)]
     text = saved(tmp_path, lines, 1000)

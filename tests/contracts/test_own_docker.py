@@ -27,7 +27,6 @@ from tests.contracts.engine_acts import (
     ended,
     exits,
     said,
-    wait_for,
 )
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, certificates
@@ -149,18 +148,3 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         again = a_spec(harness, WAITS)
         engine.launch(again)
         assert isinstance(engine.probe(again.name), Running)
-
-
-def test_an_engine_made_while_its_daemon_is_down_works_once_it_is_up(daemon: OwnDocker) -> None:
-    with contextlib.closing(Harness(daemon.url)) as harness:
-        engine = harness.engine()
-        heard = Heard()
-        engine.watch(heard)
-        with pytest.raises(EngineDown):
-            engine.network_id()
-        daemon.start()
-        daemon.load(BASE)
-        assert wait_for(engine.gateway_address, "the bridge is there")
-        spec = a_spec(harness, exits(0))
-        engine.launch(spec)
-        heard.of(spec.name)

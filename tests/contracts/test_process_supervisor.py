@@ -21,7 +21,6 @@ from engines.base import (
     LaunchSpec,
     Limits,
     Missing,
-    NotSupported,
     Running,
     labels,
 )
@@ -141,21 +140,6 @@ def test_a_killed_supervisor_ends_the_run(harness: ProcessHarness, engine: Proce
     assert (exit_.code, exit_.signal) == (137, 9)
     assert exit_.started_at is not None
     gone([child, grandchild])
-
-
-def test_a_supervisor_killed_while_nobody_looked(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launch(harness, engine, shell("sleep 600 & echo $!; echo ready; wait", NOTHING))
-    said(engine, name, b"ready")
-    grandchild = int(engine.logs(name).stdout.split()[0])
-    engine.close()
-    child = record(harness, name, supervisor.CHILD)["pid"]
-    os.kill(record(harness, name, supervisor.SUPERVISOR)["pid"], signal.SIGKILL)
-    gone([child])  # without anyone's help
-    anew = harness.engine()
-    exit_ = ended(anew, name)
-    assert (exit_.code, exit_.signal) == (137, 9)
-    assert anew.probe(name) == exit_
-    gone([grandchild])
 
 
 def test_a_removal_that_was_cut_short_is_finished(harness: ProcessHarness, engine: ProcessEngine) -> None:
@@ -310,13 +294,6 @@ def spec_of(name: str, **changes: object) -> LaunchSpec:
     return LaunchSpec(name=name, **{**whole, **changes})  # type: ignore[arg-type]
 
 
-def test_the_configured_command_runs(tmp_path: Path) -> None:
-    with contextlib.closing(engine_of(tmp_path / "runs", ["sh", "-c", "pwd; exit 6"])) as engine:
-        engine.launch(spec_of("run-1"))
-        assert ended(engine, "run-1").code == 6
-        assert engine.logs("run-1").stdout.decode().strip() == str(tmp_path / "runs" / "run-1" / "work")
-
-
 def test_a_relative_executable_starts_at_the_folder_of_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,14 +325,6 @@ def test_a_program_that_cannot_start_leaves_nothing(
         assert not (tmp_path / "runs" / "run-1").exists()
 
 
-def test_images_with_other_commands_have_other_digests(tmp_path: Path) -> None:
-    images = {"a": ["sh", "-c", "x"], "b": ["sh", "-c x"], "c": ["sh", "-c", "x"]}
-    engine = ProcessEngine(node="alpha", installation="first", images=images, run_root=tmp_path)
-    digests = [engine.image_digest(image) for image in images]
-    assert digests[0] == digests[2] != digests[1]
-    engine.close()
-
-
 def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine) -> None:
     tells = python("import os; print(sorted(os.sched_getaffinity(0)))", NOTHING)
     present = sorted(os.sched_getaffinity(0))
@@ -365,19 +334,6 @@ def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine)
         assert ended(engine, name).code == 0
         given += json.loads(engine.logs(name).stdout)
     assert sorted(given) == present
-
-
-def test_more_cores_than_there_are_is_logged(
-    harness: ProcessHarness, engine: ProcessEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    name = launch(harness, engine, exits(0), limits=Limits(cpu=100_000))
-    assert ended(engine, name).code == 0
-    assert "100000 cores were requested" in caplog.text
-
-
-def test_a_refused_limit_says_why(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    with pytest.raises(NotSupported, match="whole cores"):
-        engine.launch(a_spec(harness, WAITS, limits=Limits(cpu=1.5)))
 
 
 def test_the_environment_of_the_gateway_does_not_leak(

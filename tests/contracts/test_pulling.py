@@ -10,15 +10,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import docker
 import pytest
 
 from engines.base import (
-    DigestChanged,
-    EngineDown,
     EngineError,
     ImageNotFound,
     NoSpace,
@@ -27,7 +24,7 @@ from engines.base import (
     PullTimeout,
 )
 from engines.docker import ContainerdEngine, PullRules
-from engines.docker.pulling import Puller, _refusal
+from engines.docker.pulling import _refusal
 from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.services.registry import PASSWORD, USER, Gate, registry
@@ -119,25 +116,6 @@ def test_many_who_want_one_image_get_it(harness: DockerHarness, shop: str, publi
     assert got == [id_] * 4
 
 
-def test_a_tag_that_was_moved_is_noticed(harness: DockerHarness, shop: str, publish: Publish) -> None:
-    image, first = publish("one")
-    _, second = publish("two")
-    engine = engine_of(harness, shop)
-    assert engine.ensure_image(image, quiet) == second != first
-    spec = a_spec(harness, exits(0), image=image, command=None, digest=first)
-    with pytest.raises(DigestChanged, match="approved") as raised:
-        engine.launch(spec)
-    assert raised.value.reason == "DIGEST_CHANGED"
-    assert first in str(raised.value) and second in str(raised.value)
-    assert list(engine.list()) == []
-
-
-def test_nothing_is_fetched_unless_registries_are_named(harness: DockerHarness, publish: Publish) -> None:
-    image, _ = publish("never")
-    with pytest.raises(ImageNotFound):
-        harness.engine().ensure_image(image, quiet)
-
-
 def test_a_registry_that_is_not_named_is_denied(harness: DockerHarness, publish: Publish) -> None:
     image, _ = publish("denied")
     with pytest.raises(PullDenied, match=r"engine\.docker\.registries") as raised:
@@ -192,34 +170,6 @@ def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
         engine_of(harness, silent).offered(f"{silent}/psi:1.0", 0.3)
 
 
-def test_a_guarded_registry_is_asked_with_the_password_that_is_kept(
-    harness: DockerHarness, daemon: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with registry(tmp_path / "closed", guarded=True) as closed:
-        image = f"{closed}/algorithms/psi:1.0"
-        with pytest.raises(PullDenied):
-            engine_of(harness, closed).offered(image, 30)
-        token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))
-        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-        with pytest.raises(ImageNotFound):  # let in, and there is none
-            engine_of(harness, closed).offered(image, 30)
-
-
-def test_an_image_that_the_registry_does_not_have_is_not_found(harness: DockerHarness, shop: str) -> None:
-    with pytest.raises(ImageNotFound, match="no-such"):
-        engine_of(harness, shop).ensure_image(f"{shop}/no-such:1.0", quiet)
-
-
-def test_a_registry_that_is_not_there_is_told(harness: DockerHarness) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(PullFailed, match="refused") as raised:
-            engine_of(harness, address).ensure_image(f"{address}/psi:1.0", quiet)
-    assert raised.value.reason == "PULL_FAILED"
-
-
 @pytest.fixture
 def silent() -> Iterator[str]:
     """Give the address of a registry that takes connections and says nothing."""
@@ -233,14 +183,6 @@ def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarne
         engine_of(harness, silent, deadline=1.5).ensure_image(f"{silent}/psi:1.0", quiet)
     assert raised.value.reason == "PULL_TIMEOUT"
     assert time.monotonic() - began >= 1.5
-
-
-def test_a_fetching_that_stands_still_is_begun_anew_once(harness: DockerHarness, silent: str) -> None:
-    told: list[str] = []
-    with pytest.raises(PullTimeout, match="given up twice: no progress for") as raised:
-        engine_of(harness, silent, stale=0.4).ensure_image(f"{silent}/psi:1.0", told.append)
-    assert raised.value.reason == "PULL_TIMEOUT"
-    assert sum("starting again" in word for word in told) == 1
 
 
 def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
@@ -258,27 +200,6 @@ def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
     assert sum("starting again" in word for word in told) == 1
 
 
-def test_the_second_beginning_may_bring_the_image(harness: DockerHarness, silent: str, publish: Publish) -> None:
-    image, id_ = publish("second")
-    shop = image.partition("/")[0]
-    engine = engine_of(harness, shop, stale=0.4)
-    puller = engine._images._puller
-    begun: list[str] = []
-
-    class StandsStill(Puller):
-        def _fetch(self, image: str, registry: str, until: float, told: Callable[[str], None]) -> None:
-            begun.append(image)
-            if len(begun) == 1:  # nothing comes from this registry
-                image, registry = f"{silent}/psi:1.0", silent
-            else:  # a busy machine is slow, and not silent
-                self._rules = replace(self._rules, stale=100.0)
-            super()._fetch(image, registry, until, told)
-
-    engine._images._puller = StandsStill(puller._client, puller._rules)
-    assert engine.ensure_image(image, quiet) == id_
-    assert len(begun) == 2
-
-
 def test_who_is_told_may_end_it(harness: DockerHarness, silent: str) -> None:
     class Enough(Exception):
         pass
@@ -288,15 +209,6 @@ def test_who_is_told_may_end_it(harness: DockerHarness, silent: str) -> None:
 
     with pytest.raises(Enough):
         engine_of(harness, silent).ensure_image(f"{silent}/psi:1.0", enough)
-
-
-def test_a_daemon_that_is_away_cannot_fetch(harness: DockerHarness) -> None:
-    def away() -> docker.APIClient:
-        raise EngineDown("the container engine does not answer")
-
-    puller = Puller(away, PullRules(frozenset({"docker.io"})))
-    with pytest.raises(EngineDown):
-        puller.pull("psi:1.0", quiet)
 
 
 @pytest.mark.parametrize("name", ["UPPER:1", "a b", "-x:1", "x" * 300, "a\0b", "../x"])

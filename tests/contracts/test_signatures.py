@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from engines.base import EngineError, ImageMetadata, SignatureUnchecked
 from engines.docker import signatures
-from engines.docker.signatures import signatures_of
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
@@ -155,15 +154,6 @@ def test_a_registry_that_is_away_is_told_as_that(key: Any, signed_by: Callable[.
         unused.bind(("127.0.0.1", 0))
         image = f"127.0.0.1:{unused.getsockname()[1]}/a:1"
         assert reason(signed_by(key), image, Known(image, a_digest())).startswith("SIGNATURE_UNCHECKED")
-
-
-@pytest.mark.registry
-def test_an_empty_list_of_signatures_is_none(shop: str) -> None:
-    digest = a_digest()
-    put(shop, "a", digest)
-    with pytest.raises(EngineError) as caught:
-        signatures_of(f"{shop}/a:1", [f"{shop}/a@{digest}", "no digest", "@"])
-    assert caught.value.reason == "SIGNATURE_ABSENT"
 
 
 def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None:

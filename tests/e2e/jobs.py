@@ -86,7 +86,7 @@ def upload(node: Node, role: str) -> None:
 
 def predict_job(guest: str, host: str, version: str, model_id: str = "JG0100001100000000") -> Any:
     """Return Intersection, then HeteroSecureBoost with a model that a training left: no label, no model output."""
-    body = user_job(guest, host)
+    body = quick_job(guest, host)
     trees = body["dag"]["components"][1]
     trees["output"] = [{"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}]
     common = body["config"]["job_params"]["common"]

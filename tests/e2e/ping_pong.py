@@ -1,4 +1,7 @@
-"""A component for one test: guest and host pass a number to and fro; each reports it in its log."""
+"""A component: guest and host pass a number to and fro.
+
+Where the host ``may_read`` only once a file is there, the guest sends one number and exits.
+"""
 
 import base64
 import json
@@ -40,8 +43,13 @@ def receive() -> int:
     return int(base64.b64decode(ask("pop", me, topic=f"to {role}", timeout=60_000)["content"]))
 
 
+may_read = told.get("runtime.component.parameter.may_read", "")
 for number in range(int(told["runtime.component.parameter.rounds"])):
-    if role == "guest.0":
+    while may_read and role == "host.0" and not os.path.exists(may_read):
+        time.sleep(0.1)
+    if may_read:
+        send(number) if role == "guest.0" else receive()
+    elif role == "guest.0":
         send(number)
         assert receive() == number
         time.sleep(0.05)

@@ -1,64 +1,29 @@
-"""Tasks that go on where they were killed: by a retry and by a rerun, on both engines, on Docker with MariaDB."""
+"""Tasks that go on where they were killed: by a retry and by a rerun."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
-from tests.contracts.databases import careless_database
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.e2e.test_reruns import rerun
 from tests.e2e.test_stop import job_of
 from tests.plain import NO_TLS
-from tests.services.own_docker import BASE
 
 COMPONENT = Path(__file__).with_name("stepping.py")
-on_docker = [pytest.mark.docker, pytest.mark.mariadb, pytest.mark.slow]
 
 
-def docker(*words: str) -> None:
-    done = subprocess.run(["docker", *words], text=True, capture_output=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-def built(folder: Path) -> str:
-    folder.mkdir()
-    (folder / "stepping.py").write_bytes(COMPONENT.read_bytes())
-    (folder / "Dockerfile").write_text(
-        f'FROM {BASE}\nCOPY stepping.py /\nENTRYPOINT ["python3", "/stepping.py"]\n'
-    )
-    image = f"bfia-stepping:{uuid4().hex[:12]}"
-    docker("build", "-q", "-t", image, str(folder))
-    return image
-
-
-@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=on_docker)])
-def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    home = tmp_path_factory.mktemp("nodes")
-    image = "example:1.0.0"
-    engine: dict[str, Any] = process_engine(image, command=[sys.executable, "-I", "-S", str(COMPONENT)])
-    with ExitStack() as stack:
-        if request.param == "docker":
-            image = built(home / "image")
-            stack.callback(docker, "rmi", "-f", image)
-            engine = {"kind": "docker"}
-        federation = Federation(home, [jobs.GUEST, jobs.HOST], engine)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", str(COMPONENT)])
+    with Federation(tmp_path_factory.mktemp("nodes"), [jobs.GUEST, jobs.HOST], engine) as federation:
         for node in federation.nodes.values():
-            if request.param == "docker":
-                name = f"steps_{uuid4().hex[:8]}"
-                node.settings["database"] = {"url": stack.enter_context(careless_database(name))}
-        stack.enter_context(federation)
-        for node in federation.nodes.values():
-            body = A_PROVIDER
-            node.register(body | {"metadata": body["metadata"] | {"image": image}})
+            node.register(A_PROVIDER)
         yield federation
 
 

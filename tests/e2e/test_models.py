@@ -2,13 +2,7 @@
 
 import csv
 import hashlib
-import io
-import json
-import os
-import subprocess
-import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +10,7 @@ import httpx
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, example, process_engine
+from tests.e2e.nodes import Federation, Node, process_engine
 from tests.plain import NO_TLS
 
 STRANGER = "JG0100003300000030"
@@ -90,31 +84,12 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_leaves_none(three: Federation):
-    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"]["label"] = "no_such_column"
-    job_id = three[jobs.GUEST].submit(body)
-    three[jobs.GUEST].wait_job(job_id, outcome="FAILED")
-    for node in three.nodes.values():
-        assert job_id not in {m["version"] for m in node.get("/api/v1/models")["models"]}
-        assert call(node, "GET", url(job_id)).status_code == 404
-
-
-@pytest.mark.slow
 def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: Federation, version: str):
     guest, other = three[jobs.GUEST], three[STRANGER]
     archive = call(guest, "GET", url(version, "/export")).content
     assert archive == call(guest, "GET", url(version, "/export")).content
-    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-        assert opened.testzip() is None
-        names = opened.namelist()
-        manifest = json.loads(opened.read("manifest.json"))
-    assert names[0] == "manifest.json" and len(names) == 3
-
-    for broken, reason in _broken(archive, manifest):
-        answer = call(other, "POST", "/api/v1/models/import", content=broken)
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["data"]["reason"] == reason, answer.text
+    answer = call(other, "POST", "/api/v1/models/import", content=archive[: len(archive) // 2])
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (400, "ARCHIVE_INVALID")
     assert other.get("/api/v1/models")["models"] == []
     assert not list(other.storage.glob("model-*"))
 
@@ -136,29 +111,6 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: F
     assert call(other, "DELETE", url(version)).status_code == 200
     assert call(other, "GET", url(version)).status_code == 404
     assert not list(other.storage.glob("model-*"))
-
-
-def _broken(archive: bytes, manifest: dict[str, Any]) -> Iterator[tuple[bytes, str]]:
-    """Yield archives that must not be taken, each with the reason of the refusal."""
-    yield b"no zip", "ARCHIVE_INVALID"
-    yield archive[: len(archive) // 2], "ARCHIVE_INVALID"
-    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-        files = {name: opened.read(name) for name in opened.namelist()}
-    data = next(name for name in files if name.endswith("data_0"))
-    yield _zipped({**files, data: files[data][:-2] + b"x\n"}), "CHECKSUM_MISMATCH"
-    yield _zipped({**files, "../../outside": b"x"}), "ARCHIVE_INVALID"
-    yield _zipped({name: files[name] for name in files if name != data}), "ARCHIVE_INVALID"
-    yield _zipped({**files, "manifest.json": b"{"}), "ARCHIVE_INVALID"
-    for change in ({"model_id": "../../x"}, {"format": "other"}, {"models": []}, {"parties": []}):
-        yield _zipped({**files, "manifest.json": json.dumps({**manifest, **change}).encode()}), "ARCHIVE_INVALID"
-
-
-def _zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return out.getvalue()
 
 
 # ---------------------------------------------------------------- predicting
@@ -255,27 +207,3 @@ def _asking(body: Any, **common: Any) -> Any:
     config = body["config"]
     params = config["job_params"]
     return {**config, "job_params": {**params, "common": {**params["common"], **common}}}
-
-
-@pytest.mark.slow
-@pytest.mark.docker
-def test_a_container_reads_the_model_through_a_mount_of_its_own(reference_image: str, tmp_path: Path):
-    own = f"bfia-predicting:{os.getpid()}"  # a name that nobody gives to another image meanwhile
-    subprocess.run(["docker", "tag", reference_image, own], check=True)
-    with ExitStack() as stack:
-        stack.callback(subprocess.run, ["docker", "rmi", own], check=False, capture_output=True)
-        federation = stack.enter_context(Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"}))
-        body = example("register_unionpay.json")
-        body["metadata"]["image"] = own
-        for node in federation.nodes.values():
-            node.register(body)
-        jobs.upload(federation[jobs.GUEST], "guest")
-        jobs.upload(federation[jobs.HOST], "host")
-        guest = federation[jobs.GUEST]
-        trained = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
-        guest.wait_job(trained, 180)
-        for node in federation.nodes.values():
-            assert call(node, "POST", url(trained, "/deploy")).status_code == 200
-        job_id = guest.submit(jobs.predict_job(jobs.GUEST, jobs.HOST, trained))
-        guest.wait_job(job_id, 180)
-        assert scores(guest, job_id) == scores(guest, trained)

@@ -1,6 +1,6 @@
-"""What the best known existing peer does wrong under bad input and faults, case by case; here each goes right.
+"""What the best known existing peer does wrong under faults; here it goes right.
 
-``CASES`` names them as they were observed. Whatever else shows a case is said beside it.
+What it does wrong with bad input alone is shown where each endpoint is tested (`tests/adapter/bfia`).
 """
 
 import copy
@@ -34,29 +34,13 @@ from tests.contracts.apis import at_once
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
 from tests.e2e.test_stop import job_of
-from tests.inprocess import ME, STRANGER, ask
+from tests.inprocess import ME, ask
 from tests.memory_engine import MemoryEngine
 
 SCHEDULE = "/v1/platform/schedule"
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
 
-CASES = (
-    "what cannot work is refused and no job stays: cycle, component, node, dead node, refusing partner",
-    "what is missing at the start of a task is named: provider, version, image, partner's refusal",
-    "flows without sense are refused: no component, two of one name, input from nowhere",
-    "what is sent twice is done once and answered the same",
-    "an exit code counts, and a silent success too",
-    "a success that exits with an error has failed",  # also adapter/bfia/test_contract_container.py
-    "a report in an unknown word is refused and changes nothing",  # also there
-    "a stop that races the start leaves nothing",
-    "a task is stopped with what follows it",  # also adapter/bfia/test_stop.py
-    "a job by callback finishes",
-    "a partner that refuses the start or the question ends the job",
-    "killed between the start of a container and the note of it",
-    "containers that end while their node is down have ended as they did",
-    "errors are envelopes without traces and paths",
-    "a hung partner holds up nobody else",
-)
+BY_CALLBACK = {"common": {"sync_type": "callback"}}
 
 _numbers = count()
 
@@ -106,51 +90,8 @@ def no_container(site: Site) -> None:
     wait_for(none, 30, 0.02, "no container is left")
 
 
-# ---------------------------------------------------------------- 1: what cannot work
-
-
-@pytest.mark.parametrize("wrong", ["cycle", "component", "unknown node", "dead node", "partner refuses"])
-def test_case_1_what_cannot_work_is_refused_and_no_job_stays(site: Site, wrong: str):
-    body = job_body(SPEC)
-    component = body["dag"]["components"][0]
-    ended = {"REJECTED"}
-    match wrong:
-        case "cycle":
-            one = component | {"name": "one", "input": [{"type": "dataset", "key": "two.out"}]}
-            two = component | {"name": "two", "input": [{"type": "dataset", "key": "one.out"}]}
-            out = {"output": [{"type": "dataset", "key": "out"}]}
-            body["dag"]["components"] = [one | out, two | out]
-            reason, ended = "INVALID", set()
-        case "component":
-            component["componentName"] = "Nothing"
-            reason = "INVALID"
-        case "unknown node":
-            body["config"]["role"]["host"] = [STRANGER]
-            reason, ended = "NODE_UNKNOWN", set()
-        case "dead node":
-            site.peer.will(raw(b"", reset=True))
-            reason = "PEER_UNREACHABLE"
-        case _:
-            site.peer.will(by_path(job_create=says({"code": 1, "message": "no such data"})))
-            reason = "REFUSED"
-    answer = create(site, body)
-    assert answer["code"] != 0 and answer["data"]["reason"] == reason
-    jobs_of_it = listed(site, body)
-    assert set(jobs_of_it.values()) == ended
-    assert not [a for a in site.peer.asked if a.target.endswith("/job/start")]
-    site.peer.will(says())
-    for job_id in jobs_of_it:
-        job = over(site, job_id)
-        assert (job.status, job.outcome) == (JobStatus.REJECTED, Outcome.REJECTED)
-        local = site.node.store.local_jobs.find(job_id)
-        wait_for(lambda local=local, i=job_id: local is None or site.node.store.local_jobs.get(i).closed, 20)
-
-
-# ---------------------------------------------------------------- 2: what is missing at the start
-
-
 @pytest.mark.parametrize("wrong", ["provider", "version", "image", "partner refuses"])
-def test_case_2_what_is_missing_is_named_and_no_task_stays_ready(site: Site, wrong: str):
+def test_what_is_missing_is_named_and_no_task_stays_ready(site: Site, wrong: str):
     body = job_body(SPEC)
     component = body["dag"]["components"][0]
     if wrong in ("provider", "version"):
@@ -180,55 +121,6 @@ def test_case_2_what_is_missing_is_named_and_no_task_stays_ready(site: Site, wro
     no_container(site)
 
 
-# ---------------------------------------------------------------- 3: flows without sense
-
-
-@pytest.mark.parametrize("wrong", ["empty", "two of one name", "input from nowhere"])
-def test_case_3_flows_without_sense_are_refused(site: Site, wrong: str):
-    body = job_body(SPEC)
-    component = body["dag"]["components"][0]
-    match wrong:
-        case "empty":
-            body["dag"]["components"] = []
-            path = "dag.components"
-        case "two of one name":
-            body["dag"]["components"] = [component, dict(component)]
-            path = "dag.components[1].name"
-        case _:
-            component["input"] = [{"type": "dataset", "key": "nowhere.out"}]
-            path = "dag.components[0].input[0].key"
-    answer = create(site, body)
-    assert (answer["code"], answer["data"]["reason"]) == (400, "INVALID")
-    assert [p["path"] for p in answer["data"]["problems"]] == [path]
-    assert listed(site, body) == {} and site.peer.asked == []
-
-
-# ---------------------------------------------------------------- 4: twice
-
-
-def test_case_4_what_is_sent_twice_is_done_once_and_answered_the_same(site: Site):
-    spec = a_job_with(SPEC, scheduler=SPEC)
-    body = job_body(SPEC) | {"job_id": spec.job_id}
-    start = {"job_id": spec.job_id, "task_id": f"t-{spec.job_id}", "task_name": "echo_1"}
-    for path, said in (
-        ("/job/create", body),
-        ("/job/start", {"job_id": spec.job_id}),
-        ("/task/start", start),
-        ("/job/stop", {"job_id": spec.job_id}),
-    ):
-        answers = [site.asks(SPEC, path, said) for _ in range(3)]
-        assert answers == [answers[0]] * 3 and (answers[0]["code"], answers[0]["msg"]) == (0, "success")
-        if path == "/task/start":
-            site.run(spec.job_id, "guest.0")
-    assert len(site.node.store.local_jobs.get(spec.job_id).runs) == 1
-    other = site.asks(SPEC, "/job/create", body | {"flow_id": "another"})
-    assert (other["code"], other["data"]["reason"]) == (409, "JOB_ID_CONFLICT")
-    no_container(site)
-
-
-# ---------------------------------------------------------------- 5 and 6: how containers end
-
-
 def one_node(home: Path, command: list[str]) -> Federation:
     return Federation(home, [jobs.GUEST], process_engine("example:1.0.0", command=command))
 
@@ -241,7 +133,7 @@ def of_one_node(body: dict[str, Any]) -> dict[str, Any]:
 SILENT = [sys.executable, str(Path(__file__).with_name("silent.py"))]
 
 
-def test_case_5_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, register: Path):
+def test_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, register: Path):
     with one_node(tmp_path, SILENT) as federation:
         node = federation[jobs.GUEST]
         node.register(A_PROVIDER)
@@ -262,39 +154,7 @@ def test_case_5_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, reg
                 assert "last words" in log["data"]["data"]
 
 
-def test_case_6_a_success_that_exits_with_an_error_has_failed(site: Site):
-    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.submit(spec)
-    run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 1)
-    job = over(site, spec.job_id)
-    assert job.outcome is Outcome.FAILED and job.ending is not None and job.ending.failure is not None
-    assert job.ending.failure.reason == "EXIT_1" and "SUCCESS" in job.ending.failure.message
-
-
-# ---------------------------------------------------------------- 7: reports
-
-
-def test_case_7_a_report_in_an_unknown_word_changes_nothing(site: Site):
-    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.submit(spec)
-    run = site.run(spec.job_id, "guest.0")
-    body = {"task_id": run.task_id, "role": "guest", "status": "DONE"}
-    answer = ask(site.node, "container", "POST", f"{SCHEDULE}/task/callback", json=body).json()
-    assert (answer["code"], answer["data"]["reason"]) == (400, "STATUS_UNKNOWN")
-    assert str(site.node.store.local_jobs.get(spec.job_id).runs[0].status) == "RUNNING"
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    site.node.engine.finish(run.name, 0)
-    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
-
-
-# ---------------------------------------------------------------- 8 and 9: stops
-
-
-def test_case_8_a_stop_that_races_the_start_leaves_nothing(site: Site):
+def test_a_stop_that_races_the_start_leaves_nothing(site: Site):
     """Twenty tries, the stop ever a little later; and twenty at once."""
     ids = []
     for i in range(20):
@@ -319,39 +179,10 @@ def test_case_8_a_stop_that_races_the_start_leaves_nothing(site: Site):
     no_container(site)
 
 
-def test_case_9_a_task_is_stopped_with_what_follows_it(site: Site):
-    spec = a_spec("a -> b; c", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.submit(spec)
-    wait_for(lambda: len(site.node.store.local_jobs.get(spec.job_id).runs) == 2, 20, 0.02)
-    body = {"job_id": spec.job_id, "task_name": "a"}
-    answer = ask(site.node, "operator", "POST", f"{SCHEDULE}/job/stop_task", json=body).json()
-    assert answer == {"code": 0, "msg": "success", "data": {}}
-    job = site.node.store.jobs
-    wait_for(lambda: job.get(spec.job_id).tasks["a"].status is FAILED, 20, 0.02)
-    assert {n: t.ending is not None for n, t in job.get(spec.job_id).tasks.items()} == {
-        "a": True,
-        "b": True,
-        "c": False,
-    }
-    assert job.get(spec.job_id).status is JobStatus.RUNNING
-    site.node.coordinator.stop_job(spec.job_id, "", ME)
-
-
-# ---------------------------------------------------------------- 10: callback
-
-
-def by_callback(spec: Any) -> Any:
-    return type(spec)(**{**vars_of(spec), "job_params": {"common": {"sync_type": "callback"}}})
-
-
-def vars_of(spec: Any) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
-
-
-def test_case_10_a_job_by_callback_finishes_without_a_question(site: Site):
+def test_a_job_by_callback_finishes_without_a_question(site: Site):
     """The partner's state is told by its reports; the slow questions that go on beside bring nothing new."""
     site.peer.will(by_path(task_poll=says({"code": 1, "msg": "no questions, please"})))
-    spec = by_callback(a_job_with(SPEC))
+    spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
     site.node.coordinator.submit_job(spec, ME)
     run = site.run(spec.job_id, "guest.0")
     (task,) = site.node.store.jobs.get(spec.job_id).tasks.values()
@@ -364,11 +195,11 @@ def test_case_10_a_job_by_callback_finishes_without_a_question(site: Site):
     assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
 
 
-def test_case_10_lost_reports_are_made_up_for_by_questions(site: Site):
+def test_lost_reports_are_made_up_for_by_questions(site: Site):
     """The partner's reports never come; by callback, too, the node asks from time to time."""
     states = iter(["RUNNING", "SUCCESS"])
     site.peer.will(by_path(task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h)))
-    spec = by_callback(a_job_with(SPEC))
+    spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
     site.node.coordinator.submit_job(spec, ME)
     run = site.run(spec.job_id, "guest.0")
     site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
@@ -379,7 +210,7 @@ def test_case_10_lost_reports_are_made_up_for_by_questions(site: Site):
     assert 2 <= len(polls) <= 6, "it asks, and seldom"
 
 
-def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
+def test_our_own_report_is_repeated_until_it_is_heard(site: Site):
     dropped = [threading.Event() for _ in range(3)]
 
     def drop(handler: BaseHTTPRequestHandler) -> None:
@@ -391,7 +222,7 @@ def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
         raw(b"", reset=True)(handler)
 
     site.peer.will(by_path(task_callback=drop))
-    spec = by_callback(a_job_with(SPEC, scheduler=SPEC))
+    spec = replace(a_job_with(SPEC, scheduler=SPEC), job_params=BY_CALLBACK)
     site.node.participant.create_job(spec, SPEC)
     site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
     run = site.run(spec.job_id, "guest.0")
@@ -407,14 +238,11 @@ def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
     site.node.participant.stop_job(spec.job_id, "", None, SPEC)
 
 
-# ---------------------------------------------------------------- 11: refusals on the way
-
-
 @pytest.mark.parametrize(
     ("path", "reason"),
     [("job_start", "FAILED_TO_RUN"), ("task_poll", "POLL_REFUSED")],
 )
-def test_case_11_a_partner_that_refuses_on_the_way_ends_the_job(
+def test_a_partner_that_refuses_on_the_way_ends_the_job(
     site: Site, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ):
     soon = replace(site.node.scheduler._timing, retry_max=0.2)  # ten questions would take 43 s
@@ -430,8 +258,6 @@ def test_case_11_a_partner_that_refuses_on_the_way_ends_the_job(
     assert [a for a in site.asked(spec.job_id) if a.target.endswith("/job/stop")]
     no_container(site)
 
-
-# ---------------------------------------------------------------- 12 and 13: kill -9
 
 DYING = """
 if [ -f "{register}/pid" ] && mkdir "{register}/there" 2>/dev/null
@@ -460,7 +286,7 @@ def die_before_the_note(node: Node, there: Path) -> bool:
     return "RUNNING" not in before
 
 
-def test_case_12_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Path, register: Path):
+def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Path, register: Path):
     """A container runs while on disk it is still to be started: the next gateway takes it for what it is."""
     script = DYING.format(
         register=register, python=sys.executable, component=Path(__file__).with_name("silent.py")
@@ -486,9 +312,7 @@ def test_case_12_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_
     assert caught, "in none of ten tries the kill came before the note"
 
 
-def test_case_13_containers_that_end_while_their_node_is_down_have_ended_as_they_did(
-    tmp_path: Path, register: Path
-):
+def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(tmp_path: Path, register: Path):
     with one_node(tmp_path, SILENT) as federation:
         node = federation[jobs.GUEST]
         node.register(A_PROVIDER)
@@ -507,10 +331,7 @@ def test_case_13_containers_that_end_while_their_node_is_down_have_ended_as_they
         assert len(there()) == 4, "nothing was started again"
 
 
-# ---------------------------------------------------------------- 14: errors
-
-
-def test_case_14_errors_are_envelopes_without_traces_and_paths(site: Site):
+def test_errors_are_envelopes_without_traces_and_paths(site: Site):
     """Every kind of wrong request to every listener: the words say what is wrong, not where our code stands."""
     bad: list[Any] = [None, {}, {"job_id": 5}, {"job_id": "none", "task_id": "none", "role": [], "status": {}}]
     paths = {
@@ -533,10 +354,7 @@ def test_case_14_errors_are_envelopes_without_traces_and_paths(site: Site):
                     assert said.get("msg", said.get("message"))
 
 
-# ---------------------------------------------------------------- 15: a hung partner
-
-
-def test_case_15_a_hung_partner_holds_up_nobody_else(site: Site):
+def test_a_hung_partner_holds_up_nobody_else(site: Site):
     site.peer.will(silence)
     hung, errors = a_job_with(SPEC), list[GatewayError]()
 
@@ -609,9 +427,3 @@ def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(site: Si
     assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
     starts = [a for a in site.asked(spec.job_id) if a.target.endswith("/task/start")]
     assert len(starts) == 1
-
-
-def test_every_case_has_its_test():
-    here = Path(__file__).read_text(encoding="utf-8")
-    assert {int(n) for n in re.findall(r"def test_case_(\d+)_", here)} == set(range(1, len(CASES) + 1))
-    assert len(CASES) == 15

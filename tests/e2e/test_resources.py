@@ -72,12 +72,3 @@ def test_a_job_waits_for_memory_at_the_partner_through_the_death_of_both_gateway
         assert (found["holders"], found["waiting"]) == ([], [])
         # a return whose answer died with a gateway is asked for again, changes nothing and is counted
         assert (found["returned_by_reconciler"], found["expired"]) == (0, 0)
-
-
-def test_what_no_node_ever_has_is_refused_in_one_sentence_to_the_platform(two: Federation, register: Path):
-    guest = two[jobs.GUEST]
-    body = a_job(register, "large", 1, guest=1, host=5)
-    answer = guest.post("/v1/platform/schedule/job/create_all", body)
-    assert answer["code"] != 0
-    assert answer["data"]["reason"] == "RESOURCES_NEVER"
-    assert f"needs memory 5 GiB (host.0), node {jobs.HOST} has memory 4 GiB" in answer["msg"]

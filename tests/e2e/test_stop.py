@@ -2,7 +2,6 @@
 
 import copy
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ import yaml
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.conftest import EngineChoice
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
 
 SCHEDULE = "/v1/platform/schedule"
@@ -126,35 +124,6 @@ def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_no
     assert status(two[jobs.GUEST], job_id) == shown
 
 
-def test_a_task_is_stopped_and_the_other_branch_goes_on_to_its_end(two: Federation, register: Path):
-    body = job_of(register, {"a": FOR_EVER, "b": 0, "c": 3, "d": 0}, {"b": "a", "d": "c"})
-    guest, host = two[jobs.GUEST], two[jobs.HOST]
-    job_id = guest.submit(body)
-    wait_for(lambda: sorted(task for task, _ in started(register))[:4] == ["a", "a", "c", "c"], 60)
-    assert host.post("/v2/schedule/job/stop_task", {"job_id": job_id, "task_name": "a"}) == DONE
-    shown = stopped_everywhere(two, job_id, register)
-    assert states(shown) == {"a": "FAILED", "b": "READY", "c": "SUCCESS", "d": "SUCCESS"}
-    assert shown["failed_by"]["task"] == "a"
-    assert {task for task, _ in started(register)} == {"a", "c", "d"}
-    for node in two.nodes.values():
-        assert {r["task_name"]: r["status"] for r in node.job(job_id)["runs"]} == {
-            "a": "FAILED",
-            "c": "SUCCESS",
-            "d": "SUCCESS",
-        }
-
-
-def test_a_stop_right_behind_the_answer_leaves_no_container(two: Federation, register: Path):
-    guest, host = two[jobs.GUEST], two[jobs.HOST]
-    submitted = []
-    for i in range(6):
-        job_id = guest.submit(job_of(register, {"a": FOR_EVER, "c": FOR_EVER}))
-        assert (guest, host)[i % 2].post(STOP, {"job_id": job_id}) == DONE
-        submitted.append(job_id)
-    for job_id in submitted:
-        stopped_everywhere(two, job_id, register)
-
-
 def test_a_stop_is_kept_by_a_scheduling_node_that_dies_and_reaches_a_partner_that_was_down(
     two: Federation, register: Path
 ):
@@ -204,27 +173,3 @@ def add_route(node: Node, other: str, port: int) -> None:
     file = node.home / "routes.yml"
     routes = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump(routes | {other: {"host": "127.0.0.1", "port": port, "deadline": 2}}))
-
-
-@pytest.mark.slow
-def test_the_users_job_is_stopped_in_its_containers(engine: EngineChoice, tmp_path: Path):
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine.settings) as federation:
-        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
-        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-        job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
-        for node in (guest, host):
-            wait_for(lambda node=node: [r["status"] for r in node.job(job_id)["runs"]] == ["RUNNING"], 60, 0.02)
-        assert host.post(STOP_TASK, {"job_id": job_id, "task_name": "intersect_rsa_1"}) == DONE
-        guest.wait_job(job_id, 60, outcome="STOPPED")
-        for node in (guest, host):
-            wait_for(lambda node=node: [r["status"] for r in node.job(job_id)["runs"]] == ["FAILED"], 30)
-            saved = list((node.home / "state" / "runs").glob("*/stdout.log"))
-            assert len(saved) == 1
-        assert status(guest, job_id) == status(host, job_id)
-        if engine.kind == "docker":
-            wait_for(lambda: containers(job_id) == [], 30, about="no container is left")
-
-
-def containers(job_id: str) -> list[str]:
-    command = ["docker", "ps", "-aq", "--filter", f"label=bfia.job={job_id}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.conftest import EngineChoice
-from tests.e2e.nodes import ROOT, Federation, Node, example, wait_for
+from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
 
 TASKS = {"intersect_rsa_1", "hetero_secureboost_1"}
 
@@ -31,8 +30,9 @@ def check_user_job(guest: Node, host: Node, job_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_node_plays_both_roles(engine: EngineChoice, tmp_path: Path):
-    with Federation(tmp_path, [jobs.GUEST], engine.settings) as federation:
+@pytest.mark.docker
+def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:
         node = federation[jobs.GUEST]
         first = node.post("/v2/provider/register", example("register_unionpay.json"))
         second = node.post("/v2/provider/register", example("register_unionpay.json"))
@@ -51,11 +51,15 @@ def test_one_node_plays_both_roles(engine: EngineChoice, tmp_path: Path):
         assert set(status["status"].values()) == {"SUCCESS"}
         warnings = node.job(job_id)["local_warnings"]
         assert any("rsa_params" in w for w in warnings)
+        node.post(f"/api/v1/models/JG0100001100000000/{job_id}/deploy", {})
+        predicting = node.submit(jobs.predict_job(jobs.GUEST, jobs.GUEST, job_id))
+        node.wait_job(predicting)  # its containers read the model through a mount of their own
+        assert node.outputs(predicting)["hetero_secureboost_1", "guest.0", "data0"]["there"]
 
 
 @pytest.mark.slow
-def test_two_nodes(engine: EngineChoice, tmp_path: Path):
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine.settings) as federation:
+def test_two_nodes(tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0")) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
         body = jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5)
@@ -67,9 +71,9 @@ def test_two_nodes(engine: EngineChoice, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_hetero_lr_with_an_arbiter_on_a_third_node(engine: EngineChoice, tmp_path: Path):
+def test_hetero_lr_with_an_arbiter_on_a_third_node(tmp_path: Path):
     nodes = [jobs.GUEST, jobs.HOST, jobs.ARBITER]
-    with Federation(tmp_path, nodes, engine.settings) as federation:
+    with Federation(tmp_path, nodes, process_engine("unionpay:2.0.0")) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest = federation[jobs.GUEST]
         job_id = guest.submit(jobs.lr_job(*nodes))
@@ -78,21 +82,3 @@ def test_hetero_lr_with_an_arbiter_on_a_third_node(engine: EngineChoice, tmp_pat
         assert set(by_name["hetero_lr_1"]["nodes"]) == set(nodes)
         assert set(by_name["intersect_rsa_1"]["nodes"]) == {jobs.GUEST, jobs.HOST}  # the arbiter has no reader
         assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
-
-
-def test_the_users_upload_body_through_both_endpoints(tmp_path: Path):
-    body = example("upload_breast_hetero_guest.json")
-    settings = {"data": {"roots": [str(ROOT)]}}
-    with Federation(tmp_path, [jobs.GUEST], {"kind": "process"}, **settings) as federation:
-        node = federation[jobs.GUEST]
-        by_path = node.post("/v2/component/upload", body)
-        assert by_path["code"] == 0, by_path
-        again = node.post("/v2/component/upload", body)
-        assert again["code"] != 0  # overwriting is asked for, never assumed
-        found = node.upload(
-            ROOT / body["file"], "experiment", "by_form", partitions=16, extend_sid="true", meta=body["meta"]
-        )
-        assert found["partitions"] == by_path["data"]["partitions"] == 16
-        assert "sid" in found["columns"]
-        folder = node.storage / "experiment" / body["name"]
-        assert {p.name for p in folder.iterdir()} == {f"data_{i}" for i in range(16)} | {"metadata"}

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from engines.base import Capacity
-from engines.host import this_machine
+from engines.process.engine import this_machine
 from gateway.config.schema import ResourceSettings
 from gateway.domain.resources import GIB, Amounts, Defaults, Means, Pool
 from gateway.domain.states import JobStatus

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engines.base import Limits
-from engines.host import this_machine
+from engines.process.engine import this_machine
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.domain.resources import CORE, GIB, Amounts, Means

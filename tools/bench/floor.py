@@ -1,9 +1,7 @@
 """The floor: the same containers started bare, parties in parallel, stages in sequence."""
 
-import subprocess
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,7 +56,7 @@ class Floor:
         self._network.remove()
         self._client.close()
 
-    def chain(self, tasks: int, run: Callable[[str, dict[str, str]], None]) -> float:
+    def chain(self, tasks: int) -> float:
         """Return the seconds that a chain of tasks at two parties takes."""
         callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
         began = time.perf_counter()
@@ -68,16 +66,14 @@ class Floor:
                     {"system.callback": callback, "config.task_id": f"t{i}", "config.self_role": f"{role}.0"}
                     for role in ("guest", "host")
                 ]
-                list(
-                    pool.map(lambda e: run(f"{NETWORK}-{time.time_ns()}-{e['config.self_role']}", e), environments)
-                )
+                list(pool.map(self._run, environments))
         return time.perf_counter() - began
 
-    def by_api(self, name: str, environment: dict[str, str]) -> None:
+    def _run(self, environment: dict[str, str]) -> None:
         """Start, await and remove one container through the engine's API, as hardened as ours."""
         container = self._client.containers.create(
             IMAGE,
-            name=name,
+            name=f"{NETWORK}-{time.time_ns()}-{environment['config.self_role']}",
             environment=environment,
             network=NETWORK,
             cap_drop=["ALL"],
@@ -89,18 +85,3 @@ class Floor:
         container.start()
         container.wait()
         container.remove()
-
-    def by_command(self, name: str, environment: dict[str, str]) -> None:
-        """The same through ``docker run``."""
-        variables = [part for k, v in environment.items() for part in ("-e", f"{k}={v}")]
-        command = ["docker", "run", "--rm", "--name", name, "--network", NETWORK, "--cap-drop", "ALL"]
-        command += [
-            "--security-opt",
-            "no-new-privileges",
-            "--pids-limit",
-            "512",
-            "--user",
-            "65534:65534",
-            "--init",
-        ]
-        subprocess.run([*command, *variables, IMAGE], check=True)

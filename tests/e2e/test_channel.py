@@ -1,4 +1,4 @@
-"""A job of two nodes without a route between them, through a third one that is killed in the middle of it."""
+"""Messages of containers: through a third node that is killed meanwhile, and read after their sender exited."""
 
 import copy
 import sys
@@ -13,13 +13,14 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 
 A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
+PING_PONG = process_engine(
+    "example:1.0.0", command=[sys.executable, "-I", "-S", str(Path(__file__).with_name("ping_pong.py"))]
+)
 
 
 def relayed(home: Path) -> Federation:
     """Return the three nodes: A and B know X by https, and each other only behind it."""
-    script = Path(__file__).with_name("ping_pong.py")
-    engine = process_engine("example:1.0.0", command=[sys.executable, str(script)])
-    federation = Federation(home, [A, B, X], engine)
+    federation = Federation(home, [A, B, X], PING_PONG)
     authority = Authority(home / "certificates")
     own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
     listen = federation[X].settings["listen"]
@@ -62,3 +63,26 @@ def test_a_job_through_a_third_node_that_is_killed_meanwhile(tmp_path: Path):
         for node in (guest, host):
             assert len([e for e in node.timeline(job_id) if e["event"] == "run RUNNING"]) == 1
         assert relay.get("/api/v1/jobs")["jobs"] == []  # it has seen none of the job
+
+
+@pytest.mark.slow
+def test_a_sender_that_exits_right_after_its_push_loses_nothing(tmp_path: Path):
+    may_read = tmp_path / "may-read"
+    with Federation(tmp_path, [A, B], PING_PONG) as federation:
+        for node in federation.nodes.values():
+            node.register(A_PROVIDER)
+        body = copy.deepcopy(A_JOB)
+        body["dag"]["components"][0]["output"] = []
+        body["config"]["role"] = {"guest": [A], "host": [B]}
+        body["config"]["task_params"] = {"common": {"echo_1": {"rounds": 1, "may_read": str(may_read)}}}
+        guest, host = federation[A], federation[B]
+        job_id = guest.submit(body)
+        wait_for(
+            lambda: [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]] == [("SUCCESS", True)]
+        )
+        wait_for(lambda: [r["status"] for r in host.job(job_id)["runs"]] == ["RUNNING"])
+        assert host.get("/health/ready")["checks"]["channel"]["messages"] == 1
+        may_read.touch()
+        guest.wait_job(job_id, 60)
+        for node in (guest, host):  # and then all of it is given back
+            wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
