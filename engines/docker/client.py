@@ -19,10 +19,7 @@ from urllib.parse import urlsplit
 from docker import APIClient
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
-from docker.transport import UnixHTTPAdapter
-from docker.transport.unixconn import UnixHTTPConnection, UnixHTTPConnectionPool
 from docker.utils import kwargs_from_env, parse_host
-from requests.adapters import BaseAdapter
 
 from engines.base import EngineDown
 from engines.docker.errors import translated
@@ -117,46 +114,9 @@ def _listens(path: Path) -> bool:
 
 
 class Client(APIClient):
-    """Takes no proxy and no CA certificates from the environment, which would override ours.
-
-    It also closes a socket that could not connect, which the library does not.
-    """
+    """Takes no proxy and no CA certificates from the environment, which would override ours."""
 
     trust_env = property(lambda self: False, lambda self, value: None)
-
-    def mount(self, prefix: str | bytes, adapter: BaseAdapter) -> None:
-        """Use our adapter for the daemon's socket."""
-        if isinstance(adapter, UnixHTTPAdapter):  # the library has no other hook for it
-            adapter = self._custom_adapter = _Adapter(
-                f"http+unix://{adapter.socket_path}", adapter.timeout, max_pool_size=adapter.max_pool_size
-            )
-        super().mount(prefix, adapter)
-
-
-class _Adapter(UnixHTTPAdapter):
-    def get_connection(self, url: bytes | str, proxies: object = None) -> UnixHTTPConnectionPool:
-        with self.pools.lock:
-            pool = self.pools.get(url)
-            if pool is None:
-                pool = self.pools[url] = _Pool(str(url), self.socket_path, self.timeout, self.max_pool_size)
-        return pool
-
-
-class _Pool(UnixHTTPConnectionPool):
-    def _new_conn(self) -> UnixHTTPConnection:  # type: ignore[override]  # as in the class above it
-        return _Connection(self.base_url, self.socket_path, self.timeout)  # type: ignore[arg-type]
-
-
-class _Connection(UnixHTTPConnection):
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(self.timeout)
-            sock.connect(self.unix_socket)
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = sock
 
 
 _TIMEOUT = 60

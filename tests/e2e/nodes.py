@@ -89,6 +89,8 @@ class Node:
     """put before the gateway's command, which is then started anew"""
     fresh: bool = False
     """started by an interpreter of its own, as a user starts it, and not a fork (`tests.forks`)"""
+    headers: dict[str, str] = field(default_factory=dict)
+    """sent with every request"""
 
     def start(self, wait: bool = True) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -153,15 +155,15 @@ class Node:
     def storage(self) -> Path:
         return self.home / "storage"
 
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        more = {"headers": self.headers, "timeout": 120, "trust_env": False, "verify": NO_TLS} | more
+        return httpx.request(method, self.operator + path, **more)
+
     def get(self, path: str, **params: Any) -> dict[str, Any]:
-        return dict(
-            httpx.get(self.operator + path, params=params, timeout=120, trust_env=False, verify=NO_TLS).json()
-        )
+        return dict(self.ask("GET", path, params=params).json())
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
-        return dict(
-            httpx.post(self.operator + path, json=body, timeout=120, trust_env=False, verify=NO_TLS).json()
-        )
+        return dict(self.ask("POST", path, json=body).json())
 
     def register(self, body: Any) -> None:
         answer = self.post("/v2/provider/register", body)
@@ -171,14 +173,8 @@ class Node:
         meta = {"delimiter": ",", "match_id_name": "id"} | more.pop("meta", {})
         form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
         with file.open("rb") as stream:
-            answer = httpx.post(
-                self.operator + "/v2/component/upload/file",
-                data=form | {k: str(v) for k, v in more.items()},
-                files={"file": (file.name, stream, "text/csv")},
-                timeout=600,
-                trust_env=False,
-                verify=NO_TLS,
-            ).json()
+            data, files = form | {k: str(v) for k, v in more.items()}, {"file": (file.name, stream, "text/csv")}
+            answer = self.ask("POST", "/v2/component/upload/file", data=data, files=files, timeout=600).json()
         assert answer["code"] == 0, answer
         return dict(answer["data"])
 
@@ -221,7 +217,7 @@ class Node:
     def strays(self) -> list[dict[str, Any]]:
         """Return the containers of this node that it has no record of; none if it cannot be asked any more."""
         try:
-            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=120, trust_env=False, verify=NO_TLS)
+            answer = self.ask("GET", "/api/v1/orphans")
         except (httpx.TransportError, KeyError):
             return []
         return list(answer.json()["unknown"]) if answer.is_success else []
@@ -229,7 +225,7 @@ class Node:
     def leaks(self) -> list[dict[str, Any]]:
         """Return what jobs that had ended still held, as far as the node can be asked."""
         try:
-            shown = httpx.get(self.operator + "/api/v1/resources", timeout=120, trust_env=False, verify=NO_TLS)
+            shown = self.ask("GET", "/api/v1/resources")
         except (httpx.TransportError, KeyError):
             return []
         count = shown.json()["returned_by_reconciler"] if shown.is_success else 0

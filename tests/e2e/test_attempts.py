@@ -5,13 +5,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, wait_for
 from tests.e2e.test_stop import FOR_EVER, job_of, running, started, status, two_patient_nodes
-from tests.plain import NO_TLS
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def limited(body: Any, **common: Any) -> Any:
 
 
 def log_of(node: Node, run: dict[str, Any]) -> str:
-    return httpx.get(node.operator + run["log"], timeout=120, trust_env=False, verify=NO_TLS).text
+    return node.ask("GET", run["log"]).text
 
 
 def seconds_between(first: dict[str, Any], last: dict[str, Any]) -> float:

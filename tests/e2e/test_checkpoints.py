@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
@@ -13,7 +12,6 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.e2e.test_reruns import rerun
 from tests.e2e.test_stop import job_of
-from tests.plain import NO_TLS
 
 COMPONENT = Path(__file__).with_name("stepping.py")
 
@@ -34,8 +32,8 @@ def body(**common: Any) -> Any:
 
 
 def begun(node: Node, job_id: str, party: str) -> str:
-    url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download"
-    return httpx.get(url, timeout=120, trust_env=False, verify=NO_TLS).text.splitlines()[-1]
+    text = node.ask("GET", f"/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download").text
+    return text.splitlines()[-1]
 
 
 def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):

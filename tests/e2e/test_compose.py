@@ -7,19 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import docker
-import httpx
 import pytest
 import yaml
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, example, free_ports, wait_for
-from tests.plain import NO_TLS
+from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
 
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
@@ -44,57 +41,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("compose"),
 ]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A node's operator interface, as its own platform uses it."""
-
-    url: str
-    token: str
-
-    def ask(self, method: str, path: str, **kwargs: Any) -> Any:
-        headers = {"authorization": f"Bearer {self.token}"}
-        answer = httpx.request(
-            method, self.url + path, headers=headers, timeout=60, trust_env=False, verify=NO_TLS, **kwargs
-        )
-        body = answer.json()
-        assert answer.status_code == 200 and body.get("code", 0) == 0, (path, answer.status_code, body)
-        return body
-
-    def register(self, body: Any) -> None:
-        self.ask("POST", "/v2/provider/register", json=body)
-
-    def upload(self, role: str) -> dict[str, Any]:
-        meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
-        form = {"namespace": "testspace", "name": f"test_{role}", "head": "true", "partitions": "2"}
-        with (jobs.DATA / f"breast_hetero_{role}.csv").open("rb") as stream:
-            files = {"file": (f"{role}.csv", stream, "text/csv")}
-            answer = self.ask(
-                "POST", "/v2/component/upload/file", data=form | {"meta": json.dumps(meta)}, files=files
-            )
-        return dict(answer["data"])
-
-    def submit(self, body: Any) -> str:
-        return str(self.ask("POST", "/v1/platform/schedule/job/create_all", json=body)["data"]["job_id"])
-
-    def ended(self, job_id: str, seconds: float) -> dict[str, Any]:
-        """Wait for the job's end; all that is known of it is in the failure if it does not succeed."""
-
-        def over() -> dict[str, Any] | None:
-            job: dict[str, Any] = self.ask("GET", f"/api/v1/jobs/{job_id}")
-            return job if job["status"] in ("FINISHED", "REJECTED") else None
-
-        job: dict[str, Any] = wait_for(over, seconds, 0.2, f"job {job_id} has ended")
-        timeline = self.ask("GET", f"/api/v1/jobs/{job_id}/timeline")["timeline"]
-        assert job["outcome"] == "SUCCEEDED", (job["failure"], timeline)
-        return job
-
-    def values(self, job_id: str, party: str) -> dict[tuple[str, str], Any]:
-        """Return what a party's reports and models hold; every output of it must be there."""
-        found = [o for o in self.ask("GET", f"/api/v1/jobs/{job_id}/outputs")["outputs"] if o["party"] == party]
-        assert found and all(o["there"] for o in found), found
-        return {(o["task"], o["key"]): o["value"] for o in found}
 
 
 class Project:
@@ -149,9 +95,11 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def operator(self, service: str) -> Operator:
-        port = self._ports[0 if service == "bank" else 1]
-        return Operator(f"http://127.0.0.1:{port}", self._tokens[service])
+    def operator(self, service: str) -> Node:
+        """Return a node as its own platform sees it."""
+        address = f"http://127.0.0.1:{self._ports[0 if service == 'bank' else 1]}"
+        headers = {"authorization": f"Bearer {self._tokens[service]}"}
+        return Node(service, Path("/nowhere"), {}, addresses={"operator": address}, headers=headers)
 
     def wait_healthy(self) -> None:
         """Wait until all services answer. Raises `AssertionError` after 2 minutes, or when one died."""
@@ -250,7 +198,7 @@ def two_nodes(gateway_image: str, mariadb_image: str) -> Iterator[Project]:
             node = project.operator(service)
             node.register(example("register_unionpay.json"))
             node.register(SHELL)
-            node.upload(role)
+            jobs.upload(node, role)
         yield project
 
 
@@ -341,10 +289,10 @@ def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None
         bank = project.operator("bank")
         try:
             bank.register(SHELL)
-            bank.upload("guest")
-            bank.upload("host")
+            jobs.upload(bank, "guest")
+            jobs.upload(bank, "host")
             job_id = bank.submit(echo_job(jobs.GUEST, jobs.GUEST))
-            bank.ended(job_id, 90)
+            bank.wait_job(job_id, 90)
         except BaseException:
             print(project.logs())
             raise
@@ -353,21 +301,21 @@ def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None
 def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project, shell_image: str) -> None:
     bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
-    bank.ended(job_id, 120)
+    bank.wait_job(job_id, 120)
     guest, host = (rows_of(role) for role in ("guest", "host"))
     assert guest != host
-    assert bank.values(job_id, "guest.0")["echo_1", "report0"] == {"rows": guest, "peer_rows": host}
-    assert partner.values(job_id, "host.0")["echo_1", "report0"] == {"rows": host, "peer_rows": guest}
+    assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {"rows": guest, "peer_rows": host}
+    assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
 
 
 def test_the_users_job_runs_across_two_nodes(two_nodes: Project, reference_image: str) -> None:
     bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
     job_id = bank.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
-    job = bank.ended(job_id, 300)
+    job = bank.wait_job(job_id, 300)
     assert {t["status"] for t in job["tasks"]} == {"SUCCESS"} and job["progress"] == 100
-    found = bank.values(job_id, "guest.0")
-    assert found["hetero_secureboost_1", "report1"]["auc"] > 0.99
-    assert partner.values(job_id, "host.0")
+    assert bank.outputs(job_id)["hetero_secureboost_1", "guest.0", "report1"]["value"]["auc"] > 0.99
+    theirs = [o for (_, party, _), o in partner.outputs(job_id).items() if party == "host.0"]
+    assert theirs and all(o["there"] for o in theirs)
 
 
 def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project, shell_image: str) -> None:
@@ -375,7 +323,7 @@ def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project, she
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
     two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
     two_nodes.wait_healthy()
-    job = bank.ended(job_id, 120)
+    job = bank.wait_job(job_id, 120)
     assert {t["status"] for t in job["tasks"]} == {"SUCCESS"}
     logs = two_nodes.exec("bank", "sh", "-c", "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log")
     assert "done" in logs

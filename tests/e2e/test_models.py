@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine
-from tests.plain import NO_TLS
 
 STRANGER = "JG0100003300000030"
 FLOW = "JG0100001100000000"
@@ -33,10 +31,6 @@ def version(three: Federation) -> str:
     job_id = three[jobs.GUEST].submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
     three[jobs.GUEST].wait_job(job_id)
     return job_id
-
-
-def call(node: Node, method: str, path: str, **more: Any) -> httpx.Response:
-    return httpx.request(method, node.operator + path, timeout=60, trust_env=False, verify=NO_TLS, **more)
 
 
 def url(version: str, what: str = "", model_id: str = FLOW) -> str:
@@ -80,21 +74,21 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
     (counts,) = found["intersect_rsa_1", "train-intersection"]["series"]
     assert ["intersection", 509.0] in counts["points"]
     url = f"/api/v1/jobs/{version}/reports/hetero_secureboost_1/guest.0/data0"
-    assert call(guest, "GET", url).json()["data"]["reason"] == "NO_REPORT"
+    assert guest.ask("GET", url).json()["data"]["reason"] == "NO_REPORT"
 
 
 @pytest.mark.slow
 def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: Federation, version: str):
     guest, other = three[jobs.GUEST], three[STRANGER]
-    archive = call(guest, "GET", url(version, "/export")).content
-    assert archive == call(guest, "GET", url(version, "/export")).content
-    answer = call(other, "POST", "/api/v1/models/import", content=archive[: len(archive) // 2])
+    archive = guest.ask("GET", url(version, "/export")).content
+    assert archive == guest.ask("GET", url(version, "/export")).content
+    answer = other.ask("POST", "/api/v1/models/import", content=archive[: len(archive) // 2])
     assert (answer.status_code, answer.json()["data"]["reason"]) == (400, "ARCHIVE_INVALID")
     assert other.get("/api/v1/models")["models"] == []
     assert not list(other.storage.glob("model-*"))
 
     for _ in range(2):  # the second time it is there already
-        answer = call(other, "POST", "/api/v1/models/import", content=archive)
+        answer = other.ask("POST", "/api/v1/models/import", content=archive)
         assert answer.status_code == 200, answer.text
         assert answer.json()["imported"] and answer.json()["here"] == ["guest.0"]
     sums = [
@@ -102,14 +96,14 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: F
         for node in (guest, other)
     ]
     assert sums[0] == sums[1] and other.get(url(version), verify="1")["damage"] == []
-    assert call(other, "GET", url(version, "/export")).content == archive
+    assert other.ask("GET", url(version, "/export")).content == archive
 
-    assert call(other, "POST", url(version, "/deploy")).status_code == 200
-    refused = call(other, "DELETE", url(version))
+    assert other.ask("POST", url(version, "/deploy")).status_code == 200
+    refused = other.ask("DELETE", url(version))
     assert (refused.status_code, refused.json()["data"]["reason"]) == (409, "MODEL_DEPLOYED")
-    assert call(other, "POST", url(version, "/undeploy")).json()["deployed"] is False
-    assert call(other, "DELETE", url(version)).status_code == 200
-    assert call(other, "GET", url(version)).status_code == 404
+    assert other.ask("POST", url(version, "/undeploy")).json()["deployed"] is False
+    assert other.ask("DELETE", url(version)).status_code == 200
+    assert other.ask("GET", url(version)).status_code == 404
     assert not list(other.storage.glob("model-*"))
 
 
@@ -119,7 +113,7 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: F
 def deployed(three: Federation, version: str, at: Iterable[str] = (jobs.GUEST, jobs.HOST)) -> None:
     for node in (jobs.GUEST, jobs.HOST):
         what = "/deploy" if node in at else "/undeploy"
-        assert call(three[node], "POST", url(version, what)).status_code == 200
+        assert three[node].ask("POST", url(version, what)).status_code == 200
 
 
 def refusal(three: Federation, body: Any, node: str = jobs.GUEST) -> str:
@@ -181,22 +175,22 @@ def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_di
     for role, dataset in (("guest", "testspace#test_host"), ("host", "testspace#test_guest")):
         swapped["config"]["task_params"][role]["0"]["intersect_rsa_1"]["dataset_id"] = dataset
     assert refusal(three, swapped, jobs.HOST) == "MODEL_UNKNOWN"
-    archive = call(three[jobs.GUEST], "GET", url(version, "/export")).content
+    archive = three[jobs.GUEST].ask("GET", url(version, "/export")).content
     try:
         stranger = jobs.predict_job(STRANGER, jobs.HOST, version)
         stranger["config"]["task_params"]["guest"]["0"]["intersect_rsa_1"]["dataset_id"] = "testspace#test_guest"
-        assert call(three[STRANGER], "POST", "/api/v1/models/import", content=archive).status_code == 200
-        assert call(three[STRANGER], "POST", url(version, "/deploy")).status_code == 200
+        assert three[STRANGER].ask("POST", "/api/v1/models/import", content=archive).status_code == 200
+        assert three[STRANGER].ask("POST", url(version, "/deploy")).status_code == 200
         assert refusal(three, stranger, STRANGER) == "MODEL_NOT_AUTHORISED"
-        granted = call(three[jobs.HOST], "POST", url(version, "/deploy"), json={"nodes": [STRANGER]})
+        granted = three[jobs.HOST].ask("POST", url(version, "/deploy"), json={"nodes": [STRANGER]})
         assert granted.json()["granted"] == [STRANGER]
         job_id = three[STRANGER].submit(stranger)
         three[STRANGER].wait_job(job_id)
         assert scores(three[STRANGER], job_id) == scores(three[jobs.GUEST], version)
     finally:
-        call(three[jobs.HOST], "POST", url(version, "/deploy"), json={"nodes": []})
-        call(three[STRANGER], "POST", url(version, "/undeploy"))
-        call(three[STRANGER], "DELETE", url(version))
+        three[jobs.HOST].ask("POST", url(version, "/deploy"), json={"nodes": []})
+        three[STRANGER].ask("POST", url(version, "/undeploy"))
+        three[STRANGER].ask("DELETE", url(version))
     assert refusal(three, {**body, "config": _asking(body, job_type="deploy")}) == "INVALID"
     unused = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
     del unused["dag"]["components"][1]

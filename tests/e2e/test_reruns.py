@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, wait_for
 from tests.e2e.test_stop import SCHEDULE, job_of, started, status, two_patient_nodes
-from tests.plain import NO_TLS
 
 FLOW = {"b": "a", "c": "b"}
 REASON = "INHERITANCE_FAILED"
@@ -26,8 +24,7 @@ def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
 
 
 def rerun(node: Node, job_id: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    url = f"{node.operator}/api/v1/jobs/{job_id}/rerun"
-    answer = httpx.post(url, json=body, timeout=60, trust_env=False, verify=NO_TLS)
+    answer = node.ask("POST", f"/api/v1/jobs/{job_id}/rerun", json=body)
     return answer.status_code, dict(answer.json())
 
 
@@ -44,8 +41,7 @@ def contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
     found = {}
     for (name, party, key), _ in node.outputs(job_id).items():
         if name == task:
-            url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download"
-            found[party] = httpx.get(url, timeout=120, trust_env=False, verify=NO_TLS).content
+            found[party] = node.ask("GET", f"/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download").content
     return found
 
 
@@ -81,7 +77,7 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Fed
         assert [address["namespace"].startswith(old) for address in b["inputs"].values()] == [True]
         (taken,) = node.job(new)["inherited_runs"]
         assert (taken["task_name"], taken["job_id"]) == ("a", old)
-        log = httpx.get(node.operator + taken["log"], timeout=120, trust_env=False, verify=NO_TLS).text
+        log = node.ask("GET", taken["log"]).text
         assert "container number 0 of a" in log
     (note,) = (e for e in guest.timeline(old) if e["event"] == "run again as another job")
     assert note["by"] == jobs.GUEST and note["detail"]["new_job"] == new

@@ -15,7 +15,6 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Node, alive, wait_for
 from tests.e2e.test_stop import job_of, started
 from tests.e2e.two_gateways import shared_node
-from tests.plain import NO_TLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
@@ -56,8 +55,7 @@ def test_jobs_handed_in_at_both_are_advanced_once(tmp_path: Path, worker_id: str
 
 
 def _asked(node: Node, job_id: str, path: str) -> httpx.Response:
-    address = f"{node.operator}/api/v1/jobs/{job_id}/{path}"
-    return httpx.get(address, timeout=120, trust_env=False, verify=NO_TLS)
+    return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 
 def test_the_other_goes_on_with_what_the_dead_one_scheduled(tmp_path: Path, worker_id: str, register: Path):
