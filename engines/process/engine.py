@@ -160,9 +160,9 @@ class ProcessEngine:
             try:
                 run.create(spec.labels)
                 self._start(spec.name, run, (command, environment, spec.limits.memory, cores))
-            except _StartFailed as error:
+            except EngineError:  # our own supervisor could not start it
                 run.delete()
-                raise error.reason from None
+                raise
             except BaseException:
                 if not run.claimed:
                     run.delete()
@@ -300,10 +300,10 @@ class ProcessEngine:
             case supervisor.REFUSED:
                 raise OSError(number, text)
             case supervisor.FAILED:
-                raise _StartFailed(_reason(number, text))
+                raise _reason(number, text)
             case _:
                 output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
-                raise _StartFailed(CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}"))
+                raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
 
     def _adopt(self, name: str, run: RunDirectory) -> None:
         descriptor = run.open_supervisor()
@@ -337,14 +337,6 @@ class ProcessEngine:
 
     def _lock(self, name: str) -> threading.Lock:
         return self._locks[hash(name) % len(self._locks)]
-
-
-class _StartFailed(Exception):
-    """Our own supervisor could not start the run, so that its directory is ours to clear."""
-
-    def __init__(self, reason: EngineError) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def _reason(number: int, text: str) -> EngineError:

@@ -267,33 +267,20 @@ class EngineContract:
         with pytest.raises(CreateFailed, match="name"):
             engine.launch(a_spec(harness, WAITS, name=name))
 
-    def test_a_run_that_obeys_ends_in_its_own_way(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        spec = run(ENDS_WELL_ON_TERM)
-        said(engine, spec.name, b"ready")
-        engine.stop(spec.name, LONG)
-        exit_ = engine.probe(spec.name)
-        assert isinstance(exit_, Exited)
-        assert (exit_.code, exit_.signal) == (5, None)
-
-    def test_a_run_that_takes_no_care_ends_by_the_signal(
-        self, engine: Engine, run: Callable[..., LaunchSpec]
+    @pytest.mark.parametrize(
+        ("act", "grace", "code", "number"),
+        [(ENDS_WELL_ON_TERM, LONG, 5, None), (WAITS, LONG, 143, 15), (IGNORES_TERM, 0.3, 137, 9)],
+        ids=["exits in its own way", "by the signal", "is killed after the grace"],
+    )
+    def test_a_run_is_stopped(
+        self, engine: Engine, run: Callable[..., LaunchSpec], act: Act, grace: float, code: int, number: int | None
     ) -> None:
-        spec = run(WAITS)
+        spec = run(act)
         said(engine, spec.name, b"ready")
-        engine.stop(spec.name, LONG)
-        exit_ = engine.probe(spec.name)
-        assert isinstance(exit_, Exited)
-        assert (exit_.code, exit_.signal) == (143, 15)
-
-    def test_a_run_that_does_not_obey_is_killed(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        spec = run(IGNORES_TERM)
-        said(engine, spec.name, b"ready")
-        engine.stop(spec.name, 0.3)
-        exit_ = engine.probe(spec.name)
-        assert isinstance(exit_, Exited)
-        assert (exit_.code, exit_.signal) == (137, 9)
-        engine.stop(spec.name, 1)
-        assert engine.probe(spec.name) == exit_
+        for _ in range(2):  # the second time it has exited, and that stays as it is
+            engine.stop(spec.name, grace)
+            exit_ = engine.probe(spec.name)
+            assert isinstance(exit_, Exited) and (exit_.code, exit_.signal) == (code, number)
 
     # ------------------------------------------------------------ logs
 

@@ -3,7 +3,6 @@
 What it does wrong with bad input alone is shown where each endpoint is tested (`tests/adapter/bfia`).
 """
 
-import copy
 import json
 import re
 import sqlite3
@@ -22,8 +21,9 @@ import pytest
 import yaml
 
 from adapter.bfia import peer as calls
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
 from gateway.domain.job import Job
+from gateway.domain.run import Run
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Refused
 from gateway.ports import Callback
@@ -59,24 +59,6 @@ def site(shared: Site) -> Iterator[Site]:
     shared.peer.will(says())
 
 
-def job_body(*hosts: str, flow: str = "") -> dict[str, Any]:
-    body = copy.deepcopy(A_JOB)
-    body["flow_id"] = flow or f"case {next(_numbers)}"
-    body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor", "output": []}
-    body["config"]["role"]["host"] = list(hosts or (ME,))
-    return dict(body)
-
-
-def create(site: Site, body: dict[str, Any]) -> dict[str, Any]:
-    answer = ask(site.node, "operator", "POST", f"{SCHEDULE}/job/create_all", json=body)
-    assert answer.status_code == 200
-    return dict(answer.json())
-
-
-def listed(site: Site, body: dict[str, Any]) -> dict[str, str]:
-    return dict(site.platform("/job/query_job_list", flow_id=body["flow_id"])["data"]["job_list"])
-
-
 def over(site: Site, job_id: str) -> Job:
     store = site.node.store
     wait_for(lambda: store.jobs.get(job_id).ended_at, 60, 0.02, f"{job_id} has ended")
@@ -90,34 +72,35 @@ def no_container(site: Site) -> None:
     wait_for(none, 30, 0.02, "no container is left")
 
 
-@pytest.mark.parametrize("wrong", ["provider", "version", "image", "partner refuses"])
-def test_what_is_missing_is_named_and_no_task_stays_ready(site: Site, wrong: str):
-    body = job_body(SPEC)
-    component = body["dag"]["components"][0]
-    if wrong in ("provider", "version"):
-        component[wrong] = "9.9.9"
-        answer = create(site, body)
-        assert answer["code"] == 409 and "9.9.9" in answer["msg"] and f"{wrong.upper()}_UNKNOWN" in answer["msg"]
-        assert set(listed(site, body).values()) == {"REJECTED"}
-        return
+def succeed(site: Site, run: Run, job_id: str) -> None:
+    """Have a run report success and exit; see the job succeed."""
+    report_success(site, run)
+    assert over(site, job_id).outcome is Outcome.SUCCEEDED
+
+
+def report_success(site: Site, run: Run) -> None:
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
     assert isinstance(site.node.engine, MemoryEngine)
-    images = dict(site.node.engine._images)
+    site.node.engine.finish(run.name, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason", "node"), [("image", "IMAGE_NOT_FOUND", ME), ("partner refuses", "REFUSED", SPEC)]
+)
+def test_what_is_missing_is_named_and_no_task_stays_ready(
+    site: Site, monkeypatch: pytest.MonkeyPatch, wrong: str, reason: str, node: str
+):
+    spec = a_job_with(SPEC)
     if wrong == "image":
-        site.node.engine._images = {}
+        monkeypatch.setattr(site.node.engine, "_images", {})
     else:
         site.peer.will(by_path(task_start=says({"code": 1, "message": "no room"})))
-    try:
-        job_id = create(site, body)["data"]["job_id"]
-        job = over(site, job_id)
-    finally:
-        site.node.engine._images = images
+    site.node.coordinator.submit_job(spec, ME)
+    job = over(site, spec.job_id)
     failure = job.ending.failure if job.ending else None
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED) and failure is not None
-    assert job.tasks["echo_1"].status is FAILED
-    if wrong == "image":
-        assert (failure.reason, failure.node, failure.role) == ("IMAGE_NOT_FOUND", ME, "guest")
-    else:
-        assert (failure.reason, failure.node) == ("REFUSED", SPEC) and "no room" in failure.message
+    assert (failure.reason, failure.node) == (reason, node)
+    assert {task.status for task in job.tasks.values()} == {FAILED}
     no_container(site)
 
 
@@ -189,10 +172,7 @@ def test_a_job_by_callback_finishes_without_a_question(site: Site):
     for status in ("RUNNING", "SUCCESS", "RUNNING", "SUCCESS"):  # late and repeated ones change nothing
         said = {"task_id": task.task_id, "status": status, "role": "host"}
         wait_for(lambda said=said: site.asks(SPEC, "/task/callback", said)["code"] == 0, 20)
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
-    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    succeed(site, run, spec.job_id)
 
 
 def test_lost_reports_are_made_up_for_by_questions(site: Site):
@@ -202,10 +182,7 @@ def test_lost_reports_are_made_up_for_by_questions(site: Site):
     spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
     site.node.coordinator.submit_job(spec, ME)
     run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
-    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    succeed(site, run, spec.job_id)
     polls = [a for a in site.asked(spec.job_id) if a.target.endswith("/task/poll")]
     assert 2 <= len(polls) <= 6, "it asks, and seldom"
 
@@ -226,9 +203,7 @@ def test_our_own_report_is_repeated_until_it_is_heard(site: Site):
     site.node.participant.create_job(spec, SPEC)
     site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
     run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
+    report_success(site, run)
 
     def heard() -> bool:
         return site.node.store.local_jobs.get(spec.job_id).runs[0].reporting.status is SUCCESS
@@ -383,8 +358,7 @@ def test_a_hung_partner_holds_up_nobody_else(site: Site):
             table = site.node.storage.path(run.outputs["out"])
             table.parent.mkdir(parents=True, exist_ok=True)
             table.write_text("id\n1\n")
-            site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-            site.node.engine.finish(run.name, 0)
+            report_success(site, run)
     assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
     assert waiting.is_alive(), "the other job still waits for the partner"
     site.node.coordinator.stop_job(hung.job_id, "", ME)
@@ -421,9 +395,6 @@ def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(site: Si
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
     run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
-    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    succeed(site, run, spec.job_id)
     starts = [a for a in site.asked(spec.job_id) if a.target.endswith("/task/start")]
     assert len(starts) == 1
