@@ -1,6 +1,5 @@
 """Many jobs at once: all end, none runs twice, and a question is answered meanwhile."""
 
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -12,9 +11,8 @@ from gateway.errors import NotFound
 from gateway.ports import JobView
 from tests.core.test_shells import submit
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, process_engine, wait_for
-from tests.e2e.test_stop import job_of
-from tests.e2e.two_gateways import PATIENT
+from tests.e2e.nodes import Federation, wait_for
+from tests.e2e.test_stop import PATIENT_ENGINE, job_of
 from tests.inprocess import ask, running
 from tools.bench.load import asked_meanwhile, at_once
 
@@ -22,8 +20,7 @@ from tools.bench.load import asked_meanwhile, at_once
 @pytest.mark.slow
 def test_jobs_submitted_at_once_by_32_clients_all_end_and_none_runs_twice(tmp_path: Path):
     (tmp_path / "register").mkdir()
-    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
-    with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine) as federation:
+    with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], PATIENT_ENGINE) as federation:
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
         for node in (guest, host):
             node.register(A_PROVIDER)

@@ -4,12 +4,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
 import yaml
 
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, process_engine
+from tests.e2e.nodes import Federation
 from tests.e2e.recorder import Recorder, Seen
+from tests.e2e.test_stop import PATIENT_ENGINE, job_of
 
 SCHEDULER = "JG0100009900000099"
 CONTROL = "/v1/interconn/schedule"
@@ -35,17 +36,20 @@ def record(federation: Federation, seen: list[Seen]) -> list[Recorder]:
     return recorders
 
 
-@pytest.mark.slow
-def test_the_scheduler_on_a_third_node(tmp_path: Path):
+def test_the_scheduler_on_a_third_node(tmp_path: Path, register: Path):
     seen: list[Seen] = []
     ids = [jobs.GUEST, jobs.HOST, SCHEDULER]
-    federation = Federation(tmp_path, ids, process_engine("unionpay:2.0.0"))
+    federation = Federation(tmp_path, ids, PATIENT_ENGINE)
     federation[jobs.GUEST].settings["node"]["coordinator"] = SCHEDULER
     recorders = record(federation, seen)
     with federation:
-        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        for node in (federation[jobs.GUEST], federation[jobs.HOST]):
+            node.register(A_PROVIDER)
         guest = federation[jobs.GUEST]
-        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+        body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+        own = {role: {"0": {"a": {"own": f"of the {role}"}}} for role in ("guest", "host")}
+        body["config"]["task_params"] |= own
+        job_id = guest.submit(body)
         job = guest.wait_job(job_id)
         assert job["scheduler"] == SCHEDULER
         stops = [s for s in seen if s.path == f"{CONTROL}/job/stop"]
@@ -60,7 +64,7 @@ def test_the_scheduler_on_a_third_node(tmp_path: Path):
         assert count["/job/create", node] == 1
         assert count["/job/start", node] == 1
         started = [s.body["task_name"] for s in control if s.path.endswith("/task/start") and s.to == node]
-        assert started == ["intersect_rsa_1", "hetero_secureboost_1"]
+        assert started == ["a", "b"]
     order = [s.path.removeprefix(CONTROL) for s in control if s.to == jobs.HOST and "poll" not in s.path]
     assert order == ["/job/create", "/job/start", "/task/start", "/task/start", "/job/stop"]
 
@@ -83,5 +87,5 @@ def test_the_scheduler_on_a_third_node(tmp_path: Path):
     created = {s.to: s.body for s in control if s.path.endswith("/job/create")}
     assert created[jobs.HOST]["config"]["task_params"]["guest"] == {"0": {}}
     assert created[jobs.GUEST]["config"]["task_params"]["host"] == {"0": {}}
-    assert "test_guest" not in json.dumps(created[jobs.HOST])
-    assert "test_host" not in json.dumps(created[jobs.GUEST])
+    assert "of the guest" not in json.dumps(created[jobs.HOST])
+    assert "of the host" not in json.dumps(created[jobs.GUEST])

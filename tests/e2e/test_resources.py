@@ -1,6 +1,5 @@
 """Two real nodes with little memory: who has to wait says so, through the death of either gateway."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,16 @@ import pytest
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine, wait_for
-from tests.e2e.test_stop import STOP, job_of, running
+from tests.e2e.nodes import Federation, Node, wait_for
+from tests.e2e.test_stop import PATIENT_ENGINE, STOP, job_of, running
 
 GIB_OF_NODE = 4
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Federation]:
-    engine = process_engine("example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("patient.py"))])
     bound = {"memory_gib": GIB_OF_NODE}
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine, resources=bound) as federation:
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], PATIENT_ENGINE, resources=bound) as federation:
         for node in federation.nodes.values():
             node.register(A_PROVIDER)
         yield federation

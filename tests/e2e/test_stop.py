@@ -20,13 +20,16 @@ SCHEDULE = "/v1/platform/schedule"
 STOP, STOP_TASK = f"{SCHEDULE}/job/stop_all", f"{SCHEDULE}/job/stop_task"
 DONE = {"code": 0, "msg": "success", "data": {}}
 FOR_EVER = 600
+PATIENT_ENGINE = process_engine(
+    "example:1.0.0", command=[sys.executable, "-I", "-S", str(Path(__file__).with_name("patient.py"))]
+)
+"""settings of an engine whose one component is `patient.py`"""
 
 
 @contextmanager
 def two_patient_nodes(home: Path) -> Iterator[Federation]:
     """Two nodes whose one component is `patient.py`."""
-    engine = process_engine("example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("patient.py"))])
-    with Federation(home, [jobs.GUEST, jobs.HOST], engine) as federation:
+    with Federation(home, [jobs.GUEST, jobs.HOST], PATIENT_ENGINE) as federation:
         for node in federation.nodes.values():
             node.register(A_PROVIDER)
         yield federation
@@ -141,8 +144,7 @@ def test_a_stop_is_kept_by_a_scheduling_node_that_dies_and_reaches_a_partner_tha
 
 
 def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(tmp_path: Path, register: Path):
-    command = [sys.executable, str(Path(__file__).with_name("patient.py"))]
-    federation = Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("example:1.0.0", command=command))
+    federation = Federation(tmp_path, [jobs.GUEST, jobs.HOST], PATIENT_ENGINE)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes requests and never answers
         add_route(federation[jobs.GUEST], jobs.ARBITER, silent.getsockname()[1])
         add_route(federation[jobs.HOST], jobs.ARBITER, silent.getsockname()[1])

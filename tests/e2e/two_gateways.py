@@ -1,6 +1,5 @@
 """One node that is two gateway processes on one MariaDB database, and a partner of it."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,18 +9,16 @@ import yaml
 from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine, wait_for
-
-PATIENT = str(Path(__file__).with_name("patient.py"))
+from tests.e2e.nodes import Federation, Node, wait_for
+from tests.e2e.test_stop import PATIENT_ENGINE
 
 
 @contextmanager
 def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, Node, Node]]:
     """Yield the two gateways of the guest's node and the host's node; the host's route leads to the first."""
-    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
     with ExitStack() as stack:
         url = stack.enter_context(careless_database(name))
-        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], engine)
+        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], PATIENT_ENGINE)
         first, second, host = federation.nodes.values()
         second.settings["node"] = {"id": jobs.GUEST}
         for node in (first, second):
