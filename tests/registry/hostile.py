@@ -9,7 +9,7 @@ from typing import Any
 from provider_registry.forms import form
 from provider_registry.model import MAX_VALUES, InvalidDescription
 from provider_registry.registration import MAX_BYTES, read
-from tests.registry.builders import a_component, a_data, a_description, a_parameter, a_request
+from tests.registry.builders import a_component, a_description, a_parameter, a_request
 
 MEMORY = 200 * 1024**2
 """bytes beyond what the program has before it begins"""
@@ -43,8 +43,6 @@ def _regular(pattern: str, default: str) -> Make:
 
 BODIES: dict[str, Make] = {
     "parameters that are nothing but names": _parameters(lambda i: {"name": f"p{i}"}),
-    "parameters": _parameters(lambda i: a_parameter(f"p{i}")),
-    "parameters of one name": _parameters(lambda i: a_parameter("p")),
     "near misses": _parameters(
         lambda i: {"name": f"a{i}", "type": "strnig", "optional": "fasle", "UIType": "inputt", "titel": "x"}
     ),
@@ -59,20 +57,12 @@ BODIES: dict[str, Make] = {
         )
     ),
     "plain expressions": _regular("[a-z]*x[a-z]*y", "a" * 512),
-    "expressions that are long to compile": _regular("(a|b)" * 60, "a" * 60),
     "expressions that count": _regular("((((a{9}){9}){9}){9}){9}", "a" * 60),
     "catastrophic expressions": _regular("(a|a)*b", "a" * 60),
-    "roles": lambda n: a_request(
-        *(a_description(f"C{i}", roleList=[f"gues{k}" for k in range(32)]) for i in range(max(1, n // 32)))
-    ),
     "components without anything": lambda n: (
         a_request() | {"components_description": {f"C{i}": {} for i in range(n)}}
     ),
-    "unknown fields": lambda n: a_request(a_description("C", **{f"componentNam{i}": 1 for i in range(n)})),
-    "formats": _one("inputData", lambda n: [a_data("a", dataFormat=[f"cs{i}" for i in range(n)])]),
-    "choices": _one("inputParam", lambda n: [a_parameter("p", bindingData=[{"value": str(i)} for i in range(n)])]),
     "choices as text": _one("inputParam", lambda n: [a_parameter("p", bindingData=json.dumps(list(range(n))))]),
-    "results": _one("result", lambda n: [{"resultCode": i} for i in range(n)]),
     "wrong shapes": _one("inputParam", lambda n: [1] * n),
     "a long range": _one("inputParam", lambda n: [a_parameter("p", validator=f"({'9' * n},1)")]),
     "metadata": lambda n: a_request(metadata={"image": "a", "x": [0] * n}),
@@ -107,10 +97,8 @@ def texts() -> Iterator[tuple[str, bytes]]:
     for name, make in BODIES.items():
         for label, size in SIZES.items():
             yield f"{name}, {label}", filled(make, size)
-    yield "text that needs four bytes a sign", ('{"name": "' + "x" * (MAX_BYTES - 20) + "😀").encode() + b'"}'
     yield "a text that nothing closes", b'{"name": "' + b'\\"' * (MAX_BYTES // 2 - 20) + b",}"
     yield "lists of lists", b"[" + b"[]," * 330_000 + b"0]"
-    yield "objects", b"[" + b'{"a":1},' * 230_000 + b"0]"
     yield "nothing but braces", b"[" * MAX_BYTES
     yield "too long", b"[" * (MAX_BYTES + 1)
 

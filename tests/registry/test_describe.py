@@ -4,7 +4,7 @@ import pytest
 
 from provider_registry import description
 from provider_registry.model import Problem, ResultCode, Validator, group_of
-from tests.registry.builders import a_component, a_description, a_parameter, refused
+from tests.registry.builders import a_component, a_description, a_parameter
 
 NAME = 'must be a name: not empty, without spaces, control characters or "="'
 
@@ -52,14 +52,6 @@ def test_a_description_is_read_into_a_component():
         ("train_data", "data", ("csv",)),
         ("model", "model", ("csv",)),
     ]
-
-
-def test_parameters_and_results_are_found_by_name():
-    component = a_component(a_parameter("x"), result=[{"resultCode": "4444", "resultMessage": "failed"}])
-    assert component.parameter("x").name == "x"
-    assert component.parameter("y") is None
-    assert component.result_message("4444") == "failed"
-    assert component.result_message("0") is None
 
 
 @pytest.mark.parametrize(
@@ -154,32 +146,12 @@ def test_a_validator_that_cannot_be_read_checks_nothing_and_is_a_warning(spelled
     assert parameter_warned(validator=spelled) == [("inputParam[0].validator", rule)]
 
 
-@pytest.mark.parametrize("name", ["componentName", "roleList", "inputParam", "inputData", "outputData"])
-def test_what_the_gateway_needs_to_run_a_component_is_required(name):
-    document = a_description()
-    del document[name]
-    assert refused(description.component, document) == [(name, "is missing")]
-
-
 @pytest.mark.parametrize("name", ["title", "storageEngine", "result", "provider", "version"])
 def test_what_is_only_shown_or_known_from_elsewhere_is_missed_with_a_warning(name):
     document = a_description()
     del document[name]
     _, warnings = description.component(document)
     assert warnings == (Problem(name, "is missing"),)
-
-
-def test_every_problem_is_told_at_once_below_the_given_path():
-    document = a_description(roleList=[], inputParam=[{"name": ""}, a_parameter("x"), a_parameter("x")])
-    del document["outputData"]
-    problems = refused(lambda d: description.component(d, "components_description.Algo"), document)
-    assert sorted(problems) == [
-        ("components_description.Algo.inputParam[0].name", NAME),
-        ("components_description.Algo.inputParam[0].type", "is missing"),
-        ("components_description.Algo.inputParam[2].name", "repeats the name of inputParam[1]"),
-        ("components_description.Algo.outputData", "is missing"),
-        ("components_description.Algo.roleList", "must not be empty"),
-    ]
 
 
 NEITHER = "is neither a list nor call_function <name>(); any value is allowed"
@@ -227,10 +199,3 @@ def test_what_is_unusual_in_a_parameter_is_a_warning(changes, path, rule):
 )
 def test_what_is_usual_is_no_warning(changes):
     assert parameter_warned(**changes) == []
-
-
-def test_the_number_of_warnings_is_bounded():
-    odd = [a_parameter(f"p{i}", type="tensor") for i in range(400)]
-    found = warned(inputParam=odd)
-    assert len(found) == 201
-    assert found[-1] == ("(document)", "has more than the 200 problems listed here")

@@ -126,10 +126,10 @@ def test_what_the_schema_lets_through_the_check_takes_without_a_word(kind: str, 
     component = a_component(a_parameter(type=kind, **more))
     schema = json.loads(json.dumps(form(component)))
     Draft202012Validator.check_schema(schema)
-    told = Draft202012Validator(schema)
+    checker = Draft202012Validator(schema)
     for value in POOL:
         spelled_so = kind == "int" and isinstance(value, float)  # 5.0 is a whole number for JSON Schema
-        if told.is_valid({"p": value}) and not spelled_so:
+        if checker.is_valid({"p": value}) and not spelled_so:
             findings = check({"p": value}, component, "t", strict=True)
             rules = [f.rule for f in (*findings.errors, *findings.warnings)]
             known = ("is empty", "cannot be read as") if "bindingData" in more else ("is empty",)
@@ -145,7 +145,7 @@ def test_what_is_demanded_only_sometimes_is_demanded_by_the_schema_as_by_the_che
         a_parameter("free", optional="false", dependsOn="nobody.x"),
         a_parameter("seed", optional="false", dependsOn="deep"),
     )
-    told = Draft202012Validator(form(component))
+    checker = Draft202012Validator(form(component))
     absent = object()
     choices = {
         "mode": (absent, "raw", "rsa"),
@@ -156,7 +156,7 @@ def test_what_is_demanded_only_sometimes_is_demanded_by_the_schema_as_by_the_che
     for values in itertools.product(*choices.values()):
         given = {name: value for name, value in zip(choices, values, strict=True) if value is not absent}
         refused = bool(check(given, component, "t").errors)
-        assert told.is_valid(given) is not refused, given
+        assert checker.is_valid(given) is not refused, given
         seen.add(refused)
     assert seen == {True, False}
 

@@ -10,12 +10,12 @@ from tests.registry.builders import a_data, a_description, a_parameter, a_provid
 IMAGE = "acme:1.0.0"
 
 
-def told(labels, *descriptions):
+def compared(labels, *descriptions):
     return [(p.path, p.rule) for p in differences(labels, a_provider(*descriptions), IMAGE)]
 
 
 def test_an_image_without_labels_says_nothing():
-    assert told({}) == told({"maintainer": "x", "component.x.name": "y"}) == []
+    assert compared({}) == compared({"maintainer": "x", "component.x.name": "y"}) == []
 
 
 def test_labels_that_say_the_same_are_silent():
@@ -28,10 +28,12 @@ def test_labels_that_say_the_same_are_silent():
         "component.1.input.1.name": "train_data",
         "component.1.input.1.dataFormat": '["csv"]',
     }
-    assert told(numbered, description) == []
-    assert told({"bfia.description": json.dumps(description)}, description) == []
-    assert told({"bfia.description": json.dumps({"Algo": description})}, description) == []
-    assert told({"bfia.provider": "acme", "bfia.version": "1.0.0", "bfia.components": "Algo"}, description) == []
+    assert compared(numbered, description) == []
+    assert compared({"bfia.description": json.dumps(description)}, description) == []
+    assert compared({"bfia.description": json.dumps({"Algo": description})}, description) == []
+    assert (
+        compared({"bfia.provider": "acme", "bfia.version": "1.0.0", "bfia.components": "Algo"}, description) == []
+    )
 
 
 def test_each_difference_names_both_sides():
@@ -45,7 +47,7 @@ def test_each_difference_names_both_sides():
         "component.1.parameter.2.name": "z",
         "component.2.name": "Other",
     }
-    found = told(numbered, description)
+    found = compared(numbered, description)
     at = "components_description.Algo.inputParam"
     assert found == [
         ("version", f"is 1.0.0 as registered and 2.0.0 in the label bfia.version of {IMAGE}"),
@@ -56,14 +58,14 @@ def test_each_difference_names_both_sides():
     ]
 
 
-def test_a_component_that_the_label_does_not_name_is_told():
-    [(path, rule)] = told({"bfia.components": "A"}, a_description("A"), a_description("B"))
+def test_a_component_that_the_label_does_not_name_is_reported():
+    [(path, rule)] = compared({"bfia.components": "A"}, a_description("A"), a_description("B"))
     assert path == "components_description.B" and "bfia.components does not name it" in rule
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 50_000, "[1]", '{"a": 1}', '{"a": ' * 40 + "1" + "}" * 40])
 def test_a_label_that_cannot_be_read_is_a_warning(text):
-    [(path, rule)] = told({"bfia.description": text})
+    [(path, rule)] = compared({"bfia.description": text})
     assert path == "metadata.image" and rule.startswith("has a label bfia.description that is n")
 
 

@@ -79,7 +79,7 @@ def test_inputs_are_compared_by_the_key_behind_the_task():
     }
 
 
-def test_a_format_that_an_input_does_not_list_is_told_with_both():
+def test_a_format_that_an_input_does_not_list_is_reported_with_both():
     spec = DataSpec("train_data", "", "dataset", ("csv", "yaml"))
     assert format_problem("csv", spec, "x") is None
     assert format_problem("CSV", spec, "x") is None

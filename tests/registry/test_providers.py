@@ -8,7 +8,7 @@ from engines.base import ImageMetadata
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
-from gateway.providers.registration import By, Providers, asking, audited
+from gateway.providers.registration import By, Providers, audited
 from provider_registry.registry import Registry
 from tests.builders import a_spec
 from tests.memory_engine import MemoryEngine, Script
@@ -29,9 +29,9 @@ class Labelled(MemoryEngine):
         self.image_digest(image)
         return self.facts
 
-    def ensure_image(self, image: str, told: Any) -> str:
+    def ensure_image(self, image: str, report: Any) -> str:
         for _ in range(self.progress):
-            told("1 of 9 layers")
+            report("1 of 9 layers")
         return self.image_digest(image)
 
 
@@ -93,12 +93,6 @@ def test_fetching_that_takes_too_long_for_a_registration_is_given_up(providers, 
     assert (
         "PULL_TIMEOUT" in warning.rule and "providers.fetch_seconds" in warning.rule and "layers" in warning.rule
     )
-
-
-def test_an_image_at_a_daemon_that_is_not_allowed_is_not_looked_at(providers):
-    metadata = {"image": IMAGE, "base_url": "tcp://10.0.0.9:2375"}
-    warnings = providers.register(a_request(metadata=metadata), ADMIN).revision.provider.warnings
-    assert "DAEMON_NOT_ALLOWED: tcp://10.0.0.9:2375 is not among" in warnings[0].rule
 
 
 def test_labels_that_say_otherwise_are_warnings(providers, engine):
@@ -178,9 +172,3 @@ def test_what_is_not_there_is_not_found(providers):
         with pytest.raises(NotFound) as raised:
             ask(KEY, ADMIN)
         assert raised.value.reason == "PROVIDER_UNKNOWN"
-
-
-def test_a_token_makes_a_vendor_and_no_token_the_operator():
-    assert asking("ann", "vendor") == ANN
-    assert asking("root", "admin") == By("root")
-    assert asking("", "admin") == ADMIN

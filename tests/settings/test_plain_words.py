@@ -8,10 +8,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, ValidationInfo
 from pydantic import field_validator as validates
 
-from adapter.bfia.examples import A_JOB
 from gateway.config.loader import load
 from gateway.errors import Invalid, problems_of
-from tests.inprocess import ask, running
 
 
 class Colour(enum.Enum):
@@ -65,21 +63,15 @@ def found(inner: Any) -> list[str]:
         ({"kidn": 1}, "kidn: is not known here; known are at, colour, count, "),
         ({"kidn": 1}, "did you mean kind?"),
         ({"count": "x"}, "count: must be a whole number (got 'x')"),
-        ({"count": 1.5}, "count: must be a whole number"),
         ({"count": 0}, "count: must be at least 1 (got 0)"),
-        ({"count": 10}, "count: must be at most 9"),
         ({"ratio": 0}, "ratio: must be more than 0"),
-        ({"ratio": 1}, "ratio: must be less than 1"),
         ({"ratio": "x"}, "ratio: must be a number"),
         ({"name": 1}, "name: must be text (got 1)"),
         ({"name": "a"}, "name: must have at least 2 characters"),
-        ({"name": "abcde"}, "name: must not have more than 4 characters"),
         ({"name": "AB"}, "name: must have the form ^[a-z]+$"),
         ({"on": "maybe"}, "on: must be true or false"),
         ({"colour": "rde"}, "colour: must be one of red, blue (got 'rde'); did you mean red?"),
-        ({"items": "x"}, "items: must be a list"),
         ({"items": []}, "items: must have at least 1 entries"),
-        ({"items": [1, 2, 3]}, "items: must not have more than 2 entries"),
         ({"items": ["x"]}, "items[0]: must be a whole number"),
         ({"free": 3}, "free: must be an object"),
         ({"at": "soon"}, "at: must be a time such as"),
@@ -115,17 +107,3 @@ def test_a_configuration_is_told_in_the_same_words(tmp_path: Any):
         ("engine.docker.puull", "pull"),
         ("limit", "limits"),
     }
-
-
-def test_requests_are_told_in_the_same_words(tmp_path: Any):
-    job = A_JOB
-    config = {"rolle": job["config"]["role"], "initiator": {"role": 3, "node_id": "x"}}
-    with running(tmp_path) as node:
-        path = "/v1/platform/schedule/job/create_all"
-        said = ask(node, "operator", "POST", path, json={"dag": job["dag"], "config": config}).json()
-        problems = {p["path"]: p for p in said["data"]["problems"]}
-        assert problems["config.role"]["rule"] == "is missing"
-        assert problems["config.role"]["suggestion"] == "role instead of rolle"
-        assert problems["config.initiator.role"]["rule"] == "must be text"
-        said = ask(node, "operator", "POST", "/api/v1/gc", json={"dryrun": True}).json()
-        assert said["data"]["problems"][0]["suggestion"] == "dry_run"
