@@ -106,17 +106,17 @@ class RevocationList:
         self._file = file
         self._ca = ca
         self._looked = time.monotonic()
-        self._stamp = _stamp(file)
+        self._stamp = stamp(file)
         self._revoked = self._read()
 
     def revokes(self, certificate: Bearer) -> bool:
         """Tell whether a certificate is revoked; a changed file counts after a second at most."""
         if time.monotonic() - self._looked >= 1.0:
             self._looked = time.monotonic()
-            if (stamp := _stamp(self._file)) != self._stamp:
+            if (current := stamp(self._file)) != self._stamp:
                 try:
                     self._revoked = self._read()
-                    self._stamp = stamp
+                    self._stamp = current
                 except Unusable as error:
                     log.warning("revocation list not accepted", extra={"file": self._file, "cause": str(error)})
         return (certificate.issuer, certificate.serial) in self._revoked
@@ -143,7 +143,8 @@ def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]
     return lists
 
 
-def _stamp(file: str) -> tuple[int, int]:
+def stamp(file: str) -> tuple[int, int]:
+    """Return time and size of a file, which change with its content; zeros for one that is not there."""
     try:
         found = Path(file).stat()
     except OSError:

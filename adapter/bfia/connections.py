@@ -4,12 +4,12 @@ import functools
 import ssl
 import threading
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import httpx
 
 from gateway.errors import PeerUnreachable
+from route_table.certificates import stamp
 from route_table.model import NO_IDENTITY, Identity
 
 C = TypeVar("C")
@@ -27,15 +27,15 @@ class Clients(Generic[K, C]):
 
     def get(self, key: K, identity: Identity) -> C:
         """Return the client for a key. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        stamp = _stamp(identity)
+        current = _stamp(identity)
         with self._lock:
             known = self._current.get(key)
-            if known is not None and known[0] == stamp:
+            if known is not None and known[0] == current:
                 return known[1]
             client = self._make(key, context(identity))
             if known is not None:
                 self._former.append(known[1])
-            self._current[key] = (stamp, client)
+            self._current[key] = (current, client)
             return client
 
     def clear(self) -> list[C]:
@@ -79,12 +79,4 @@ def asked_name(identity: Identity) -> dict[str, str]:
 def _stamp(identity: Identity) -> list[tuple[int, int]]:
     """Return what changes when a file of an identity does."""
     files = (identity.ca, identity.certificate, identity.key)
-    return [_time_and_size(Path(file)) for file in files if file is not None]
-
-
-def _time_and_size(file: Path) -> tuple[int, int]:
-    try:
-        found = file.stat()
-    except OSError:
-        return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return [stamp(file) for file in files if file is not None]

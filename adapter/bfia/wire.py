@@ -176,7 +176,6 @@ class ConfirmAudit(Body):
 
     audit_id: Id
     status: str
-    resource_permit: Any = None
     failed_by: Failed | None = None
 
 

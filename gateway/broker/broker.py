@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +17,7 @@ from typing import IO
 import anyio
 import anyio.to_thread
 
-from gateway.broker.journal import Kind, Spool, Tombstones, folder_name, folders, remove_tree
+from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
 from gateway.broker.mailbox import BrokerLimits, BufferFull, Message, SessionReleased, Stored, Usage
 from gateway.broker.session import Pool, Session
 from gateway.errors import Busy, GatewayError, TooLarge
@@ -39,7 +40,7 @@ class Broker:
         self._pool = Pool(self._limits)
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, float] = {}
-        self._tombstones = Tombstones(root, self._limits.tombstone_seconds, clock)
+        self._ended: dict[str, float] = {}
         self._readers: dict[str, dict[str, dict[asyncio.Event, None]]] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
@@ -52,13 +53,8 @@ class Broker:
         """
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take_lock()
-        self._tombstones.load()
-        ended = self._tombstones.folders()
         for folder in folders(self._root):
-            if folder.name in ended:
-                remove_tree(folder)
-            else:
-                self._recover_session(folder)
+            self._recover_session(folder)
 
     def _take_lock(self) -> IO[bytes]:
         lock = (self._root / "lock").open("ab")
@@ -107,8 +103,8 @@ class Broker:
         return tuple(session for session, used in self._used.items() if used <= before)
 
     def released(self, session: str) -> bool:
-        """Says whether the session has ended, as far as that is remembered."""
-        return session in self._tombstones
+        """Tell whether the session has ended, as far as this process remembers."""
+        return self._ended.get(session, -math.inf) + self._limits.remember_ended > self._clock()
 
     async def push(
         self,
@@ -330,7 +326,8 @@ class Broker:
 
     async def end_session(self, session: str) -> None:
         """Deletes a session whose job has ended, wakes everybody who waits for it, and refuses it from now on."""
-        self._tombstones.add(session)
+        self._ended = {name: at for name, at in self._ended.items() if self.released(name)}
+        self._ended[session] = self._clock()
         box = self._sessions.pop(session, None)
         self._used.pop(session, None)
         gone = None

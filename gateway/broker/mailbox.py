@@ -102,7 +102,7 @@ class BrokerLimits:
     kept_bytes: int = 64 * MIB
     repeats: int = 65_536
     pop_seconds: float = 300.0
-    tombstone_seconds: float = 1800.0
+    remember_ended: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
