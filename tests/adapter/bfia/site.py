@@ -1,6 +1,5 @@
 """A whole node among peers of each dialect, all of which are one scripted peer."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec
@@ -36,8 +34,6 @@ class Site:
 
     node: Gateway
     peer: ScriptedPeer
-    hold: threading.Event
-    """while it is clear, no container comes up"""
 
     def asks(self, sender: str, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
         """Ask the node as a peer of some dialect does."""
@@ -69,15 +65,9 @@ class Site:
 @contextmanager
 def serving_site(home: Path) -> Iterator[Site]:
     """Serve a node whose routes lead, in each dialect, to one scripted peer."""
-    hold = threading.Event()
-    hold.set()
-
-    def script(_: LaunchSpec) -> Script:
-        hold.wait(120)
-        return Script(code=None)
 
     def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(code=None)})
 
     with scripted() as (peer, url):
         made = settings(home)
@@ -85,7 +75,7 @@ def serving_site(home: Path) -> Iterator[Site]:
         gateway = Gateway(made, engine=engine)
         gateway.registry.register(provider_from_request(registration()))
         with serving(gateway):
-            yield Site(gateway, peer, hold)
+            yield Site(gateway, peer)
 
 
 def write_routes(home: Path, routes: dict[str, Any]) -> None:

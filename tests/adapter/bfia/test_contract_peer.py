@@ -18,7 +18,6 @@ from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
-from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER
 
@@ -236,28 +235,6 @@ def test_create_in_the_second_spellings_and_without_what_is_optional(stage: Stag
     spec = stage.site.node.store.local_jobs.get(body["job_id"]).spec
     ref = spec.dag.nodes[0].component
     assert (ref.provider, ref.name, spec.initiator, spec.scheduler) == ("vendor", "Thing", SPEC, SPEC)
-
-
-def test_create_takes_keys_of_several_indices_and_roles_that_the_standard_does_not_name(
-    stage: Stage, call: Caller
-):
-    roles = {"host": (SPEC,), "guest": (ME, ME), "observer": (FATE,)}
-    params = {"guest": {"0|1": {"a": {"x": 1}}, "1": {"a": {"y": 2}}}}
-    spec = a_spec("a", roles, job_id=f"job-contract-{next(_numbers)}", task_params=params)
-    body = job_body(spec)
-    body["config"]["task_params"] = params
-    assert envelope(call("/job/create", body)) == DONE | {"data": {"job_id": spec.job_id}}
-    assert (
-        envelope(call("/task/start", {"job_id": spec.job_id, "task_id": f"t-{spec.job_id}", "task_name": "a"}))
-        == DONE
-    )
-    runs = stage.site.node.store.local_jobs.get(spec.job_id).runs
-    assert {r.party.label: dict(r.parameters) for r in runs} == {"guest.0": {"x": 1}, "guest.1": {"x": 1, "y": 2}}
-    for role in ("guest", "guest.0", "guest.1", "", None):
-        said = envelope(call("/task/poll", {"task_id": f"t-{spec.job_id}", "role": role}))
-        assert said["data"]["status"] in ("READY", "RUNNING")
-    refused(call("/task/poll", {"task_id": f"t-{spec.job_id}", "role": "guest.2"}), 404, "ROLE_UNKNOWN")
-    assert envelope(call("/job/stop", {"job_id": spec.job_id})) == DONE
 
 
 @pytest.mark.parametrize("path", ["/job/create", "/job/create_all"])

@@ -31,58 +31,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(shared: Site) -> Iterator[Site]:
+def site(shared: Site) -> Site:
     shared.peer.asked.clear()
     shared.peer.will(says())
-    shared.hold.set()
-    yield shared
-    shared.hold.set()
+    return shared
 
 
 # ---------------------------------------------------------------- what they are answered
-
-
-@pytest.mark.parametrize(
-    ("sender", "code", "word"), [(SPEC, 0, "READY"), (FATE, 0, "READY"), (KUSCIA, 200, "PENDING")]
-)
-def test_a_task_that_is_about_to_start(site: Site, sender: str, code: int, word: str):
-    """READY is a state of the standard that one peer does not know, as it does not know success code 0."""
-    spec = a_job_with(sender, scheduler=sender)
-    site.hold.clear()
-    site.node.participant.create_job(spec, sender)
-    start = {"job_id": spec.job_id, "task_id": f"task-{spec.job_id}", "task_name": "a"}
-    assert site.asks(sender, "/job/start", {"job_id": spec.job_id})["code"] == code
-    assert site.asks(sender, "/task/start", start)["code"] == code
-    said = site.asks(sender, "/task/poll", {"task_id": start["task_id"], "role": "guest"})
-    assert (said["code"], said["data"]) == (code, {"status": word})
-    site.hold.set()
-    site.run(spec.job_id, "guest.0")
-    said = site.asks(sender, "/task/poll", {"task_id": start["task_id"], "role": ""})
-    assert (said["code"], said["data"]) == (code, {"status": "RUNNING"})
-    assert site.asks(sender, "/job/stop", {"job_id": spec.job_id})["code"] == code
-
-
-@pytest.mark.parametrize("sender", PROFILES)
-def test_what_a_node_looked_at_stands_beside_its_yes_in_every_dialect(site: Site, sender: str):
-    """One peer reads ``data`` as any JSON object, one does not read it; texts by name are harmless to both."""
-    spec = a_job_with(sender, scheduler=sender)
-    body = create_body(spec, PROFILE_OF[PROFILES[sender]])
-    engine = site.node.engine
-    assert isinstance(engine, MemoryEngine)
-    engine.world.down = True
-    try:
-        said = site.asks(sender, "/job/create", body)
-    finally:
-        engine.world.down = False
-    assert said["code"] == (200 if sender == KUSCIA else 0) and said["msg"] == "success"
-    assert set(said) == {"code", "msg", "data"}
-    assert said["data"] == {"job_id": spec.job_id, "checks": {"image": "vendor:1.0.0: ENGINE_DOWN"}}
-    assert site.asks(sender, "/job/create", body)["data"] == said["data"]  # asked again, it is not forgotten
-    fine = a_job_with(sender, scheduler=sender)
-    data = site.asks(sender, "/job/create", create_body(fine, PROFILE_OF[PROFILES[sender]]))["data"]
-    assert data == {"job_id": fine.job_id}  # with nothing to tell, nothing beyond the standard
-    for job_id in (spec.job_id, fine.job_id):
-        site.asks(sender, "/job/stop", {"job_id": job_id})
 
 
 @pytest.mark.parametrize("other", PROFILES)
@@ -138,20 +93,6 @@ def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: st
     assert (said["code"], said["data"]["reason"]) == (500, "INTERNAL")
     assert "secret" not in answer.text and "Error" not in answer.text and "srv" not in answer.text
     assert site.node.store.local_jobs.find(spec.job_id) is None
-
-
-@pytest.mark.parametrize(("sender", "status"), [(SPEC, 404), (FATE, 200), (KUSCIA, 404)])
-def test_some_peers_know_http_200_only(site: Site, sender: str, status: int):
-    for method, path, code, large in (
-        ("POST", "/job/nothing", 404, b""),
-        ("GET", "/job/start", 405, b""),
-        ("POST", "/job/start", 413, b" " * (33 << 20)),
-    ):
-        headers = {"x_node_id": sender}
-        answer = ask(site.node, "peer", method, CONTROL + path, content=large, headers=headers)
-        assert answer.status_code == (200 if status == 200 else code)
-        body = answer.json()
-        assert set(body) == {"code", "msg", "data"} and body["code"] == code
 
 
 @pytest.mark.parametrize("other", [FATE, KUSCIA])

@@ -8,7 +8,6 @@ import socket
 import httpx
 import pytest
 
-from gateway.broker import BrokerLimits
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, until, waiters
 from tests.adapter.bfia.scripted import says, scripted, text
@@ -108,22 +107,6 @@ async def test_only_the_peer_s_success_is_success(alpha, client, peer, answer, c
     assert len(peer.asked) == 1
 
 
-async def test_a_push_waits_for_a_peer_that_is_not_up_yet(alpha, make_node, client):
-    late = await make_node("beta", start=False)
-    late.socket.close()
-    port = late.socket = socket.socket()
-    port.bind(("127.0.0.1", 0))  # bound and not listening: refused
-    late.url = f"http://127.0.0.1:{port.getsockname()[1]}"
-    alpha.routes["beta"] = Route("beta", late.url)
-    push = asyncio.create_task(Container(client, alpha).push("beta", b"patience"))
-    await asyncio.sleep(0.1)
-    assert not push.done()
-    port.listen()
-    await late.start()
-    assert await push == OK
-    assert await Container(client, late).pop() == b"patience"
-
-
 async def test_a_peer_that_never_answers_is_unreachable(make_node, client):
     alpha = await make_node("alpha", retry_for=0.2)
     with socket.socket() as nobody:
@@ -138,21 +121,6 @@ async def test_a_peer_that_never_answers_is_unreachable(make_node, client):
 
 
 # ------------------------------------------------------------ on one node
-
-
-async def test_messages_and_kept_answers_survive_a_restart(alpha, client):
-    box = Container(client, alpha)
-    for payload in (b"one", b"two", b"three"):
-        assert await box.push("alpha", payload) == OK
-    assert await box.pop(x_ptp_pop_id="a") == b"one"
-    await alpha.stop()
-    await alpha.start()
-    assert await box.pop(x_ptp_pop_id="a") == b"one"
-    assert await box.pop(x_ptp_pop_id="b") == b"two"
-    assert await box.pop() == b"three"
-    await alpha.stop()
-    await alpha.start()
-    assert await box.peek() == b""
 
 
 async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
@@ -189,18 +157,6 @@ async def test_a_sequence_that_is_not_what_we_think_loses_nothing(desk, caller):
     assert await second.push("alpha", b"a", metadata={"sequence": "0"}) == OK
     box = Container(caller, desk)
     assert [await box.peek() for _ in range(4)] == [b"a", b"b", b"a", b""]
-
-
-async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client):
-    alpha = await make_node("alpha", limits=BrokerLimits(session_bytes=10))
-    box = Container(client, alpha)
-    assert await box.push("alpha", b"0123456789") == OK
-    assert await box.push("alpha", b"more") == "E0000000700"  # one run has its share
-    push = asyncio.create_task(Container(client, alpha, "another").push("alpha", b"next"))
-    await until(lambda: alpha.broker._writers)
-    assert not push.done()
-    assert await box.pop() == b"0123456789"
-    assert await push == OK
 
 
 async def test_when_the_job_ends_everything_is_freed_and_refused(alpha, beta, client):
