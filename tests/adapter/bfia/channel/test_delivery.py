@@ -8,6 +8,7 @@ import socket
 import httpx
 import pytest
 
+from gateway.broker import BrokerLimits
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, until, waiters
 from tests.adapter.bfia.scripted import says, scripted, text
@@ -121,6 +122,33 @@ async def test_a_peer_that_never_answers_is_unreachable(make_node, client):
 
 
 # ------------------------------------------------------------ on one node
+
+
+async def test_messages_and_kept_answers_survive_a_restart(alpha, client):
+    box = Container(client, alpha)
+    for payload in (b"one", b"two", b"three"):
+        assert await box.push("alpha", payload) == OK
+    assert await box.pop(x_ptp_pop_id="a") == b"one"
+    await alpha.stop()
+    await alpha.start()
+    assert await box.pop(x_ptp_pop_id="a") == b"one"
+    assert await box.pop(x_ptp_pop_id="b") == b"two"
+    assert await box.pop() == b"three"
+    await alpha.stop()
+    await alpha.start()
+    assert await box.peek() == b""
+
+
+async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client):
+    alpha = await make_node("alpha", limits=BrokerLimits(session_bytes=10))
+    box = Container(client, alpha)
+    assert await box.push("alpha", b"0123456789") == OK
+    assert await box.push("alpha", b"more") == "E0000000700"  # one run has its share
+    push = asyncio.create_task(Container(client, alpha, "another").push("alpha", b"next"))
+    await until(lambda: alpha.broker._writers)
+    assert not push.done()
+    assert await box.pop() == b"0123456789"
+    assert await push == OK
 
 
 async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
