@@ -3,12 +3,9 @@
 import copy
 import csv
 import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,7 +14,6 @@ from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.data.sharing import NotShared
-from gateway.data.storage import FOLDER
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
@@ -118,22 +114,6 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
     assert cli(node, "show", "no-id").exit_code == 2
 
 
-def test_pages_follow_each_other(node: Gateway, tmp_path: Path):
-    for name in ("u", "v"):
-        assert uploaded(node, tmp_path, "--name", name).exit_code == 0
-    seen, after = [], ""
-    while after is not None:
-        page = call(node, "GET", "/api/v1/datasets", params={"limit": 1, "namespace": "ns", "after": after}).json()
-        assert page["total"] == 3
-        seen += [d["dataset_id"] for d in page["datasets"]]
-        after = page["next"]
-    assert seen == ["ns#t", "ns#u", "ns#v"]
-    odd = cli(node, "list", "--after", "garbage~x")
-    assert odd.exit_code == 2 and "must be `next` of a response" in odd.stderr
-    for name in ("u", "v"):
-        assert cli(node, "delete", f"ns#{name}", "--yes").exit_code == 0
-
-
 def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node: Gateway):
     assert node.participant.create_job(a_job("job-open"), PEER)
     assert cli(node, "grant", NAME, STRANGER, "--days", "1", "-m", "contract").exit_code == 0
@@ -225,21 +205,6 @@ def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     assert far.json()["code"] == 400
     never = cli(node, "revoke", NAME, STRANGER)
     assert never.exit_code == 1 and "GRANT_UNKNOWN" in never.stderr
-
-
-def test_an_upload_that_is_broken_off_leaves_nothing(node: Gateway):
-    staging = node.storage.root / FOLDER
-    before = sorted(os.listdir(staging))
-    at = urlsplit(node.addresses()["operator"])
-    head = (
-        "POST /v2/component/upload/file HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9999\r\n"
-        "authorization: Bearer 0123456789abcdef0123\r\ncontent-type: multipart/form-data; boundary=b\r\n\r\n"
-        '--b\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\nid,y\n'
-    )
-    with socket.create_connection((at.hostname or "", at.port or 0)) as wire:
-        wire.sendall(head.encode())
-        wait_for(lambda: sorted(os.listdir(staging)) != before, 20)
-    wait_for(lambda: sorted(os.listdir(staging)) == before, 20)
 
 
 def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):

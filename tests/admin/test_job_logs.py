@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gateway.store.database import connect, migrate
@@ -68,22 +66,6 @@ def test_each_note_is_one_line_with_its_main_fields(store: Store):
     assert len(lines[1]["message"]) <= LONGEST_TEXT + 1 and "other" not in lines[1]
 
 
-def test_a_lost_race_and_a_refused_record_are_not_announced(store: Store):
-    store.jobs.add(a_job(), "flow")
-
-    def change(job):
-        if not raced:
-            raced.append(1)
-            store.jobs.update("job-1", lambda j: replace(j, warnings=("first",)))
-        return job.noted(T0, "changed")
-
-    raced: list[int] = []
-    with capture_logs() as lines:
-        assert not store.jobs.add(a_job().noted(T0, "added again"), "flow")
-        store.jobs.update("job-1", change)
-    assert [e["event"] for e in lines] == ["changed"]
-
-
 @pytest.mark.parametrize("token", ["0123456789abcdef" * 4, "0123456789abcdef" * 2])
 def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
     store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
@@ -91,19 +73,6 @@ def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
         store.local_jobs.update("job-1", lambda j: j.noted(T0, "run FAILED", message=f"at /cb?run={token}: no"))
     assert lines[0]["message"] == "at /cb?run=***: no"
     assert token in store.timeline("job-1")[0].detail["message"]
-
-
-def test_a_log_that_cannot_be_written_changes_nothing(store: Store):
-    def broken(*_):
-        raise OSError("no space left")
-
-    structlog.configure(processors=[broken])
-    try:
-        assert store.jobs.add(a_job().noted(T0, "job PENDING"), "flow")
-        store.jobs.update("job-1", lambda j: j.noted(T0, "job READY"))
-    finally:
-        structlog.reset_defaults()
-    assert [e.event for e in store.timeline("job-1")] == ["job PENDING", "job READY"]
 
 
 def logged(log_format: str) -> str:
@@ -132,12 +101,6 @@ def test_both_ways_of_logging_end_in_one_form():
     for event in ("subscriber failed", "own failed"):
         assert lines[event]["exception"].startswith("Traceback") and "0b0b" not in lines[event]["exception"]
     assert any("old thing" in event for event in lines)
-
-
-def test_text_shows_the_same_fields():
-    text = logged("text")
-    assert "route table changed" in text and "routes=2" in text and "session=S1" in text
-    assert "trace_id=trace_of_the_work" in text and "Traceback" in text and "format_exc_info" not in text
 
 
 @pytest.mark.slow

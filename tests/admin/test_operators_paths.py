@@ -4,7 +4,6 @@ import hashlib
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,15 +30,6 @@ def node(tmp_path_factory: pytest.TempPathFactory):
     engine = {"kind": "process", "process": {"images": {SLEEPER: {"command": command}}}}
     with running(tmp_path_factory.mktemp("node"), engine=engine) as gateway:
         yield gateway
-
-
-@pytest.mark.parametrize("path", ["/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"])
-def test_a_body_of_another_type_is_told_which_type_is_read(node: Gateway, path: str) -> None:
-    sent = {"content-type": "application/x-www-form-urlencoded"}
-    answer = ask(node, "operator", "POST", path, content=b"{}", headers=sent).json()
-    (problem,) = answer["data"]["problems"]
-    assert (problem["path"], problem["suggestion"]) == ("content-type", "application/json")
-    assert problem["got"] == sent["content-type"] and "application/json" in answer["msg"]
 
 
 def over(job_id: str, **changes) -> LocalJob:
@@ -129,25 +119,6 @@ def test_a_download_is_the_bytes_with_their_checksum(node: Gateway):
     assert answer.headers["content-disposition"].startswith('attachment; filename="a-guest.0-out.csv"')
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("job-none/outputs/a/guest.0/out", "JOB_UNKNOWN"),
-        ("job-404/outputs/none/guest.0/out", "TASK_UNKNOWN"),
-        ("job-404/outputs/a/host.0/out", "PARTY_UNKNOWN"),
-        ("job-404/outputs/a/nobody/out", "PARTY_UNKNOWN"),
-        ("job-404/outputs/a/guest.0/none", "OUTPUT_UNKNOWN"),
-        ("job-404/outputs/a/guest.0/later", "OUTPUT_MISSING"),
-        ("job-404/outputs/b/guest.0/out", "OUTPUT_MISSING"),
-    ],
-)
-def test_what_is_not_there_says_which_part_is_unknown(node: Gateway, path: str, reason: str):
-    if node.store.local_jobs.find("job-404") is None:
-        have(node, "job-404", "out", b"id\n1\n")
-    for end in ("", "/download"):
-        assert get(node, f"/api/v1/jobs/{path}{end}", 404)["data"]["reason"] == reason
-
-
 def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(node: Gateway, monkeypatch):
     node.store.add_submission("job-elsewhere", "flow", PEER, T0)
     task = TaskView("task_1", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})
@@ -209,24 +180,3 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
         assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
     finally:
         node.engine.remove("bfia-orphan")
-
-
-def test_a_component_for_other_storage_is_one_warning(node: Gateway, tmp_path: Path):
-    description = a_description(
-        "Far", provider="far", inputParam=[], inputData=[], outputData=[], storageEngine=["s3", "hdfs"]
-    )
-    node.registry.register(
-        provider_from_request(a_request(description, name="far", metadata={"base_url": "", "image": SLEEPER}))
-    )
-    dag = Dag(
-        tuple(
-            replace(a_node(n, outputs=()), component=replace(a_node("x").component, provider="far", name="Far"))
-            for n in "ab"
-        )
-    )
-    spec = a_spec(dag, {"guest": (ME,), "host": (ME,)})
-    problems, warnings = node.participant._planner.check(spec)
-    assert problems == []
-    assert [(w.path, w.got) for w in warnings if "storageEngine" in w.rule] == [
-        ("dag.components.a", ["s3", "hdfs"])
-    ]

@@ -16,7 +16,6 @@ from gateway.cli.main import app
 from gateway.data.outputs import Wanted
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
-from gateway.errors import Refused
 from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
 from tests.e2e.nodes import wait_for
@@ -142,32 +141,6 @@ def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empt
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ({"description": "\ud800", "column_info": [{"name": "\udfff"}], "count": 2}, ("", None, None)),
-        ({"description": "d", "column_info": [{"name": "c"}], "count": 2**63}, ("d", "c", None)),
-        ({"description": "d", "padding": "x" * 5 * 1024**2, "count": 2}, ("", None, None)),
-    ],
-    ids=["half a sign", "a count beyond all", "too much"],
-)
-def test_odd_words_of_a_program_hide_nothing_else(
-    nodes: tuple[Gateway, Gateway], words: dict[str, Any], told: tuple[Any, ...]
-):
-    here, there = nodes
-    granted(here, "model")
-    granted(here, "out")
-    file = here.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-model" / "metadata"
-    file.write_text(json.dumps(words))
-    try:
-        one, other = sorted(asked(there)["outputs"], key=lambda o: str(o["key"]))
-        columns = [c["name"] for c in one["columns"]]
-        assert (one["description"], columns[0] if columns else None, one["count"]) == told and one["there"]
-        assert other["key"] == "out" and other["count"] == 2
-    finally:
-        file.unlink()
-
-
 def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway]):
     here, there = nodes
     SqlGrants(here.store).put(Grant(address("out"), PEER, ago(60), "ann", expires_at=ago(30)))
@@ -183,21 +156,6 @@ def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes: tuple[Gateway
     granted(nodes[0], "out", STRANGER)
     said = by_peer(nodes[0], STRANGER)
     assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED") and "no part" in said["msg"]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "reason"),
-    [
-        ({"job_id": "job-nowhere"}, "JOB_UNKNOWN"),
-        ({"task_name": "z"}, "TASK_UNKNOWN"),
-        ({"task_name": "b"}, "OUTPUT_MISSING"),
-        ({"role": "host"}, "PARTY_UNKNOWN"),
-        ({"output_key": "z"}, "OUTPUT_UNKNOWN"),
-        ({"role": ""}, "INVALID"),
-    ],
-)
-def test_what_is_not_there(nodes: tuple[Gateway, Gateway], wanted: dict[str, str], reason: str):
-    assert by_peer(nodes[0], **wanted)["data"]["reason"] == reason
 
 
 def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
@@ -234,10 +192,3 @@ def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
     (one,) = interconn.asked(peer, Wanted("job", "a", "guest"))
     assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())
-
-
-@pytest.mark.parametrize("outputs", [None, {}, [{}], [{"task": 1}]])
-def test_a_peers_metadata_of_another_form_is_refused(outputs: Any):
-    peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": outputs})
-    with pytest.raises(Refused, match="outputs is invalid"):
-        interconn.asked(peer, Wanted("job", "a", "guest"))

@@ -78,15 +78,6 @@ def test_a_flood_is_counted_and_not_written():
     assert len(written) == MOST + 1
 
 
-def test_a_refusal_stands_where_it_cannot_be_written():
-    def fails(*_: Any) -> None:
-        raise OSError("no database")
-
-    write = Refusals(fails, lambda: NOON).due("ann")
-    assert write is not None
-    write("ann", "GET /", 401, {})
-
-
 def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway, tmp_path: Path):
     large = b"[" * (1024 * 1024)
     for method, path in (

@@ -16,7 +16,7 @@ from gateway.cli.inputs import read_object
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.data.files import NotFit
-from gateway.errors import Invalid, counted
+from gateway.errors import Invalid
 from tests.cleaning.ended import left_behind
 from tests.e2e.nodes import free_ports
 from tests.inprocess import running
@@ -71,22 +71,6 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
         file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
-
-
-def test_what_is_wrong_is_told_in_the_words_of_commands(tmp_path: Path):
-    file = tmp_path / "rows.csv"
-    file.write_text("id,y\n1,0\n")
-    upload = ["data", "upload", str(file), "--namespace", "bank", "--name", "rows", "--match-id", "id"]
-    with running(tmp_path / "node") as node:
-        url = node.addresses()["operator"]
-        assert call(*upload, "--url", url).exit_code == 0
-        again = call(*upload, "--url", url)
-        assert again.exit_code == 1 and "bank#rows exists; to replace it: --overwrite" in again.stderr
-        assert call(*upload, "--overwrite", "--url", url).exit_code == 0
-        piped = ["data", "upload", "-", "--namespace", "bank", "--name", "piped", "--match-id", "id", "--url", url]
-        assert "2 rows" in CliRunner().invoke(app, piped, input="id,y\n1,0\n2,1\n").stdout
-        nobody = call("job", "timeline", "nope", "--url", url, "--json")
-        assert nobody.exit_code == 1 and json.loads(nobody.stderr)["reason"] == "JOB_UNKNOWN"
 
 
 def test_a_node_that_does_not_answer_is_told_from_a_wrong_configuration(tmp_path: Path):
@@ -144,11 +128,6 @@ def test_a_row_of_a_table_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[st
     assert next(line for line in lines if "job-1" in line).count("sentence") == 20
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
-def test_one_thing_is_not_many(count: int, words: str):
-    assert counted(count, "job") == words
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -168,8 +147,3 @@ def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path: Path, te
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(said)):
         read_object(tmp_path / "file")
-
-
-def test_commas_at_the_end_are_read_as_yaml_does(tmp_path: Path):
-    (tmp_path / "file").write_text('{"a": [1, 2,],}')
-    assert read_object(tmp_path / "file") == {"a": [1, 2]}

@@ -4,16 +4,13 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
-from gateway.cli import client
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
@@ -101,14 +98,6 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
     for environment in environments(node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")):
         assert environment.pop("runtime.component.parameter.shape") == "tall"
         assert list(environment) == ["runtime.component.output.ranks"]
-
-
-def test_components_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
-    described(node, "scores", a_parameter())
-    monkeypatch.setattr(client, "_COMPLETION_SECONDS", 60)
-    asked = cast(typer.Context, SimpleNamespace(params={"url": node.addresses()["operator"]}))
-    assert client.components(asked, "acme:1") == ["acme:1.0.0/Algo"]
-    assert client.components(asked, "other") == []
 
 
 def test_a_component_that_is_not_there_has_no_form(node: Gateway):

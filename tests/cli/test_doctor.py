@@ -1,39 +1,28 @@
 """``bfia-gateway doctor``: whatever a node lacks is named by its step, and nothing is changed by looking."""
 
-import errno
 import json
-import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
-from docker import DockerClient
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
 from engines.multi import SeveralEngines
-from gateway.bootstrap import node
-from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.data import files
-from gateway.data.storage import FileStorage
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
-from gateway.errors import Invalid
 from gateway.runtime.checks import Result, Step
-from gateway.store.database import connect, opened
+from gateway.store.database import opened
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
 from gateway.version import VERSION
@@ -102,14 +91,6 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert sorted(config.parent.iterdir()) == before
     shown = cli("doctor", "--config", str(config))
     assert shown.returncode == 0 and "what to do" in shown.stdout
-
-
-@pytest.mark.docker
-def test_looking_at_a_fresh_node_leaves_no_network(config: Path):
-    name = f"bfia-looked-{config.parent.name}"[:60]
-    doctor(config, engine={"kind": "docker", "docker": {"network": name}})
-    with closing(DockerClient.from_env()) as daemon:
-        assert daemon.networks.list(names=[name]) == []
 
 
 def test_rules_of_approval_that_can_never_count_are_named(config: Path):
@@ -194,30 +175,6 @@ def test_a_clock_that_is_off_is_named(tmp_path: Path):
     assert late.result is Result.FAILED and "3600 s off" in late.cause and late.remedy
 
 
-@pytest.mark.mariadb
-def test_the_clock_of_a_database_is_looked_at(tmp_path: Path, mariadb_url: str):
-    store = Store(connect(mariadb_url))
-    try:
-        assert "database +0" in clock_of(tmp_path, store).found or "database -0" in clock_of(tmp_path, store).found
-        late = clock_of(Path("/proc"), store, lambda: time.time() - 3600)
-        assert late.result is Result.FAILED and "clock of the database" in late.cause
-    finally:
-        store.close()
-
-
-def test_another_server_on_a_port_of_the_node_is_not_taken_for_it(config: Path):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever, daemon=True)
-        thread.start()
-        code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{web.server_port}"}})
-        web.shutdown()
-    assert (code, failed(steps)) == (1, ["ports"])
-    assert steps["ports"]["cause"].startswith("operator: ")
-
-
 def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
     settings = yaml.safe_load(config.read_text())
     over = {key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")}
@@ -246,39 +203,6 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
             port = deaf.getsockname()[1]
             code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{port}"}})
         assert (code, failed(steps)) == (1, ["ports"])
-
-
-@pytest.mark.parametrize("setting", ["storage.url", "state_dir"])
-def test_a_node_is_not_begun_where_a_folder_is_a_file(config: Path, setting: str):
-    storage = setting == "storage.url"
-    over = {"storage": {"url": f"file://{config}/storage"}} if storage else {"state_dir": str(config)}
-    with pytest.raises(Invalid) as refused:
-        Gateway(load(config, over))
-    assert refused.value.reason == "FOLDER_UNUSABLE"
-    (problem,) = refused.value.problems
-    assert problem.path == setting and f"{config} is a file" in problem.rule
-
-
-def test_a_full_disk_is_told_as_one_and_not_as_a_lack_of_rights(config: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
-    _, steps = doctor(config)
-    assert failed(steps) == ["storage", "state folder"]
-    assert "is full" in steps["storage"]["cause"] and steps["storage"]["remedy"].startswith("make room")
-
-
-def test_a_node_that_cannot_write_its_storage_says_so_at_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def staging(_: FileStorage) -> Any:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    said = Mock()
-    monkeypatch.setattr(FileStorage, "staging", staging)
-    monkeypatch.setattr(node, "log", said)
-    with running(tmp_path):
-        pass
-    (told,) = said.warning.call_args_list
-    assert "STORAGE_NOT_WRITABLE" in told.args[0] and told.kwargs["setting"] == "storage.url"
 
 
 def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(config: Path):
@@ -365,26 +289,3 @@ def test_migrate_looks_and_does(config: Path):
     done = cli("migrate", "--config", str(config))
     assert done.returncode == 0 and (config.parent / "state.db").exists()
     assert cli("migrate", "--check", "--config", str(config)).returncode == 0
-
-
-def test_a_wrong_configuration_is_told_with_its_path(config: Path):
-    config.write_text("node: {id: x}\nengine: {kind: dokcer}\n")
-    done = cli("doctor", "--config", str(config))
-    assert done.returncode == 2 and "engine.kind" in done.stderr
-
-
-def test_beside_a_running_node_with_https_that_wants_certificates(config: Path):
-    authority = Authority(config.parent / "pki")
-    own = authority.sign("own", days=5)
-    tls = {"certificate": own.certificate, "key": own.key, "client_ca": authority.file}
-    settings = yaml.safe_load(config.read_text())
-    listen = settings["listen"] | {"peer": settings["listen"]["peer"] | {"tls": tls}}
-    over = {key: settings[key] for key in ("database", "storage", "state_dir")}
-    over["route_table"] = {"file": str(config.parent / "routes.yml")}
-    with running(config.parent, listen=listen, **over) as node:
-        assert node.addresses()["peer"].startswith("https://")
-        code, steps = doctor(config, listen=listen)
-    assert code == 0, [s for s in steps.values() if s["result"] == "failed"]
-    assert steps["ports"]["found"] == "the node is running"
-    assert steps["certificates"]["result"] == "warning"
-    assert "listen.peer.tls.certificate" in steps["certificates"]["cause"]

@@ -97,17 +97,3 @@ def test_what_a_draft_cannot_be_made_of_is_said(tmp_path: Path, words: list[str]
     words = [word.replace("FILE", str(file)) for word in words]
     done = CliRunner().invoke(app, ["job", "draft", *words, "--url", "http://127.0.0.1:9"])
     assert done.exit_code == 2 and says in done.stderr
-
-
-def test_of_several_components_one_has_to_be_named(tmp_path: Path):
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps(a_request(a_description("A"), a_description("B"))))
-    done = CliRunner().invoke(app, ["provider", "parameters", str(file)])
-    assert done.exit_code == 2 and "there are: A, B" in done.stderr
-
-
-def test_a_registration_that_would_be_refused_has_no_form(tmp_path: Path):
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps(a_request(a_description(roleList=[]))))
-    done = CliRunner().invoke(app, ["provider", "parameters", str(file)])
-    assert done.exit_code == 2 and "components_description.Algo.roleList" in done.stderr

@@ -192,17 +192,3 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
     newest = printed(cli(node, "list", "--json"))["jobs"][0]
     assert refused.returncode == 1 and newest["status"] == "REJECTED"
     assert f"bfia-gateway job show {newest['job_id']}" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("[1]", "must hold an object"), ("{a: [", "neither JSON nor YAML"), ("{}", "dag")],
-)
-def test_what_is_no_job_is_refused_with_exit_code_2(node: Gateway, text: str, words: str):
-    refused = cli(node, "submit", "-", stdin=text)
-    assert refused.returncode == 2 and words in refused.stderr, refused.stderr
-
-
-def test_an_unknown_job_and_a_missing_file_are_told(node: Gateway):
-    assert cli(node, "show", "job-none").returncode == 1
-    assert "cannot be read" in cli(node, "submit", "/nowhere.json").stderr

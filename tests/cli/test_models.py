@@ -93,9 +93,3 @@ def test_a_file_that_was_changed_is_found_and_not_exported(node: Gateway, tmp_pa
     refused = cli(node, "export", "credit model", "job-1", "-o", str(tmp_path / "x.zip"))
     assert refused.exit_code == 1 and "MODEL_DAMAGED" in refused.stderr
     assert list(tmp_path.glob("x.zip*")) == []
-
-
-def test_cleaning_keeps_what_a_model_refers_to(node: Gateway):
-    assert node.models.keeper(PLACE) == ("version job-1 of model credit model",)
-    assert not node.models.keeper(Address("job-1-guest-0", "other"))
-    assert node.models.keeper in node.outputs.keepers

@@ -47,13 +47,6 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert f"+{PEER}" in audit and f'{PEER}.profile "spec" → "fate"' in audit
 
 
-def test_an_edit_beside_a_broken_file_is_told_on_standard_error(node: Gateway, tmp_path: Path):
-    (tmp_path / "routes.yml").write_text("X: {host: 1, prot: 2\n")
-    added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
-    assert added.exit_code == 0 and added.stdout == f"version 2 is in force: +{PEER}\n"
-    assert "does not hold this version" in added.stderr and str(tmp_path / "routes.yml") in added.stderr
-
-
 def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):
     assert cli(node, "add", HOP, "--to", "http://127.0.0.1:9", "--relay").exit_code == 0
     assert cli(node, "add", PEER, "--via", HOP).exit_code == 0
@@ -90,8 +83,3 @@ def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path)
         fine = cli(node, "test", PEER)
         assert fine.exit_code == 0 and "FAILED" not in fine.stdout
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
-
-
-def test_without_a_node_the_command_says_so():
-    nobody = CliRunner().invoke(app, ["route", "list", "--url", "http://127.0.0.1:1"])
-    assert nobody.exit_code == 3 and "is the node up?" in nobody.stderr

@@ -126,12 +126,6 @@ def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world: World):
     assert noted(world, f"node {THIRD}", {"job_id": "job-hidden"})["detail"]["reason"] == "JOB_UNKNOWN"
 
 
-def test_a_question_leaves_nothing(world: World):
-    before = len(audit(world, f"node {THIRD}"))
-    assert asks(world, "/task/poll", {"task_id": "t-proof", "role": "host"})["code"] == 0
-    assert len(audit(world, f"node {THIRD}")) == before
-
-
 def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path: Path):
     """The server puts it into the scope; a header of the same name adds nothing."""
     files = Authority(tmp_path).sign("partner")

@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from engines.docker.engine import DEAD_RESOLVER
-from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, exits, said
+from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, said
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, enter
 
@@ -105,15 +105,3 @@ def test_a_name_in_the_containers_network_is_found(harness: DockerHarness, daemo
         engine.launch(spec)
         ended(engine, spec.name)
         assert engine.logs(spec.name).stdout.decode().strip() == answer
-
-
-@pytest.mark.docker
-def test_containers_that_may_reach_other_machines_find_their_names(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
-    for engine in (harness.engine(network_mode="host"), harness.engine(outside=True)):
-        spec = a_spec(harness, exits(0))
-        engine.launch(spec)
-        assert not daemon.api.inspect_container(spec.name)["HostConfig"]["Dns"]
-        ended(engine, spec.name)
-        engine.remove(spec.name)

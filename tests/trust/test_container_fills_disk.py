@@ -12,11 +12,6 @@ from engines.base import Exited, ImageMetadata, LaunchSpec, Limits, Written
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
-from gateway.data.files import DiskWatch
-from gateway.data.workspace import Workspace
-from gateway.domain.resources import GIB
-from gateway.domain.spec import Failure
-from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, exits, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
 from tests.core.test_engine_failures import ended
@@ -112,35 +107,3 @@ def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
         assert isinstance(engine.probe(spec.name), Exited)
     finally:
         harness.close()
-
-
-def test_files_in_the_mounts_and_beside_them_count_together(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    run = a_run(limits={"disk": GIB})
-    workspace.prepare(run)
-    for n in range(6):
-        (workspace.logs(run) / "log" / f"{n}").touch()
-
-    def over(beside: int) -> Failure | None:
-        return DiskWatch(workspace, files=10, written=lambda name, most: Written(0, beside)).over(run)
-
-    assert over(4) is None
-    assert over(5) is not None
-
-
-def test_a_look_that_takes_long_is_taken_less_often(tmp_path: Path) -> None:
-    now = 0.0
-    looks: list[float] = []
-
-    def slow(name: str, most: int) -> Written:
-        nonlocal now
-        looks.append(now)
-        now += 3
-        return Written()
-
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    watch = DiskWatch(workspace, every=10, monotonic=lambda: now, written=slow)
-    for _ in range(100):
-        watch.over(a_run())
-        now += 1
-    assert looks == [0, 63]

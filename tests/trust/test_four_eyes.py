@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.inprocess import ME, ask, running
 from tests.memory_engine import MemoryEngine, Script
 
 OWN = "0123456789abcdef0123"
-_numbers = count()
 
 
 @pytest.fixture

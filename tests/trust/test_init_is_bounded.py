@@ -56,11 +56,6 @@ def test_without_any_setting_a_container_is_bounded_by_the_machine(tmp_path: Pat
         assert limits.memory is not None and limits.memory < machine.memory
 
 
-def test_what_the_admin_gives_goes_before_the_bound(tmp_path: Path) -> None:
-    for limits in launched(tmp_path, limits={"memory_gib": 0.5}, resources={"cpu": 0.25, "memory_gib": 1.2}):
-        assert (limits.cpu, limits.memory) == (0.25, GIB // 2)
-
-
 def test_what_a_job_asks_for_raises_the_bound() -> None:
     means = Means("n1", Amounts(4 * CORE, 8 * GIB, 100 * GIB), 4)
     ceilings = Ceilings(lambda: means, part_of_a_core=True)
@@ -69,8 +64,3 @@ def test_what_a_job_asks_for_raises_the_bound() -> None:
     assert ceilings(a_run(limits=asked)) == asked
     for kind, amount in asked.items():
         assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount
-
-
-def test_cores_are_bounded_by_those_of_the_engine_however_many_jobs_may_share_them(tmp_path: Path) -> None:
-    for limits in launched(tmp_path, resources={"cpu_overcommit": 10}):
-        assert limits.cpu == this_machine().cpu

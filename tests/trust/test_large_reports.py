@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.reports import output_warnings, read_report
+from gateway.data.reports import output_warnings
 from gateway.data.storage import LARGEST_JSON, LARGEST_ROW
 from gateway.errors import Invalid
 from tests.builders import a_spec
@@ -91,9 +91,3 @@ def test_what_is_not_read_is_a_warning_of_its_task(tmp_path: Path):
     (storage.path(run.outputs["report"]) / "data_0").write_bytes(b'"\n",' * (LARGEST_ROW // 4 + 1))
     with pytest.raises(Invalid, match="has a row of more than"):
         storage.columns(run.outputs["report"])
-
-
-def test_a_large_table_is_still_a_report_of_which_the_first_rows_are_shown(tmp_path: Path):
-    rows = b"".join(b"%d,%d,%d,%d\n" % (n, n, n, n) for n in range(140_000))
-    found = read_report(written(tmp_path, b"a,b,c,d\n" + rows), PLACE)
-    assert found.problem == "" and (len(found.series[0].points), found.series[0].left_out) == (10_000, 130_000)

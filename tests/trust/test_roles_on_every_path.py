@@ -218,8 +218,3 @@ def test_whoever_may_not_is_refused_by_the_listener(node: Gateway, routes: dict[
                     answer = client.request(method, concrete(path), headers=headers)
                     assert answer.status_code in (200, 403), (method, path, role)
                     assert "NOT_AUTHORISED" in answer.text, (method, path, role)
-
-
-def test_logs_of_tasks_are_for_those_who_work_with_them(node: Gateway):
-    for path in ("/v2/log/query", "/v2/log/count", "/v2/schedule/task/get_log", "/v2/job/log/download"):
-        assert not may(Role.VIEWER, "GET", path)

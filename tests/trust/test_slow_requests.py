@@ -146,14 +146,6 @@ def test_the_refusal_of_a_large_head_says_why() -> None:
             assert answer.readline() == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 
 
-def test_a_head_of_60_kib_is_read() -> None:
-    with listening(HELLO) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request("GET", "/", headers={f"x-{i}": "a" * 1000 for i in range(60)})
-        assert connection.getresponse().status == 200
-        connection.close()
-
-
 def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(body, "BODY_SECONDS", 0.5)
     with running(tmp_path) as gateway:
