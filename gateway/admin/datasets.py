@@ -1,7 +1,6 @@
 """``/api/v1/datasets``: this node's tables, who may use them, and what uses them."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 from urllib.parse import quote
@@ -18,27 +17,15 @@ from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
 from gateway.domain.datasets import Dataset, Grant
-from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Invalid, near
+from gateway.errors import near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
+from gateway.store.serialization import to_plain
 
 _FIRST_EXPIRY, _LAST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 _SIMILAR = 0.8
-ONE = "/api/v1/datasets/{namespace}/{name}"
-
-
-@dataclass(frozen=True)
-class DatasetParts:
-    """What the paths use."""
-
-    datasets: Datasets
-    sharing: Sharing
-    storage: FileStorage
-    clock: Clock
-    nodes: Callable[[], Iterable[str]] = tuple
-    """ids of the nodes that have a route"""
+ONE = "/datasets/{namespace}/{name}"
 
 
 class Why(BaseModel):
@@ -163,14 +150,21 @@ Partner = Annotated[str, Path(description="Id of the partner node.", examples=["
 Reason = Annotated[Why, Body(openapi_examples=_WHY)]
 
 
-def router(parts: DatasetParts) -> APIRouter:
-    """Return the paths."""
+def router(
+    datasets: Datasets,
+    sharing: Sharing,
+    storage: FileStorage,
+    clock: Clock,
+    nodes: Callable[[], Iterable[str]] = tuple,
+) -> APIRouter:
+    """Return the paths. ``nodes``: ids of the nodes that have a route."""
     router = api_router()
-    datasets, sharing = parts.datasets, parts.sharing
 
-    @router.get(
-        "/api/v1/datasets", summary="Datasets of this node, by namespace and name", response_model=DatasetPage
-    )
+    def granted(grant: Grant) -> dict[str, Any]:
+        plain = to_plain(grant) | {"dataset_id": _id_of(grant), "state": grant.state(clock())}
+        return {name: plain[name] for name in GrantLine.model_fields}
+
+    @router.get("/datasets", summary="Datasets of this node, by namespace and name", response_model=DatasetPage)
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         contains: Annotated[str | None, Query(description="only whose id holds this text")] = None,
@@ -185,13 +179,31 @@ def router(parts: DatasetParts) -> APIRouter:
             and (contains is None or contains in one.dataset_id)
             and (disabled is None or one.disabled is disabled)
         ]
-        return _page(found, after, limit)
+        page = page_of(found, lambda one: (one.namespace, one.name), after, limit)
+        return page.shown("datasets", _brief)
 
     @router.get(
         ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=FullDataset
     )
     def one(namespace: Namespace, name: Name) -> Any:
-        return _full(parts, Address(namespace, name))
+        dataset, address = datasets.get(namespace=namespace, name=name), Address(namespace, name)
+        meta = dict(dataset.meta)
+        types = dataset.types or ("",) * len(dataset.columns)
+        return {
+            **_brief(dataset),
+            "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
+            "origin": dataset.origin,
+            "checksum": dataset.checksum,
+            "delimiter": meta.pop("delimiter", ","),
+            "match_id_name": meta.pop("match_id_name", ""),
+            "label_name": meta.pop("label_name", ""),
+            "sid": dataset.sid,
+            "meta": meta,
+            "there": storage.exists(address),
+            "grants": [granted(g) for g in sharing.grants(address)],
+            "grants_default": str(sharing.default),
+            "used_by": sharing.users(address),
+        }
 
     @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=DatasetPreview)
     def preview_dataset(
@@ -200,7 +212,7 @@ def router(parts: DatasetParts) -> APIRouter:
         rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20,
     ) -> Any:
         dataset = datasets.get(namespace=namespace, name=name)
-        shown = preview(parts.storage, Address(namespace, name), rows, table=True)
+        shown = preview(storage, Address(namespace, name), rows, table=True)
         return {
             "dataset_id": dataset.dataset_id,
             "count": dataset.count,
@@ -219,7 +231,7 @@ def router(parts: DatasetParts) -> APIRouter:
         The whole comes with its sha256, a range (206) without.
         """
         datasets.get(namespace=namespace, name=name)
-        return download(parts.storage, Address(namespace, name), f"{namespace}-{name}.csv", range_, if_range)
+        return download(storage, Address(namespace, name), f"{namespace}-{name}.csv", range_, if_range)
 
     def switched(request: Request, address: Address, why: Why, disabled: bool) -> Any:
         before, after = sharing.switch(address, disabled=disabled)
@@ -240,12 +252,12 @@ def router(parts: DatasetParts) -> APIRouter:
     )
     def delete(request: Request, namespace: Namespace, name: Name) -> Any:
         address = Address(namespace, name)
-        grants = [_grant(g, parts.clock()) for g in sharing.grants(address)]
+        grants = [granted(g) for g in sharing.grants(address)]
         deleted = _brief(sharing.delete(address))
         noted(request, {**deleted, "grants": grants}, None)
         return {"deleted": deleted}
 
-    @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=GrantPage)
+    @router.get("/dataset-grants", summary="Who was granted which dataset", response_model=GrantPage)
     def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
         dataset_id: Annotated[str | None, Query(description="only of this dataset, namespace#name")] = None,
@@ -255,8 +267,7 @@ def router(parts: DatasetParts) -> APIRouter:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
         found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
         page = page_of(found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit)
-        shown = [_grant(g, parts.clock()) for g in page.entries]
-        return {"default": str(sharing.default), "grants": shown, "total": page.total, "next": page.next}
+        return {"default": str(sharing.default), **page.shown("grants", granted)}
 
     @router.put(
         f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=NewGrant
@@ -272,13 +283,13 @@ def router(parts: DatasetParts) -> APIRouter:
 
         A node without a route here is refused, as its id may be a slip; with ``force`` it is a warning.
         """
-        warnings = _without_route(node, parts.nodes())
+        warnings = _without_route(node, nodes())
         refused = "" if body.force else "; ".join(warnings)
         by = named(request, OPERATOR)
         before, after = sharing.grant(
-            Address(namespace, name), node, by, body.reason, body.until(parts.clock()), lambda _: refused
+            Address(namespace, name), node, by, body.reason, body.until(clock()), lambda _: refused
         )
-        old, new = before and _grant(before, parts.clock()), _grant(after, parts.clock())
+        old, new = before and granted(before), granted(after)
         noted(request, old, new, body.reason)
         return {**new, "warnings": warnings}
 
@@ -298,13 +309,12 @@ def router(parts: DatasetParts) -> APIRouter:
         serves everybody where that was its last one and data.grants is open.
         """
         if forget:
-            gone = _grant(sharing.forget(Address(namespace, name), node), parts.clock())
+            gone = granted(sharing.forget(Address(namespace, name), node))
             noted(request, gone, None)
             return {**gone, "state": "forgotten"}
         before, after = sharing.revoke(Address(namespace, name), node, named(request, OPERATOR))
-        now = parts.clock()
-        noted(request, _grant(before, now), _grant(after, now))
-        return _grant(after, now)
+        noted(request, granted(before), granted(after))
+        return granted(after)
 
     return router
 
@@ -325,57 +335,8 @@ def _brief(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _page(found: list[Dataset], after: str, limit: int) -> dict[str, Any]:
-    namespace, mark, name = after.partition("#")
-    if after and not (namespace and mark and name):
-        raise Invalid([Problem("after", "must be `next` of a response, namespace#name", after[:200])])
-    rest = [d for d in found if (d.namespace, d.name) > (namespace, name)] if after else found
-    shown = rest[:limit]
-    return {
-        "datasets": [_brief(d) for d in shown],
-        "total": len(found),
-        "next": shown[-1].dataset_id if len(rest) > limit else None,
-    }
-
-
-def _full(parts: DatasetParts, address: Address) -> dict[str, Any]:
-    dataset = parts.datasets.get(namespace=address.namespace, name=address.name)
-    meta = dict(dataset.meta)
-    now = parts.clock()
-    types = dataset.types or ("",) * len(dataset.columns)
-    return {
-        **_brief(dataset),
-        "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
-        "origin": dataset.origin,
-        "checksum": dataset.checksum,
-        "delimiter": meta.pop("delimiter", ","),
-        "match_id_name": meta.pop("match_id_name", ""),
-        "label_name": meta.pop("label_name", ""),
-        "sid": dataset.sid,
-        "meta": meta,
-        "there": parts.storage.exists(address),
-        "grants": [_grant(g, now) for g in parts.sharing.grants(address)],
-        "grants_default": str(parts.sharing.default),
-        "used_by": parts.sharing.users(address),
-    }
-
-
 def _id_of(grant: Grant) -> str:
     return f"{grant.dataset.namespace}#{grant.dataset.name}"
-
-
-def _grant(grant: Grant, now: datetime) -> dict[str, Any]:
-    return {
-        "dataset_id": _id_of(grant),
-        "node": grant.node,
-        "state": grant.state(now),
-        "granted_at": grant.granted_at.isoformat(),
-        "granted_by": grant.granted_by,
-        "reason": grant.reason,
-        "expires_at": grant.expires_at.isoformat() if grant.expires_at else None,
-        "revoked_at": grant.revoked_at.isoformat() if grant.revoked_at else None,
-        "revoked_by": grant.revoked_by,
-    }
 
 
 def _without_route(node: str, known: Iterable[str]) -> list[str]:

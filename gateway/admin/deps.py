@@ -30,7 +30,7 @@ from route_table.live import LiveRoutes
 
 OPERATOR = "operator"
 """who it was where no token is needed"""
-_API = "/api/v1/"
+API = "/api/v1"
 _MOST = 1000
 """entries of one page"""
 _LARGEST = 2**63 - 1
@@ -61,10 +61,10 @@ class AdminParts:
     limiters: Limiters
 
 
-def api_router(**options: Any) -> APIRouter:
+def api_router(prefix: str = API, **options: Any) -> APIRouter:
     """Return a router for paths of the operators' listener."""
     refused = {"model": Refusal, "description": "Refused."}
-    return APIRouter(tags=["operators"], responses={"default": refused}, **options)
+    return APIRouter(tags=["operators"], prefix=prefix, responses={"default": refused}, **options)
 
 
 def whole(first: int, last: int) -> Callable[[Any], int]:
@@ -92,7 +92,7 @@ AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 
 async def only_known(request: Request) -> None:
     """Refuse query parameters that a path of ours does not have. Raises `Invalid`."""
-    if not request.url.path.startswith(_API):
+    if not request.url.path.startswith(f"{API}/"):
         return
     known = set(_names(request.scope["route"].dependant))
     problems = []

@@ -39,7 +39,7 @@ def router(node: str, feed: Feed, webhooks: Receivers) -> APIRouter:
     router = api_router()
 
     @router.get(
-        "/api/v1/events",
+        "/events",
         summary="What becomes of jobs here, as it happens",
         response_model=Events,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
@@ -62,9 +62,7 @@ def router(node: str, feed: Feed, webhooks: Receivers) -> APIRouter:
         page = _page(feed, query, query.after)
         return JSONResponse({"events": [e.as_dict(node) for e in page.events], "next": page.next})
 
-    @router.get(
-        "/api/v1/events/webhooks", summary="How far each receiver of events has got", response_model=Webhooks
-    )
+    @router.get("/events/webhooks", summary="How far each receiver of events has got", response_model=Webhooks)
     def receivers() -> Any:
         return {"webhooks": webhooks.state()}
 

@@ -23,11 +23,9 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, NotFound, envelope
 from gateway.jobs import archive
 from gateway.jobs.archive import Entry, as_json, without_secrets
-from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting, SomeUnreached
 from gateway.ports import Limiters
 from gateway.store.serialization import to_plain
-from gateway.store.store import Store
 from provider_registry.model import group_of
 
 STREAMS = ("stdout", "stderr")
@@ -52,7 +50,7 @@ def archive_router(parts: ArchiveParts) -> APIRouter:
     router = api_router()
 
     @router.get(
-        "/api/v1/jobs/{job_id}/archive",
+        "/jobs/{job_id}/archive",
         summary="All that this node knows of a job, as a zip file",
         response_class=StreamingResponse,
         responses={200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}},
@@ -158,17 +156,6 @@ def _reports(parts: ArchiveParts, local: LocalJob | None) -> Iterator[Entry]:
 DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
-@dataclass(frozen=True)
-class DeletionParts:
-    """What the paths of deletion use."""
-
-    node: str
-    store: Store
-    coordinator: Coordinator
-    deleting: Deleting
-    limiters: Limiters
-
-
 class CancelWaiting(BaseModel):
     """Which jobs to cancel: all of which nothing runs yet."""
 
@@ -180,12 +167,12 @@ class CancelWaiting(BaseModel):
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 
 
-def deletion_router(parts: DeletionParts) -> APIRouter:
+def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
     """Return the paths of deletion."""
     router = api_router()
 
     @router.delete(
-        "/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=schemas.DeletedJob
+        "/jobs/{job_id}", summary="Delete an ended job at every node", response_model=schemas.DeletedJob
     )
     async def delete(
         request: Request,
@@ -202,7 +189,7 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
         by = named(request, OPERATOR)
 
         def work() -> dict[str, Any]:
-            return parts.deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
+            return deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
 
         try:  # it waits for other nodes
             done = await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
@@ -218,7 +205,7 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
         return done
 
     @router.delete(
-        "/api/v1/jobs/{job_id}/tasks/{task}/outputs",
+        "/jobs/{job_id}/tasks/{task}/outputs",
         summary="Delete what one task of an ended job left here",
         response_model=schemas.Deleted,
     )
@@ -232,7 +219,7 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
         dry_run: DryRun = False,
     ) -> Any:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
-        items = parts.deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
+        items = deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
         if dry_run:
             noted_dry_run(request)
         else:
@@ -240,7 +227,7 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
         return {"job_id": job_id, "dry_run": dry_run, "items": items, "bytes": sum(i.bytes for i in items)}
 
     @router.post(
-        "/api/v1/jobs/cancel-waiting",
+        "/jobs/cancel-waiting",
         summary="Stop all jobs scheduled here of which nothing runs yet",
         response_model=schemas.Cancelled,
     )
@@ -255,28 +242,22 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
     return router
 
 
-@dataclass(frozen=True)
-class DryRunParts:
-    """What the path of the dry run uses."""
-
-    read: Callable[[Mapping[str, Any]], JobSpec]
-    """makes a job of the body that would submit it; raises `Invalid`"""
-    plan: Callable[[JobSpec], JobPlan]
-    example: Mapping[str, Any]
-    limiters: Limiters
-
-
-def dry_run_router(parts: DryRunParts, route: type[APIRoute] = APIRoute) -> APIRouter:
-    """Return the path of the dry run. ``route``: how its body is read."""
+def dry_run_router(
+    plan: Callable[[Mapping[str, Any]], JobPlan],
+    example: Mapping[str, Any],
+    limiters: Limiters,
+    route: type[APIRoute] = APIRoute,
+) -> APIRouter:
+    """Return the path of the dry run. ``plan`` takes the body that would submit the job, which ``route`` reads."""
     router = api_router(route_class=route)
 
     @router.post(
-        "/api/v1/jobs/plan",
+        "/jobs/plan",
         summary="What would happen to a job at every node; creates nothing",
         response_model=schemas.Plan,
     )
-    async def plan(body: Annotated[dict[str, Any], Body(examples=[dict(parts.example)])]) -> Any:
-        found = await anyio.to_thread.run_sync(lambda: parts.plan(parts.read(body)), limiter=parts.limiters.peers)
+    async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Any:
+        found = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
         return {
             "good": found.good,
             **{f"{standing}_count": found.count(standing) for standing in Standing},

@@ -67,9 +67,7 @@ def router(parts: AdminParts) -> APIRouter:
     """Return the paths."""
     router = api_router()
 
-    @router.get(
-        "/api/v1/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=schemas.Jobs
-    )
+    @router.get("/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=schemas.Jobs)
     def listed(
         status: Annotated[str, Query(description=f"one or more of {', '.join(_STATUSES)}, with commas")] = "",
         outcome: Annotated[str, Query(description=f"one or more of {', '.join(_OUTCOMES)}")] = "",
@@ -97,18 +95,14 @@ def router(parts: AdminParts) -> APIRouter:
         return {"jobs": found.entries, "next": following}
 
     @router.get(
-        "/api/v1/jobs/{job_id}",
-        summary="A job in full: parties, parameters, runs here",
-        response_model=schemas.Job,
+        "/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=schemas.Job
     )
     def one(request: Request, job_id: str) -> Any:
         """``last_lines`` of a failed run's log: for those only who may read the log."""
         logs = getattr(request.state, "role", "") != Role.VIEWER
         return job_in_full(parts, job_id, logs=logs)
 
-    @router.get(
-        "/api/v1/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=schemas.Timeline
-    )
+    @router.get("/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=schemas.Timeline)
     def timeline(job_id: str) -> Any:
         """Also of a job that was deleted here, of which only that is left."""
         store = parts.store
@@ -120,7 +114,7 @@ def router(parts: AdminParts) -> APIRouter:
         return {"timeline": found}
 
     @router.post(
-        "/api/v1/jobs/{job_id}/rerun",
+        "/jobs/{job_id}/rerun",
         summary="Run an ended job again from a task on; what came before is taken over",
         response_model=schemas.Rerun,
     )
@@ -133,11 +127,10 @@ def router(parts: AdminParts) -> APIRouter:
         shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
         return {**shown, "runs": made.runs, "inherits": made.inherits}
 
-    @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=schemas.Approvals)
+    @router.get("/approvals", summary="Jobs here that wait for a person", response_model=schemas.Approvals)
     def approvals(after: AfterText = "", limit: Limit = 100) -> Any:
         """The oldest first."""
-        page = page_of(parts.participant.waiting(), _created, after, limit)
-        return {"approvals": [_asked(one) for one in page.entries], "total": page.total, "next": page.next}
+        return page_of(parts.participant.waiting(), _created, after, limit).shown("approvals", _asked)
 
     def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Any:
         before = parts.store.local_jobs.find(job_id)
@@ -151,15 +144,11 @@ def router(parts: AdminParts) -> APIRouter:
         noted(request, {"local_status": before and str(before.status)}, {"local_status": after}, decision.reason)
         return {"job_id": job_id, "local_status": after, "approval": _approval(local), "repeated": not taken}
 
-    @router.post(
-        "/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=schemas.Decided
-    )
+    @router.post("/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=schemas.Decided)
     def approve(request: Request, job_id: str, decision: Decided = Decision()) -> Any:
         return decide(request, job_id, decision, True)
 
-    @router.post(
-        "/api/v1/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=schemas.Decided
-    )
+    @router.post("/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=schemas.Decided)
     def reject(request: Request, job_id: str, decision: Decided = Decision()) -> Any:
         return decide(request, job_id, decision, False)
 
@@ -171,16 +160,14 @@ def router(parts: AdminParts) -> APIRouter:
         return {"job_id": job_id, "suspended": on}
 
     @router.post(
-        "/api/v1/jobs/{job_id}/suspend",
+        "/jobs/{job_id}/suspend",
         summary="Start no further task; what runs, ends",
         response_model=schemas.Suspended,
     )
     def suspended(request: Request, job_id: str, body: schemas.Empty = None) -> Any:
         return suspend(request, job_id, True)
 
-    @router.post(
-        "/api/v1/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=schemas.Suspended
-    )
+    @router.post("/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=schemas.Suspended)
     def resumed(request: Request, job_id: str, body: schemas.Empty = None) -> Any:
         return suspend(request, job_id, False)
 

@@ -50,7 +50,7 @@ def router(logs: RunLogs) -> APIRouter:
     router = api_router()
 
     @router.get(
-        "/api/v1/jobs/{job_id}/runs/{role}.{index}/{task}/log",
+        "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
         summary="What a run here wrote, while it runs and afterwards",
         response_class=StreamingResponse,
         responses=_TEXT,

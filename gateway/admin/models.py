@@ -1,7 +1,6 @@
 """``/api/v1/models``: the models that trainings left at this node."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,19 +23,9 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import TooLarge
 from gateway.http.pagination import page_of
 
-ONE = "/api/v1/models/{model_id}/{version}"
+ONE = "/models/{model_id}/{version}"
 _ARCHIVE = {"type": "string", "format": "binary", "example": "(the bytes of the archive)"}
 _ARCHIVE_BODY = {"requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}}
-
-
-@dataclass(frozen=True)
-class ModelParts:
-    """What the paths use."""
-
-    models: Models
-    storage: FileStorage
-    largest: int
-    """bytes of an archive"""
 
 
 class Deployment(BaseModel):
@@ -85,10 +74,9 @@ class DeletedModel(Model):
     deleted: ModelLine
 
 
-def router(parts: ModelParts) -> APIRouter:
+def router(models: Models) -> APIRouter:
     """Return the paths of models whose bodies are small."""
     router = api_router()
-    models = parts.models
 
     def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Any:
         before, after = brief(models.get(model_id, version)), brief(change())
@@ -96,16 +84,14 @@ def router(parts: ModelParts) -> APIRouter:
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
         return after
 
-    @router.get(
-        "/api/v1/models", summary="Models at this node, the newest version first", response_model=ModelPage
-    )
+    @router.get("/models", summary="Models at this node, the newest version first", response_model=ModelPage)
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Any:
         page = page_of(_versions(models.all(model_id)), _place, after, limit, newest_first=True)
-        return {"models": [brief(found) for found in page.entries], "total": page.total, "next": page.next}
+        return page.shown("models", brief)
 
     @router.get(ONE, summary="A version: its parties, and the files that lie here", response_model=FullModel)
     def one(model_id: str, version: str, verify: bool = False) -> Any:
@@ -155,23 +141,23 @@ def router(parts: ModelParts) -> APIRouter:
     return router
 
 
-def import_router(parts: ModelParts) -> APIRouter:
-    """Return the path that takes an archive; it limits its body itself."""
+def import_router(models: Models, storage: FileStorage, largest: int) -> APIRouter:
+    """Return the path that takes an archive of at most so many bytes; it limits its body itself."""
     router = api_router()
 
     @router.post(
-        "/api/v1/models/import",
+        "/models/import",
         summary="Add a version from an archive that another node exported",
         response_model=ModelLine,
         openapi_extra=_ARCHIVE_BODY,
     )
     async def take_in(request: Request) -> Any:
         """The body is the archive. Checksums and names are checked before anything is kept."""
-        staging = await run_in_threadpool(parts.storage.staging)
+        staging = await run_in_threadpool(storage.staging)
         try:
             file = staging.folder / "archive.zip"
-            await _save(request, file, parts.largest)
-            return brief(await run_in_threadpool(parts.models.import_archive, file))
+            await _save(request, file, largest)
+            return brief(await run_in_threadpool(models.import_archive, file))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)

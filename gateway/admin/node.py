@@ -61,8 +61,8 @@ _DRAIN = {
 
 
 def health_router(parts: AdminParts) -> APIRouter:
-    """Return the paths of what the node is and does now."""
-    router = api_router()
+    """Return the paths by which others watch the node."""
+    router = api_router(prefix="")
 
     @router.get("/health/live", summary="The process responds", response_model=schemas.Live)
     async def live() -> Any:
@@ -87,35 +87,6 @@ def health_router(parts: AdminParts) -> APIRouter:
     )
     def metrics() -> Any:
         return Response(parts.metrics.text(), media_type=parts.metrics.content_type)
-
-    @router.get(
-        "/api/v1/engine",
-        summary="What runs algorithms, and what they cannot reach",
-        response_model=schemas.Engine,
-    )
-    def engine() -> Any:
-        about = {"kind": parts.engine.kind, "capabilities": sorted(parts.engine.capabilities)}
-        try:
-            parts.engine.check()
-            return {**about, "answers": True, "isolation": to_plain(parts.engine.isolation())}
-        except EngineError as error:
-            return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
-
-    @router.get(
-        "/api/v1/orphans",
-        summary="Runs that only the engine or only the store knows of",
-        response_model=schemas.Orphans,
-    )
-    def orphans() -> Any:
-        return _orphans(parts)
-
-    @router.get(
-        "/api/v1/resources",
-        summary="What this node has, who holds it, who waits",
-        response_model=schemas.Resources,
-    )
-    def resources() -> Any:
-        return parts.resources.view()
 
     return router
 
@@ -185,18 +156,39 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
 
 
 def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings) -> APIRouter:
-    """Return the paths of cleaning, draining, the audit log, tokens and settings."""
+    """Return the paths of the engine, resources, cleaning, draining, the audit log, tokens and settings."""
     router = api_router()
 
-    @router.get("/api/v1/gc", summary="What cleaning would remove now", response_model=schemas.Items)
+    @router.get(
+        "/engine", summary="What runs algorithms, and what they cannot reach", response_model=schemas.Engine
+    )
+    def engine() -> Any:
+        about = {"kind": parts.engine.kind, "capabilities": sorted(parts.engine.capabilities)}
+        try:
+            parts.engine.check()
+            return {**about, "answers": True, "isolation": to_plain(parts.engine.isolation())}
+        except EngineError as error:
+            return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
+
+    @router.get(
+        "/orphans", summary="Runs that only the engine or only the store knows of", response_model=schemas.Orphans
+    )
+    def orphans() -> Any:
+        return _orphans(parts)
+
+    @router.get(
+        "/resources", summary="What this node has, who holds it, who waits", response_model=schemas.Resources
+    )
+    def resources() -> Any:
+        return parts.resources.view()
+
+    @router.get("/gc", summary="What cleaning would remove now", response_model=schemas.Items)
     def plan(
         orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
     ) -> Any:
         return _listed(cleaner.plan(orphans=orphans))
 
-    @router.post(
-        "/api/v1/gc", summary="Remove what has outlived its end or its time", response_model=schemas.Items
-    )
+    @router.post("/gc", summary="Remove what has outlived its end or its time", response_model=schemas.Items)
     def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Any:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
         items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
@@ -213,29 +205,23 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
         return after
 
     @router.get(
-        "/api/v1/drain",
-        summary="Whether the node is being drained, and what is left",
-        response_model=schemas.Draining,
+        "/drain", summary="Whether the node is being drained, and what is left", response_model=schemas.Draining
     )
     def draining() -> Any:
         return drain.state()
 
     @router.post(
-        "/api/v1/drain",
-        summary="Take no new jobs; exit once nothing is under way",
-        response_model=schemas.Draining,
+        "/drain", summary="Take no new jobs; exit once nothing is under way", response_model=schemas.Draining
     )
     def begin(request: Request, body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder()) -> Any:
         """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
         return ordered(request, lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
 
-    @router.post("/api/v1/undrain", summary="Take new jobs again", response_model=schemas.Draining)
+    @router.post("/undrain", summary="Take new jobs again", response_model=schemas.Draining)
     def undo(request: Request, body: schemas.Empty = None) -> Any:
         return ordered(request, drain.undo)
 
-    @router.get(
-        "/api/v1/audit", summary="Who requested which change, and its result", response_model=schemas.Audit
-    )
+    @router.get("/audit", summary="Who requested which change, and its result", response_model=schemas.Audit)
     def audit(
         after: AfterNumber = None,
         limit: Limit = 100,
@@ -253,17 +239,12 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
         found = parts.audit.list(after, limit + 1, who, action, first, last, refused)
         return {"audit": found[:limit], "next": found[limit - 1].id if len(found) > limit else None}
 
-    @router.get(
-        "/api/v1/tokens", summary="The tokens of this node; never their text", response_model=schemas.Tokens
-    )
+    @router.get("/tokens", summary="The tokens of this node; never their text", response_model=schemas.Tokens)
     def tokens(after: AfterText = "", limit: Limit = 100) -> Any:
-        page = page_of(parts.tokens.list(), token_place, after, limit)
-        return {"tokens": page.entries, "total": page.total, "next": page.next}
+        return page_of(parts.tokens.list(), token_place, after, limit).shown("tokens")
 
     @router.get(
-        "/api/v1/settings",
-        summary="Every setting in force, and where it comes from",
-        response_model=schemas.Settings,
+        "/settings", summary="Every setting in force, and where it comes from", response_model=schemas.Settings
     )
     def shown() -> Any:
         """``origin``: default, file (``where``: file and line), environment (the variable), or command.

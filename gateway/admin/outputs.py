@@ -36,7 +36,7 @@ MOST_BYTES = 1024 * 1024
 _MOST_JSON = 256 * 1024
 """bytes of a report that a list shows"""
 _DEEPEST = 100
-_JOB = "/api/v1/jobs/{job_id}"
+_JOB = "/jobs/{job_id}"
 _ONE = "{task}/{party}/{key}"
 DOWNLOAD: dict[str, Any] = {
     "response_class": StreamingResponse,
@@ -204,9 +204,7 @@ def router(parts: AdminParts) -> APIRouter:
         }
 
     @router.get(
-        f"{_JOB}/reports/{_ONE}",
-        summary="A report as numbers, and as tables for plots",
-        response_model=FullReport,
+        f"{_JOB}/reports/{_ONE}", summary="A report as numbers, and as tables for plots", response_model=FullReport
     )
     def report(job_id: str, task: str, party: str, key: str) -> Any:
         """``values``: single values by their path; ``series``: tables, each with columns and points.

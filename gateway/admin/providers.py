@@ -18,7 +18,7 @@ from provider_registry.forms import form
 from provider_registry.model import Provider, Revision, changes
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
 
-ONE = "/api/v1/providers/{provider_name}"
+ONE = "/providers/{provider_name}"
 _REGISTER: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -206,9 +206,7 @@ def router(providers: Providers) -> APIRouter:
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @router.get(
-        "/api/v1/providers", summary="Registered providers; each filter narrows", response_model=ProviderPage
-    )
+    @router.get("/providers", summary="Registered providers; each filter narrows", response_model=ProviderPage)
     def listed(
         name: str | None = None,
         version: str | None = None,
@@ -230,10 +228,10 @@ def router(providers: Providers) -> APIRouter:
             and (owner is None or providers.owner(provider.name) == owner)
         ]
         page = page_of(found, lambda one: (one.name, one.version, one.device), after, limit)
-        return {"providers": [_brief(providers, p) for p in page.entries], "total": page.total, "next": page.next}
+        return page.shown("providers", lambda one: _brief(providers, one))
 
     @router.post(
-        "/api/v1/providers",
+        "/providers",
         summary="Register a provider, or one component with its image",
         response_model=ProviderChanged,
         openapi_extra=_REGISTER,
@@ -319,9 +317,7 @@ def router(providers: Providers) -> APIRouter:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
 
-    @router.put(
-        "/api/v1/provider-owners/{name}", summary="Give a provider's name to a vendor", response_model=NameOwner
-    )
+    @router.put("/provider-owners/{name}", summary="Give a provider's name to a vendor", response_model=NameOwner)
     def give(
         request: Request,
         name: Annotated[str, Path(examples=["unionpay"])],
@@ -331,17 +327,12 @@ def router(providers: Providers) -> APIRouter:
         request.state.audit = done
         return done
 
-    @router.get(
-        "/api/v1/schemas", summary="JSON Schemas of descriptions and registrations", response_model=Schemas
-    )
+    @router.get("/schemas", summary="JSON Schemas of descriptions and registrations", response_model=Schemas)
     async def schemas() -> Any:
         return {"schemas": [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]}
 
     @router.get(
-        "/api/v1/schemas/{name}",
-        summary="One JSON Schema",
-        response_model=JsonSchema,
-        response_class=SchemaResponse,
+        "/schemas/{name}", summary="One JSON Schema", response_model=JsonSchema, response_class=SchemaResponse
     )
     async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Any:
         found = schema.FILES.get(name)

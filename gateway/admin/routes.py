@@ -177,7 +177,7 @@ def router(parts: AdminParts) -> APIRouter:
         author = named(request, edit.author)
         return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
 
-    @router.get("/api/v1/routes", summary="The routes in force", response_model=Routes)
+    @router.get("/routes", summary="The routes in force", response_model=Routes)
     def listed(after: AfterText = "", limit: Limit = 100) -> Any:
         table = routes.table
         page = page_of(table.routes.values(), lambda route: (route.node,), after, limit)
@@ -185,18 +185,14 @@ def router(parts: AdminParts) -> APIRouter:
             "version": table.version,
             "file": str(routes.path) if routes.path else None,
             "problems": [str(p) for p in routes.problems],
-            "routes": page.entries,
-            "total": page.total,
-            "next": page.next,
+            **page.shown("routes"),
         }
 
-    @router.get("/api/v1/routes/{node}", summary="One route", response_model=OneRoute)
+    @router.get("/routes/{node}", summary="One route", response_model=OneRoute)
     def one(node: str) -> Any:
         return {"version": routes.table.version, "route": _known(routes, node)}
 
-    @router.put(
-        "/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=NewRouteVersion
-    )
+    @router.put("/routes/{node}", summary="Add a route, or write its entry anew", response_model=NewRouteVersion)
     def put(
         request: Request,
         node: NodeInPath,
@@ -207,7 +203,7 @@ def router(parts: AdminParts) -> APIRouter:
         _refuse_own(parts.node, node, values)
         return edited(request, node, values, edit, expected, True)
 
-    @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=NewRouteVersion)
+    @router.patch("/routes/{node}", summary="Change some keys of a route", response_model=NewRouteVersion)
     def patch(
         request: Request,
         node: NodeInPath,
@@ -218,7 +214,7 @@ def router(parts: AdminParts) -> APIRouter:
         _refuse_own(parts.node, node, {**asdict(_known(routes, node)), **values})
         return edited(request, node, values, edit, expected, False)
 
-    @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=NewRouteVersion)
+    @router.delete("/routes/{node}", summary="Remove a route", response_model=NewRouteVersion)
     def remove(
         request: Request,
         node: NodeInPath,
@@ -228,9 +224,7 @@ def router(parts: AdminParts) -> APIRouter:
     ) -> Any:
         return edited(request, node, None, Undo(reason=reason, author=author), expected, True)
 
-    @router.get(
-        "/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=RouteVersions
-    )
+    @router.get("/route-versions", summary="Who changed the routes, when and why", response_model=RouteVersions)
     def versions(after: AfterNumber = None, limit: Limit = 100) -> Any:
         found = routes.history(after, limit + 1)
         return {
@@ -239,9 +233,7 @@ def router(parts: AdminParts) -> APIRouter:
         }
 
     @router.get(
-        "/api/v1/route-versions/{number}",
-        summary="One version, with its difference",
-        response_model=FullRouteVersion,
+        "/route-versions/{number}", summary="One version, with its difference", response_model=FullRouteVersion
     )
     def version(
         number: Annotated[int, NUMBER],
@@ -262,7 +254,7 @@ def router(parts: AdminParts) -> APIRouter:
         }
 
     @router.post(
-        "/api/v1/route-versions/{number}/rollback",
+        "/route-versions/{number}/rollback",
         summary="Make the routes what they were at a version",
         response_model=NewRouteVersion,
     )
@@ -276,7 +268,7 @@ def router(parts: AdminParts) -> APIRouter:
         return _changed(request, routes, lambda: routes.rollback(number, author, undo.reason, expected))
 
     @router.post(
-        "/api/v1/routes/{node}/test",
+        "/routes/{node}/test",
         summary="Test a route in both directions, step by step",
         response_model=RouteTest,
         openapi_extra=_NO_BODY,

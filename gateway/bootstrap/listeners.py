@@ -31,6 +31,7 @@ from gateway.bootstrap.assembly import Node
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
+from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
 from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
@@ -43,6 +44,14 @@ from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION
 from route_table import certificates
+
+
+def dry_run(node: Node, body: Mapping[str, Any]) -> JobPlan:
+    """Return what would happen to the job of a body that submits it."""
+    scheduler = node.settings.node.coordinator or node.settings.node.id
+    trace = current_trace() or new_trace_id()
+    return node.dry_run.plan(node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace))
+
 
 PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
@@ -158,15 +167,6 @@ def applications(node: Node) -> dict[str, ASGIApp]:
             bfia.Refusal,
         ),
     ]
-    dry_run_parts = job_actions.DryRunParts(
-        lambda body: node.protocol.specified(
-            {**body, "job_id": f"job-{uuid4().hex}"}, coordinator_node, current_trace() or new_trace_id()
-        ),
-        node.dry_run.plan,
-        A_JOB,
-        limiters,
-    )
-    model_parts = models.ModelParts(node.models, node.storage, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
         node=settings.node.id,
         owner=node.owner,
@@ -194,12 +194,6 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         node.clock,
         node.run_tokens,
     )
-    deletion_parts = job_actions.DeletionParts(
-        settings.node.id, node.store, node.coordinator, node.deleting, limiters
-    )
-    dataset_parts = datasets.DatasetParts(
-        node.datasets, node.sharing, node.storage, node.clock, nodes=lambda: node.routes.table.routes
-    )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(
@@ -211,18 +205,18 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
-        Mounted(job_actions.dry_run_router(dry_run_parts, JsonRoute), body),
-        Mounted(models.import_router(model_parts), None),
+        Mounted(job_actions.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body),
+        Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None),
     ]
     small = (
         admin_logs.router(node.run_logs),
         events.router(settings.node.id, node.feed, node.webhooks),
-        job_actions.deletion_router(deletion_parts),
+        job_actions.deletion_router(admin_parts, node.deleting),
         job_actions.archive_router(archive_parts),
         admin_node.router(admin_parts, node.cleaner, node.drain, settings),
         admin_node.health_router(admin_parts),
-        models.router(model_parts),
-        datasets.router(dataset_parts),
+        models.router(node.models),
+        datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
         outputs.metadata_router(facts, limiters),
         outputs.router(admin_parts),
         jobs.router(admin_parts),

@@ -2,7 +2,7 @@
 moves nothing from one page to another."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -19,6 +19,10 @@ class PageOf(NamedTuple, Generic[T]):
     """entries of all pages"""
     next: str | None
     """what to send as ``after`` for the next page; None on the last one"""
+
+    def shown(self, name: str, show: Callable[[T], Any] = lambda entry: entry) -> dict[str, Any]:
+        """Return the page as a response, its entries below this name."""
+        return {name: [show(entry) for entry in self.entries], "total": self.total, "next": self.next}
 
 
 def page_of(
