@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.dependencies.models import Dependant
-from pydantic import BeforeValidator
+from pydantic import Field
 
 from engines.base import Engine
 from gateway.admin.schemas import Refusal
@@ -67,26 +67,11 @@ def api_router(prefix: str = API, **options: Any) -> APIRouter:
     return APIRouter(tags=["operators"], prefix=prefix, responses={"default": refused}, **options)
 
 
-def whole(first: int, last: int) -> Callable[[Any], int]:
-    """Return a reader of whole numbers within bounds, whose error names both."""
-
-    def read(value: Any) -> int:
-        text = str(value).strip()
-        if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 and first <= int(text) <= last:
-            return int(text)
-        upto = f"to {last}" if last < _LARGEST else "on"
-        raise ValueError(f"must be a whole number from {first} {upto}")
-
-    return read
-
-
 _NEXT_PAGE = "the next page: `next` of the last response"
-Limit = Annotated[
-    int, BeforeValidator(whole(1, _MOST)), Query(ge=1, le=_MOST, description=f"entries of a page, 1 to {_MOST}")
-]
-NUMBER = BeforeValidator(whole(0, _LARGEST))
+Limit = Annotated[int, Query(ge=1, le=_MOST, description=f"entries of a page, 1 to {_MOST}")]
+Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 """of a version, a revision, an entry"""
-AfterNumber = Annotated[int | None, NUMBER, Query(ge=0, description=_NEXT_PAGE)]
+AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
 AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 
 

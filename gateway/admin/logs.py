@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.admin.deps import NUMBER, api_router
+from gateway.admin.deps import Number, api_router
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, RunLogs
@@ -67,11 +67,11 @@ def router(logs: RunLogs) -> APIRouter:
             Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
         ] = Level.DEBUG,
         tail: Annotated[
-            int | None, NUMBER, Query(description="only so many lines at the end, of what is there by now")
+            Number | None, Query(description="only so many lines at the end, of what is there by now")
         ] = None,
         follow: Annotated[bool, Query(description="1: server-sent events until the run is over")] = False,
         attempt: Annotated[
-            int | None, NUMBER, Query(description="counted from 0; without it the newest attempt")
+            Number | None, Query(description="counted from 0; without it the newest attempt")
         ] = None,
         last_event_id: Annotated[str, Header(description="sent by a client that was cut off")] = "",
     ) -> Any:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from gateway.admin.deps import NUMBER, OPERATOR, AfterNumber, AfterText, Limit, api_router, named
+from gateway.admin.deps import OPERATOR, AfterNumber, AfterText, Limit, Number, api_router, named
 from gateway.admin.schemas import Model, Moment, NumberedPage, Object, Page
 from gateway.errors import NotFound
 from gateway.http.pagination import page_of
@@ -273,10 +273,8 @@ def router(providers: Providers) -> APIRouter:
     @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=ProviderDiff)
     def diff(
         provider_name: Name,
-        since: Annotated[
-            int | None, NUMBER, Query(ge=0, description="default: the one before; 0: nothing at all")
-        ] = None,
-        until: Annotated[int | None, NUMBER, Query(ge=1, description="default: the newest")] = None,
+        since: Annotated[Number | None, Query(description="default: the one before; 0: nothing at all")] = None,
+        until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
     ) -> Any:
         return _known(lambda: _diff(providers, provider_name, since, until))
 

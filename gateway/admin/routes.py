@@ -11,12 +11,12 @@ from fastapi import APIRouter, Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.deps import (
-    NUMBER,
     OPERATOR,
     AdminParts,
     AfterNumber,
     AfterText,
     Limit,
+    Number,
     api_router,
     named,
 )
@@ -151,8 +151,7 @@ class RouteTest(Model):
 
 NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
 Expected = Annotated[
-    int | None,
-    NUMBER,
+    Number | None,
     Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
 ]
 _PUT = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
@@ -236,9 +235,9 @@ def router(parts: AdminParts) -> APIRouter:
         "/route-versions/{number}", summary="One version, with its difference", response_model=FullRouteVersion
     )
     def version(
-        number: Annotated[int, NUMBER],
+        number: Number,
         since: Annotated[
-            int | None, NUMBER, Query(description="version to compare with; default: the one before")
+            Number | None, Query(description="version to compare with; default: the one before")
         ] = None,
     ) -> Any:
         try:
@@ -260,7 +259,7 @@ def router(parts: AdminParts) -> APIRouter:
     )
     def rollback(
         request: Request,
-        number: Annotated[int, NUMBER, Path(examples=[1])],
+        number: Annotated[Number, Path(examples=[1])],
         undo: Annotated[Undo, Body(examples=[_UNDO])],
         expected: Expected = None,
     ) -> Any:

@@ -47,7 +47,7 @@ class Problem(Model):
     """One thing wrong in a request."""
 
     path: str = Field(examples=["limit"])
-    rule: str = Field(examples=["must be a whole number from 1 to 1000"])
+    rule: str = Field(examples=["must be a whole number"])
     got: Any = None
     suggestion: str = Field(default="", description="what was probably meant")
 
@@ -63,7 +63,7 @@ class Refusal(Model):
     """Every response other than a success; the HTTP status is the code."""
 
     code: int = Field(examples=[400])
-    msg: str = Field(examples=["INVALID: limit: must be a whole number from 1 to 1000 (got 'abc')"])
+    msg: str = Field(examples=["INVALID: limit: must be a whole number (got 'abc')"])
     data: Cause
 
 

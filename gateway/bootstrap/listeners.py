@@ -33,7 +33,7 @@ from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
-from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
+from gateway.http.app import ForeignRefused, Mounted, create_app, from_browser, from_elsewhere
 from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
 from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
@@ -282,7 +282,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     asking = CapacityLimiter(2)
     for name, app in apps.items():
         apps[name] = PeerLookup(app, peer_table.is_unknown, peer_table.look, asking)
-    apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
+    apps |= {name: ForeignRefused(app, from_browser) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
@@ -293,7 +293,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )
     if not guarded:
-        apps["operator"] = LoopbackOnly(apps["operator"])
+        apps["operator"] = ForeignRefused(apps["operator"], from_elsewhere)
     apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
     return apps
 

@@ -1,11 +1,11 @@
 """``bfia-gateway provider check``: does an image keep its description and the container contract?"""
 
 import shlex
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
@@ -14,7 +14,7 @@ import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed
 from gateway.cli.command import Output, command
-from gateway.cli.console import compact, harmless, say, table
+from gateway.cli.console import compact, say, table
 from gateway.cli.inputs import content, finite, read_object
 from gateway.cli.providers import commands
 from gateway.errors import counted
@@ -92,8 +92,9 @@ def check(
         _validate(given, chosen)
         name = image or found.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
-        with _sandbox(engine, name, program, timeouts) as sandbox, _progress(len(chosen)) as report:
+        with _sandbox(engine, name, program, timeouts) as sandbox:
             found = labelled(found, sandbox)
+            report = partial(say, err=True)
             checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
     good = not found.errors and all(c.good for c in checked)
     yield _as_json(good, found, checked), good
@@ -211,23 +212,6 @@ def _engine(kind: Engines, image: str, program: str, folder: Path, installation:
         text = f"{error}; start Docker, or give --command to run the program without an image"
         raise CallFailed(text, EXIT_FAILED, error.reason) from error
     return made
-
-
-@contextmanager
-def _progress(components: int) -> Iterator[Callable[[str], None]]:
-    """Show each step on standard error: as a bar on a terminal, else as lines."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from gateway.conformance.check import TRIALS
-
-    if not sys.stderr.isatty():
-        yield lambda text: say(text, err=True)
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("starting", total=TRIALS * components)
-        yield lambda text: progress.update(bar, advance=1, description=harmless(text))
 
 
 def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """``bfia-gateway``: all commands, and those that come before there is a node: init, serve, demo."""
 
-import errno
 import os
 import sys
 from enum import StrEnum
@@ -173,23 +172,9 @@ def main() -> None:
     """Entry point of the console script."""
     os.umask(0o077)  # what it writes is this user's alone; a container's folders are opened one by one
     try:
-        try:
-            app()
-        finally:
-            if sys.stdout is not None:  # it may be closed
-                sys.stdout.flush()
+        app()
     except KeyboardInterrupt:  # before a command has begun
         sys.exit(130)
-    except UnicodeEncodeError:
-        say("an argument is not text in UTF-8", err=True)
-        sys.exit(EXIT_BAD_INPUT)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the rest is tried once more at exit
-        if error.errno != errno.EPIPE:
-            say(f"the output cannot be written: {error.strerror}", err=True)
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -92,52 +92,44 @@ class ForeignOrigin(GatewayError):
     code = 403
 
 
-class LoopbackOnly:
-    """Refuses requests that a page of another site makes a browser on this machine send.
+class ForeignRefused:
+    """An ASGI application before another one: refuses with FOREIGN_ORIGIN what a page makes a browser send."""
 
-    For a listener without a token, which trusts that only this machine reaches it. A foreign page is recognised by
-    its ``Origin``, or by a name in ``Host`` that was made to resolve to this machine.
+    def __init__(self, app: ASGIApp, foreign: Callable[[Scope], str]) -> None:
+        """``foreign`` returns why a request is refused: see `from_browser` and `from_elsewhere`."""
+        self._app = app
+        self._foreign = foreign
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+        if scope["type"] == "http" and (why := self._foreign(scope)):
+            error = ForeignOrigin(why)
+            scope.setdefault("state", {})["refused"] = error
+            await JSONResponse(envelope(error), error.code)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def from_browser(scope: Scope) -> str:
+    """Refuse browsers: for a listener that serves programs only."""
+    browser = any(name in _BROWSERS for name, _ in scope["headers"])
+    return "this listener serves programs, not browsers" if browser else ""
+
+
+def from_elsewhere(scope: Scope) -> str:
+    """Refuse what does not come from this machine: for a listener without a token.
+
+    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that was made to resolve to here.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what comes from this machine, refuse the rest with FOREIGN_ORIGIN."""
-        if scope["type"] == "http" and not _from_here(scope):
-            text = "without auth.mode: on this listener serves requests to and from loopback addresses only"
-            await _refuse(ForeignOrigin(text), scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class NoBrowsers:
-    """Refuses what a page makes a person's browser send to a listener that is for programs only."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve programs, refuse browsers with FOREIGN_ORIGIN."""
-        if scope["type"] == "http" and any(name in _BROWSERS for name, _ in scope["headers"]):
-            await _refuse(ForeignOrigin("this listener serves programs, not browsers"), scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-async def _refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
-    scope.setdefault("state", {})["refused"] = error
-    await JSONResponse(envelope(error), error.code)(scope, receive, send)
-
-
-def _from_here(scope: Scope) -> bool:
     hosts = [v.decode("latin-1") for k, v in scope["headers"] if k == b"host"]
     origins = [v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"]
-    return (
+    if (
         len(hosts) == 1
         and _is_loopback(f"//{hosts[0]}")
         and all("://" in origin and _is_loopback(origin) for origin in origins)
-    )
+    ):
+        return ""
+    return "without auth.mode: on this listener serves requests to and from loopback addresses only"
 
 
 def _is_loopback(url: str) -> bool:

@@ -30,13 +30,14 @@ _FORBIDDEN = 403
 _BUSY = "RESOURCES_BUSY"
 """the reason of a refusal that means: not yet"""
 
-Add = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
+Record = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
+"""writes when who did what, the HTTP status, the code of a refusal, and the detail into the audit log"""
 
 
 class Refusals:
     """Counts refusals and writes some of them into the audit log. Safe to use from several threads."""
 
-    def __init__(self, add: Add, clock: Clock) -> None:
+    def __init__(self, add: Record, clock: Clock) -> None:
         self._add = add
         self._clock = clock
         self._lock = threading.Lock()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.to_thread
 import structlog
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may
 from gateway.errors import GatewayError, NotAllowed, envelope
+from gateway.http.audit import Record
 from gateway.runtime.context import acting
 
 log = structlog.get_logger(__name__)
@@ -25,15 +26,6 @@ _CACHE_SECONDS = 2.0
 _MOST_CACHED = 1000
 _LOCAL = Identity("operator", Role.ADMIN)
 """the sender where no token is needed: whoever is on this machine"""
-
-
-class Record(Protocol):
-    """Writes one change into the audit log."""
-
-    def __call__(
-        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
-    ) -> None:
-        """Write who did what, the HTTP status, and the code of a refusal."""
 
 
 class Guard:
