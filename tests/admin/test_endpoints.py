@@ -39,27 +39,21 @@ def concrete(path: str) -> str:
 
 
 def test_what_does_not_exist_is_404_with_a_reason_at_every_path(node: Gateway, paths: dict[str, Any]):
-    walked = 0
-    for path, methods in paths.items():
-        for method in methods.keys() - {"put", "patch"} if "{" in path else ():
-            body = {} if method == "post" else None
-            answer = ask(node, "operator", method.upper(), concrete(path), json=body)
-            found = answer.json()
-            assert (answer.status_code, found["code"]) == (404, 404), (method, path, found)
-            assert re.fullmatch(r"[A-Z_]+_(UNKNOWN|MISSING)", found["data"]["reason"]), (method, path, found)
-            walked += 1
-    assert walked > 30
+    walked = [(m, p) for p, methods in paths.items() for m in methods.keys() - {"put", "patch"} if "{" in p]
+    walked.remove(("post", "/api/v1/routes/{node}/test"))  # whose steps say that there is no route
+    assert len(walked) > 30
+    for method, path in walked:
+        answer = ask(node, "operator", method.upper(), concrete(path), json={} if method == "post" else None)
+        assert answer.status_code == 404, (method, path, answer.text)
+        assert re.fullmatch(r"[A-Z]+_(UNKNOWN|MISSING)", answer.json()["data"]["reason"]), (method, path)
 
 
-def test_every_path_names_its_response_and_what_refuses_it(node: Gateway, paths: dict[str, Any]):
+def test_every_path_names_its_response_and_what_refuses_it(paths: dict[str, Any]):
     for path, methods in paths.items():
         for method, declared in methods.items():
             assert declared["summary"] and "default" in declared["responses"], (method, path)
-            (content,) = {kind for r in ("200",) for kind in declared["responses"][r]["content"]} - {
-                "text/event-stream"
-            }
-            schema = declared["responses"]["200"]["content"][content]["schema"]
-            assert schema, (method, path)
+            contents = declared["responses"]["200"]["content"].items()
+            assert all(content["schema"] for _, content in contents), (method, path)
 
 
 def test_every_list_has_the_same_words_for_its_pages(node: Gateway, paths: dict[str, Any]):
