@@ -9,19 +9,16 @@ from gateway.domain.timeouts import RunTiming
 from tests.builders import T0, at
 
 TIMING = RunTiming()
-
 ID = "run-a-guest.0"
-
 WAITING, LAUNCHING, RUNNING = RunStatus.WAITING, RunStatus.LAUNCHING, RunStatus.RUNNING
-
 STOPPING, SUCCESS, FAILED = RunStatus.STOPPING, RunStatus.SUCCESS, RunStatus.FAILED
-
 ENDING = Ending(Outcome.STOPPED, T0)
 
 
-def after(local: LocalJob, *events: Event) -> LocalJob:
-    for event in events:
-        local = apply(local, event)
+def after(local: LocalJob, *steps: Event | float) -> LocalJob:
+    """Return the job after events; a number is the time at which what is due is begun."""
+    for one in steps:
+        local = step(local, at(one))[0] if isinstance(one, float | int) else apply(local, one)
     return local
 
 
@@ -32,11 +29,6 @@ def only(local: LocalJob) -> Run:
 
 def due(local: LocalJob, seconds: float = 0.0) -> list:
     return plan(local, at(seconds))
-
-
-def settled(local: LocalJob, seconds: float) -> Run:
-    """Return the only run after the decisions that are due by then."""
-    return only(step(local, at(seconds))[0])
 
 
 def said(status: TaskStatus, seconds: float = 1.0, **more) -> Reported:

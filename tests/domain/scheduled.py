@@ -1,25 +1,41 @@
-"""A job as the scheduling rules take it on: what is due is claimed, answered, heard of."""
+"""A job as the scheduling rules take it on: what is due is claimed, answered, reported."""
+
+from dataclasses import dataclass
 
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import apply, plan, step
-from gateway.domain.scheduling.messages import Accepted, Event, PollTaskAt, TaskReported
+from gateway.domain.scheduling.messages import Accepted, Event, Lost, PollTaskAt, Refused, Request, TaskReported
 from gateway.domain.spec import Failure
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.states import TaskStatus
 from gateway.domain.timeouts import Timing
-from tests.builders import a_job, at
+from tests.builders import at
 
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
-
 TIMING = Timing()
-
+ONE = {"guest": ("n1",)}
 THREE = {"guest": ("n1",), "host": ("n2", "n3")}
-
 NO = Failure("BECAUSE", "of something")
+POLL = PollTaskAt("n1", "a", ("guest",))
+POLL_2 = PollTaskAt("n2", "a", ("host",))
 
 
-def after(job: Job, *events: Event) -> Job:
-    for event in events:
-        job = apply(job, event)
+@dataclass(frozen=True)
+class AllAnswer:
+    """Everything that is due is claimed, and every request answered well."""
+
+    seconds: float
+
+
+Step = Event | AllAnswer | float
+"""an event, or the time at which what is due is claimed"""
+
+
+def after(job: Job, *steps: Step) -> Job:
+    for one in steps:
+        if isinstance(one, AllAnswer):
+            job = answered(job, one.seconds)
+        else:
+            job = claimed(job, one) if isinstance(one, float | int) else apply(job, one)
     return job
 
 
@@ -33,23 +49,21 @@ def due(job: Job, seconds: float = 0.0) -> list:
 
 
 def answered(job: Job, seconds: float = 0.1) -> Job:
-    """Claim everything that is due, and have every request answered well."""
     job, requests = step(job, at(seconds))
     return after(job, *(Accepted(request, at(seconds)) for request in requests))
 
 
-def heard(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> TaskReported:
+def ok(request: Request, seconds: float) -> Accepted:
+    return Accepted(request, at(seconds))
+
+
+def no(request: Request, seconds: float, failure: Failure = NO) -> Refused:
+    return Refused(request, failure, at(seconds))
+
+
+def lost(request: Request, seconds: float, *, delivered: bool = True, message: str = "") -> Lost:
+    return Lost(request, at(seconds), delivered, message)
+
+
+def reported(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> TaskReported:
     return TaskReported(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
-
-
-def same(job: Job, other: Job) -> bool:
-    """Whether nothing but the timeline differs."""
-    return job == other
-
-
-def asked_after_a_lost_start(second: float = 0.0) -> Job:
-    job = claimed(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), second)
-    return claimed(job, second + 12)
-
-
-POLL = PollTaskAt("n1", "a", ("guest",))

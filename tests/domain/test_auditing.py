@@ -14,7 +14,7 @@ from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.machine import apply, plan
 from gateway.domain.scheduling.messages import Accepted, CreateAt, Lost, Refused, StartAt, StopAt
 from gateway.domain.spec import CallState, Failure
-from gateway.domain.states import JobStatus, Outcome
+from gateway.domain.states import JobStatus
 from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import after, claimed
 
@@ -105,11 +105,6 @@ def test_the_job_is_created_once_the_node_agrees():
     assert job.status is PENDING and plan(job, at(50)) == [CreateAt("n2")]
     job = after(claimed(job, 50), Accepted(CreateAt("n2"), at(51)))
     assert job.status is READY and plan(job, at(51)) == [StartAt("n1"), StartAt("n2")]
-
-
-def test_a_refusal_rejects_the_job():
-    job = apply(asking(), ApprovalReported("n2", at(5), NO))
-    assert (job.ending.outcome, job.ending.failure) == (Outcome.REJECTED, NO)
 
 
 @pytest.mark.parametrize("lost", [False, True])

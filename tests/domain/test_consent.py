@@ -218,10 +218,6 @@ def test_rules_that_can_never_count_are_found(mode: Mode, rules: tuple[Rule, ...
     assert list(found) == numbers and all(found.values())
 
 
-def test_a_person_decides_even_where_a_rule_would_agree():
-    assert judge(Policy(Mode.PERSON, rules=(Rule(Verdict.APPROVE),)), WANTED)[0] is Verdict.ASK
-
-
 def test_what_a_job_wants_of_a_node():
     spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n1")})
     spec = replace(

@@ -101,19 +101,6 @@ def test_where_one_is_busy_the_others_take_back_and_all_are_asked_again():
     assert reservations.waits_for(job) is None
 
 
-def test_the_pauses_grow_up_to_half_a_minute():
-    job, now, pauses = a_ready_job("n1"), 0.0, []
-    for _ in range(8):
-        job, requests = step(job, now)
-        assert requests == [ReserveAt("n1")]
-        job = after(job, Refused(ReserveAt("n1"), BUSY, at(now)))
-        due = (machine.next_due(job) - at(now)).total_seconds()  # type: ignore[operator]
-        pauses.append(due)
-        now += due
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert reservations.waits_for(job)[1] == at(0)  # type: ignore[index]
-
-
 def test_a_node_that_has_something_free_is_asked_at_once():
     job, _ = step(a_ready_job("n1", "n2"), 0)
     job = after(job, Refused(ReserveAt("n1"), BUSY, at(1)))
@@ -264,26 +251,6 @@ def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
     done = a_job("a; b; c", JobStatus.RUNNING, roles=ROLES, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
     assert begun(replace(done, spec=bound.spec)) == {"c"}
     assert begun(replace(done, nodes=small.nodes)) == set()
-
-
-def test_a_job_that_was_in_vain_often_enough_ends_with_what_it_was_told():
-    """The pauses grow as they are set; every try is in the timeline; the other nodes are stopped."""
-    timing = Timing(hold_first=10, hold_most=25, hold_tries=4)
-    job, tries, moment = a_ready_job("n2"), list[float](), 0.0
-    while job.ending is None:
-        job, requests = machine.step(job, at(moment), timing)
-        if requests == [ReserveAt("n2")]:
-            tries.append(moment)
-            job = machine.apply(job, Refused(ReserveAt("n2"), BUSY, at(moment)), timing)
-        moment += 5
-        assert moment < 200
-    assert tries == [0, 10, 30, 55]
-    failure = job.ending.failure
-    assert (job.ending.outcome, failure.reason, failure.node) == (Outcome.FAILED, "CANNOT_SCHEDULE", "n2")
-    assert "asked 4 times since" in failure.message and BUSY.message in failure.message
-    refusals = [note for note in job.notes if note.event == "resources refused"]
-    assert [note.at for note in refusals] == [at(0), at(10), at(30), at(55)]
-    assert {note.detail["message"] for note in refusals} == {BUSY.message}
 
 
 def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it(tmp_path: Path):

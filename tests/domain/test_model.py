@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.problems import Problem
-from gateway.domain.spec import Failure, Party
+from gateway.domain.spec import Party
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec
 from tests.domain.strategies import REPEATABLE
@@ -37,17 +37,6 @@ def test_progress_is_the_share_of_successes_and_whole_only_for_a_succeeded_job(s
     assert job.progress == (100 if outcome is Outcome.SUCCEEDED else min(99, 100 * done // len(statuses)))
 
 
-def test_a_job_without_tasks_has_no_progress():
-    assert replace(a_job(), tasks={}).progress == 0
-
-
-def test_the_states_of_a_nodes_roles_merge():
-    job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "arbiter": ("n1",)}, a=RUNNING)
-    part = job.tasks["a"].nodes["n1"]
-    assert replace(part, roles={"guest": SUCCESS, "arbiter": RUNNING}).status is RUNNING
-    assert replace(part, roles={"guest": SUCCESS, "arbiter": SUCCESS}).status is SUCCESS
-
-
 def test_runs_are_found_by_task_role_and_index():
     guest, host, second = (Party("guest", 0, "n1"), Party("host", 0, "n1"), Party("host", 1, "n1"))
     local = a_local_job(*(a_run("a", party=p) for p in (guest, host, second)), a_run("b", party=guest))
@@ -64,16 +53,6 @@ def test_the_timeline_is_no_part_of_a_jobs_value():
     assert [(n.event, n.by, n.detail) for n in noted.notes] == [("something", "n1", {"more": 1})]
 
 
-def test_a_failure_is_told_with_all_its_words():
-    failure = Failure("EXIT_1", "exit code 1", "n2", "host", "a", 1)
-    assert Failure(**failure.as_dict()) == failure
-
-
 def test_a_problem_shows_what_was_found_but_not_without_end():
     assert str(Problem("a.b", "must be", "x")) == "a.b: must be (got 'x')"
     assert len(str(Problem("a.b", "must be", "x" * 10_000))) < 300
-
-
-def test_a_problem_for_which_nothing_was_found_says_nothing_of_it():
-    assert str(Problem("file", "must not be empty")) == "file: must not be empty"
-    assert str(Problem("port", "must be a number", "x")) == "port: must be a number (got 'x')"

@@ -174,11 +174,6 @@ def test_somebody_at_an_optional_party_refuses():
     assert job.status is JobStatus.READY and quorum.left_out(job) == ("host.2",)
 
 
-def test_without_the_settings_everybody_is_needed():
-    job = after(created(a_job(roles=HOSTS), "n1", "n2", "n3"), Refused(CreateAt("n4"), NO, at(1)))
-    assert job.ending.outcome is Outcome.REJECTED
-
-
 # ---------------------------------------------------------------- tolerable tasks
 
 

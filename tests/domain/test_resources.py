@@ -157,12 +157,6 @@ def test_a_priority_is_a_whole_number(value: object):
     assert validation.check(a_spec(job_params={"common": {"priority": value}}))[0]
 
 
-def test_the_width_of_a_flow():
-    assert resources.widest_level(a_spec(SIX).dag) == 1
-    assert resources.widest_level(a_spec("a; b; c").dag) == 3
-    assert resources.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
-
-
 def test_amounts_are_never_counted_as_less_than_asked():
     assert Amounts.of(cpu=5e-324).cpu == 1
     assert Amounts.of(0.1).cpu == 100

@@ -54,12 +54,6 @@ def failed(job: Job, failure: Failure = BROKE) -> Job:
     return heard(job, "n1", TaskStatus.FAILED, 1, failure)
 
 
-def test_without_retries_a_failure_ends_the_job_as_ever():
-    job = failed(a_running_job())
-    assert (job.ending.outcome, job.ending.failure.reason) == (Outcome.FAILED, "EXIT_1")
-    assert job.tasks["a"].attempts == ()
-
-
 def test_a_failed_attempt_is_stopped_then_the_next_one_starts_under_another_id():
     job = failed(a_running_job(auto_retries=1, auto_retry_delay=10))
     first = job.tasks["a"].task_id

@@ -8,7 +8,7 @@ from gateway.domain import models, validation
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.messages import Collect, Done, Restarted, Seal, Sealed, StopRequested, Tell
+from gateway.domain.execution.messages import Collect, Done, Seal, Sealed, StopRequested, Tell
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.run import Address, FileSum
 from gateway.domain.scheduling import machine as scheduling_machine
@@ -124,13 +124,6 @@ def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_r
     assert models.left_by(own) == [], "its own run counts, which is not sealed"
 
 
-def test_a_process_that_died_while_sealing_begins_again():
-    job, _ = machine.step(local(trees()), at(1))
-    assert job.runs[0].seal.state is CallState.SENT
-    job, actions = machine.step(machine.apply(job, Restarted(at(2))), at(2))
-    assert Seal(job.runs[0].run_id) in actions
-
-
 @pytest.mark.parametrize("dies_at", [None, *range(0, 40, 3)])
 def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_told_and_saved_once(dies_at):
     run = replace(trees(RunStatus.WAITING), launch=a_run("trees").launch)
@@ -189,15 +182,6 @@ def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
     )
     assert part.files == (FileSum("data_0", 3, "aa"), FileSum("metadata", 2, "bb"))
     assert part.parameters == {"num_trees": 2}
-
-
-def test_what_was_taken_over_from_an_older_job_is_part_of_the_model():
-    after = DagNode("next", REF)
-    spec = a_spec(Dag((TREES, after)), job_id="job-2")
-    job = local(a_run("next", RunStatus.SUCCESS), spec=spec, inherited=(sealed(),))
-    end = machine.apply(job, StopRequested(at(9), None, GOOD, "n1"))
-    (model,) = models.left_by(end)
-    assert end.model_saved and (model.version, [p.task for p in model.parts]) == ("job-2", ["trees"])
 
 
 def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():

@@ -1,0 +1,491 @@
+"""What a participating node decides of its runs: (given, events, expected). At large: `test_workshop`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.execution import machine
+from gateway.domain.execution.machine import next_due, step
+from gateway.domain.execution.messages import (
+    Close,
+    Collect,
+    Conclude,
+    Done,
+    Event,
+    Exited,
+    Gone,
+    Inspected,
+    Launch,
+    Launched,
+    LaunchFailed,
+    OwnerLost,
+    Probe,
+    Reported,
+    Restarted,
+    StopRequested,
+    StopRun,
+    Tell,
+)
+from gateway.domain.run import Approval, Exit, LocalJob, Reporting, Run
+from gateway.domain.spec import Ending, Failure
+from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
+from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
+from tests.domain.executed import (
+    ENDING,
+    FAILED,
+    ID,
+    LAUNCHING,
+    RUNNING,
+    STOPPING,
+    SUCCESS,
+    TIMING,
+    after,
+    due,
+    exited,
+    only,
+    said,
+    stopped,
+)
+from tests.domain.strategies import REPEATABLE
+from tests.domain.workshop import soon
+
+NO_IMAGE = Failure("IMAGE_NOT_FOUND", "no such image")
+TELL_RUNNING, TELL_SUCCESS, TELL_FAILED = (
+    Tell(ID, s) for s in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+)
+LAUNCH, PROBE, COLLECT, STOP = Launch(ID), Probe(ID), Collect(ID), StopRun(ID, TIMING.stop_grace)
+REPORTED_RUNNING = Reporting(TaskStatus.RUNNING)
+UP = a_run(status=RUNNING, reporting=REPORTED_RUNNING)
+NEW = a_run(status=RUNNING)
+ENDS_SOON = a_run(status=STOPPING, reporting=REPORTED_RUNNING)
+STARTS = a_run(status=LAUNCHING)
+
+
+def over(**changes) -> Run:
+    return a_run(status=SUCCESS, reporting=Reporting(TaskStatus.SUCCESS), **changes)
+
+
+DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
+    "waiting": (a_run(), [], {0: [LAUNCH]}),
+    "launched once": (a_run(), [0], {0: [], 119.9: [], 120: [LAUNCH]}),
+    "up": (STARTS, [Launched(ID, at(1), "sha256:1")], {1: [TELL_RUNNING], 6: [PROBE, TELL_RUNNING]}),
+    "probed": (UP, [5], {9.9: []}),
+    "probed without news": (UP, [5, Inspected(ID, at(7))], {11.9: [], 12: [PROBE]}),
+    "the launch failed": (STARTS, [LaunchFailed(ID, NO_IMAGE, at(1))], {1: [COLLECT, TELL_FAILED]}),
+    "given up with its gateway, then up": (
+        a_run(owner="frozen", status=LAUNCHING, launch=sent(0)),
+        [OwnerLost("frozen", "me", at(9)), 10, Done(COLLECT, at(10)), Launched(ID, at(10))],
+        {10: [COLLECT]},
+    ),
+    "collected once": (over(), [0], {0: [], 16.9: [], 17: [COLLECT]}),
+    "collected in vain": (over(), [0, Done(COLLECT, at(1), final=False, message="engine down")], {1.2: [COLLECT]}),
+    "collected": (over(), [0, Done(COLLECT, at(2)), Done(COLLECT, at(3), final=False)], {1000: []}),
+    "nothing worth telling": (a_run(status=LAUNCHING, launch=sent(0)), [], {0: []}),
+    "told": (over(collect=OK, launch=OK), [], {1000: []}),
+    "newer news": (NEW, [0, said(TaskStatus.FAILED, 1)], {1: [COLLECT, TELL_FAILED]}),
+    "old news told": (NEW, [0, said(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2))], {2: []}),
+    "old news lost": (NEW, [0, said(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2), final=False)], {2: []}),
+    "old news told last": (
+        NEW,
+        [
+            0,
+            said(TaskStatus.FAILED, 1),
+            1,
+            Done(COLLECT, at(2)),
+            Done(TELL_FAILED, at(3)),
+            Done(TELL_RUNNING, at(4), final=False),
+        ],
+        {1000: []},
+    ),
+    "failed by its report": (NEW, [said(TaskStatus.FAILED)], {1: [COLLECT, TELL_FAILED]}),
+    "an exit without a report": (UP, [exited(0, 2)], {2.9: [], 3: [Conclude(ID)], 100: [Conclude(ID)]}),
+    # stops
+    "stopped while it waits": (a_run(), [stopped(1, "a")], {1: [TELL_FAILED]}),
+    "stopped while it starts": (STARTS, [stopped(1, "a")], {1: []}),
+    "stopped, then up": (STARTS, [stopped(1, "a"), Launched(ID, at(2))], {2: [STOP, TELL_RUNNING]}),
+    "stopped": (UP, [stopped(1)], {1: [STOP]}),
+    "a stop without an end": (UP, [stopped(1), 1], {17.9: [], 18: [STOP]}),
+    "a stop that failed": (UP, [stopped(1), 1, Done(STOP, at(2), final=False)], {2.2: [STOP]}),
+    "stopped, not seen gone": (
+        UP,
+        [stopped(1), 1, Inspected(ID, at(2)), Done(STOP, at(2))],
+        {6.9: [], 7: [PROBE]},
+    ),
+    # a new process
+    "new: waiting": (a_run(), [Restarted(at(1))], {1: [LAUNCH]}),
+    "new: launching": (STARTS, [Restarted(at(1))], {1: [LAUNCH]}),
+    "new: running": (UP, [Restarted(at(1))], {1: [PROBE]}),
+    "new: telling": (
+        a_run(status=RUNNING, reporting=Reporting(call=sent()), probe_at=at(5)),
+        [Restarted(at(1))],
+        {1: [PROBE, TELL_RUNNING]},
+    ),
+    "new: stopping": (
+        a_run(status=STOPPING, reporting=REPORTED_RUNNING, stop=sent()),
+        [Restarted(at(1))],
+        {1: [STOP]},
+    ),
+    "new: stopped": (
+        a_run(status=STOPPING, reporting=REPORTED_RUNNING, stop=OK),
+        [Restarted(at(1))],
+        {1: [PROBE]},
+    ),
+    "new: collecting": (over(collect=sent()), [Restarted(at(1))], {1: [COLLECT]}),
+    "new: collected": (over(collect=OK), [Restarted(at(1))], {1: []}),
+    "new: telling the end": (
+        a_run(status=FAILED, collect=OK, reporting=Reporting(TaskStatus.RUNNING, sent())),
+        [Restarted(at(1))],
+        {1: [TELL_FAILED]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("run", "steps", "expected"), DUE.values(), ids=DUE)
+def test_what_is_due(run: Run, steps: Sequence[Event | float], expected: Mapping[float, list]):
+    local = after(a_local_job(run), *steps)
+    assert {seconds: due(local, seconds) for seconds in expected} == expected
+
+
+LATE = [Launched(ID, at(9)), LaunchFailed(ID, NO_IMAGE, at(9))]
+OTHERS = [Reported("run-x", TaskStatus.FAILED, at(1)), Gone("run-x", at(1))]
+AT_ALL = [said(TaskStatus.FAILED), exited(1), Gone(ID, at(3)), Inspected(ID, at(3)), stopped(3, "a")]
+UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
+    "waiting": (a_local_job(a_run()), [*LATE, exited(0), Gone(ID, at(1))]),
+    "launching": (a_local_job(STARTS), [Gone(ID, at(1))]),
+    "running": (a_local_job(NEW), [*LATE, *OTHERS]),
+    "stopping": (a_local_job(a_run(status=STOPPING)), LATE),
+    "over": (a_local_job(over(exit=Exit(0))), [*LATE, *AT_ALL]),
+    "failed": (a_local_job(a_run(status=FAILED, exit=Exit(0))), [*LATE, *AT_ALL]),
+    "exited": (after(a_local_job(NEW), exited(0)), [Gone(ID, at(3))]),
+    "reported": (after(a_local_job(NEW), said(TaskStatus.SUCCESS)), [said(s, 2) for s in TaskStatus]),
+    "reported as failed": (after(a_local_job(NEW), said(TaskStatus.FAILED)), [said(s, 2) for s in TaskStatus]),
+    "stopped": (
+        after(a_local_job(NEW), stopped(1)),
+        [StopRequested(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("local", "events"), UNCHANGED.values(), ids=UNCHANGED)
+def test_what_changes_nothing(local: LocalJob, events: Sequence[Event]):
+    for event in events:
+        assert after(local, event) == local, event
+
+
+ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]]] = {
+    "the launch failed": (STARTS, [LaunchFailed(ID, NO_IMAGE, at(1))], (FAILED, "IMAGE_NOT_FOUND")),
+    "stopped in vain": (STARTS, [stopped(1, "a"), LaunchFailed(ID, NO_IMAGE, at(2))], (FAILED, "IMAGE_NOT_FOUND")),
+    "stopped while it waits": (a_run(), [stopped(1, "a")], (FAILED, "STOPPED")),
+    "stopped while it starts": (STARTS, [stopped(1, "a")], (LAUNCHING, None)),
+    "over before it was up": (STARTS, [exited(0, 0.5), stopped(1, "a"), Launched(ID, at(2))], (FAILED, "STOPPED")),
+    "stopped": (NEW, [stopped(1)], (STOPPING, None)),
+    "stopped with 0": (NEW, [stopped(1), said(TaskStatus.SUCCESS, 2), exited(0, 3)], (FAILED, "STOPPED")),
+    "stopped by a signal": (NEW, [stopped(1), exited(143, 3)], (FAILED, "STOPPED")),
+    "stopped and gone": (NEW, [stopped(1), Gone(ID, at(3))], (FAILED, "STOPPED")),
+    "stopped after its exit": (NEW, [exited(0, 1), stopped(1.5)], (FAILED, "STOPPED")),
+    "gone": (NEW, [Gone(ID, at(1))], (FAILED, "GONE")),
+    "reported while launching": (STARTS, [said(TaskStatus.SUCCESS, 0.5), exited(0, 0.6)], (LAUNCHING, None)),
+    "and up": (STARTS, [said(TaskStatus.SUCCESS, 0.5), exited(0, 0.6), Launched(ID, at(1))], (SUCCESS, None)),
+    "exited while launching": (STARTS, [exited(1, 0.6), Launched(ID, at(1))], (FAILED, "EXIT_1")),
+    "failed while launching": (
+        STARTS,
+        [said(TaskStatus.FAILED, 0.5), Launched(ID, at(1))],
+        (FAILED, "REPORTED_FAILED"),
+    ),
+    "success without an exit": (NEW, [said(TaskStatus.SUCCESS, 1), 30.9], (RUNNING, None)),
+    "and no exit for long": (NEW, [said(TaskStatus.SUCCESS, 1), 31], (SUCCESS, None)),
+    "over a new process": (NEW, [exited(0, 2), Restarted(at(2.5)), 3], (SUCCESS, None)),
+}
+
+
+@pytest.mark.parametrize(("run", "steps", "expected"), ENDS.values(), ids=ENDS)
+def test_how_a_run_ends(run: Run, steps: Sequence[Event | float], expected: tuple[RunStatus, str | None]):
+    run = only(after(a_local_job(run), *steps))
+    assert (run.status, run.failure.reason if run.failure else None) == expected
+    assert run.failure is None or (run.failure.node, run.failure.role, run.failure.task) == ("n1", "guest", "a")
+
+
+# ---------------------------------------------------------------- reports and exits, whichever comes first
+
+MEMORY = {"memory": 2.0e8}
+EXITS = {"0": (0, False), "1": (1, False), "137": (137, False), "143": (143, False), "oom": (137, True)}
+REPORTS = (None, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+
+
+def expected(report: TaskStatus | None, code: int, oom: bool, missing: bool) -> str:
+    """The rule once more: what a run that was launched and not stopped ends as."""
+    if report is TaskStatus.FAILED:
+        return "REPORTED_FAILED"
+    if oom:
+        return "OOM_KILLED"
+    if code != 0:
+        return f"EXIT_{code}"
+    return "NO_CALLBACK" if missing and report is not TaskStatus.SUCCESS else "SUCCESS"
+
+
+@pytest.mark.parametrize(("report", "end", "missing"), list(product(REPORTS, EXITS, [False, True])))
+def test_a_report_then_an_exit(report, end, missing):
+    code, oom = EXITS[end]
+    local = after(a_local_job(NEW), *([said(report)] if report is not None else []))
+    local = after(local, exited(code, oom=oom, missing=("out",) if missing else ()))
+    early = only(local)
+    run = only(after(local, 3.0))
+    assert (run.failure.reason if run.failure else "SUCCESS") == expected(report, code, oom, missing)
+    assert run.status is (SUCCESS if run.failure is None else FAILED)
+    assert run.exit.code == code, "an exit after the end is kept for the record"
+    assert run.no_callback is (run.status is SUCCESS and report is not TaskStatus.SUCCESS)
+    waits = code == 0 and report in (None, TaskStatus.RUNNING)
+    assert early.over is not waits, "only an exit with code 0 and without a report is waited for"
+
+
+@pytest.mark.parametrize(("report", "end", "missing"), list(product(REPORTS[1:], EXITS, [False, True])))
+def test_an_exit_then_a_report_within_the_grace(report, end, missing):
+    code, oom = EXITS[end]
+    local = after(a_local_job(NEW), exited(code, oom=oom, missing=("out",) if missing else ()))
+    run = only(after(local, said(report, 2.5), 4.0))
+    if code == 0:
+        assert (run.failure.reason if run.failure else "SUCCESS") == expected(report, 0, False, missing)
+    else:
+        assert run.failure.reason == ("OOM_KILLED" if oom else f"EXIT_{code}"), "it was over when the report came"
+
+
+def test_a_node_may_count_silence_as_a_failure():
+    strict = replace(TIMING, silence_fails=True)
+    local = after(a_local_job(NEW), exited(0, 2))
+    run = only(step(local, at(3), strict)[0])
+    assert (run.status, run.failure.reason, run.no_callback) == (FAILED, "NO_CALLBACK", False)
+    assert only(step(after(local, said(TaskStatus.SUCCESS, 2.5)), at(4), strict)[0]).status is SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("events", "words", "code"),
+    [
+        ([exited(3)], "exit code 3", 3),
+        ([exited(137)], "exit code 137 by signal 9", 137),
+        ([said(TaskStatus.SUCCESS), exited(3)], "exit code 3 after it reported SUCCESS", 3),
+        (
+            [said(TaskStatus.RUNNING, result_code="17", result_message="bad key"), exited(3)],
+            "result code 17: bad key",
+            3,
+        ),
+        ([said(TaskStatus.RUNNING, result_code="17"), exited(3)], "; result code 17", 3),
+        ([said(TaskStatus.RUNNING, result_code="7"), said(TaskStatus.FAILED, 2)], "result code 7", None),
+        ([said(TaskStatus.FAILED, result_message="no rows")], "no rows", None),
+        ([exited(0, missing=("data", "model")), 9], "data, model", 0),
+        ([exited(0, 1), stopped(1.5)], "stopped", 0),
+    ],
+)
+def test_a_failure_says_what_is_known(events, words: str, code: int | None):
+    failure = only(after(a_local_job(NEW), *events)).failure
+    assert words in failure.message and failure.exit_code == code
+
+
+@pytest.mark.parametrize(("code", "told"), [(137, True), (134, True), (139, True), (3, False), (143, False)])
+def test_an_end_that_too_little_memory_may_be_behind_says_so_where_it_is_limited(code, told):
+    free, limited = (only(after(a_local_job(a_run(status=RUNNING, limits=m)), exited(code))) for m in ({}, MEMORY))
+    assert ("memory" in limited.failure.message, "memory" in free.failure.message) == (told, False)
+
+
+# ---------------------------------------------------------------- the job as a whole
+
+
+def test_a_tell_that_failed_is_repeated_after_growing_pauses_but_not_for_ever():
+    local, now, pauses = a_local_job(a_run(status=SUCCESS, collect=OK)), at(0), []
+    while (when := next_due(local)) is not None:
+        pauses.append(max((when - now).total_seconds(), 0.0))
+        now = max(when, now)
+        local, [tell] = step(local, now)
+        local = after(local, Done(tell, now, final=False))
+    assert len(pauses) == TIMING.tell_tries
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == TIMING.retry_max
+
+
+@pytest.mark.parametrize(
+    ("runs", "closes"),
+    [
+        ((), True),
+        ((over(collect=OK),), True),
+        ((over(),), False),
+        ((over(collect=sent()),), False),
+        ((over(collect=OK), a_run("b", STOPPING)), False),
+        ((over(collect=OK), a_run("b", FAILED, launch=IDLE)), True),
+    ],
+    ids=["no run", "collected", "not collected", "being collected", "one still there", "one never launched"],
+)
+def test_a_job_is_closed_only_after_all_of_it_is_collected(runs, closes):
+    assert (Close() in due(a_local_job(*runs, status=JobStatus.FINISHED), 0)) is closes
+    assert Close() not in due(a_local_job(*runs), 1000)
+
+
+def test_a_step_of_the_tidying_up_that_fails_is_noted_once_and_repeated():
+    local = after(a_local_job(over(collect=IDLE), status=JobStatus.FINISHED), 0)
+    for second, words in ((1, "no space"), (2, "no space"), (3, "engine down")):
+        local = after(local, Done(COLLECT, at(second), final=False, message=words))
+        assert local.status is JobStatus.FINISHED and COLLECT in due(local, second + 60)
+    told = [(n.at, n.event, n.detail["message"]) for n in local.notes if n.event == "removing failed"]
+    assert told == [(at(1), "removing failed", "no space"), (at(3), "removing failed", "engine down")]
+    closing = after(a_local_job(status=JobStatus.FINISHED), 0, Done(Close(), at(1), final=False, message="away"))
+    assert [n.event for n in closing.notes] == ["closing failed"] and due(closing, 60) == [Close()]
+
+
+def test_a_close_is_repeated_until_it_is_done_and_then_never():
+    local = after(a_local_job(status=JobStatus.FINISHED), 0)
+    assert due(local, 11.9) == [] and due(after(local, Restarted(at(1))), 1) == [Close()]
+    local = after(local, Done(Close(), at(1), final=False))
+    assert due(local, 1.2) == [Close()]
+    local = after(local, 2, Done(Close(), at(2)))
+    late = after(local, Done(Close(), at(3), final=False))
+    assert local.closed and late.closed and next_due(late) is None
+
+
+def test_every_move_of_a_run_is_written_into_the_timeline():
+    local = after(a_local_job(a_run()), 0, Launched(ID, at(1), "sha256:1"), stopped(2), exited(143, 3))
+    moves = ["run LAUNCHING", "run RUNNING", "run STOPPING", "job FINISHED here", "run FAILED"]
+    assert [note.event for note in local.notes] == moves
+    detail = local.notes[-1].detail
+    words = {"reason": "STOPPED", "task": "a", "role": "guest.0", "exit_code": 143}
+    assert words.items() <= detail.items()
+    run = only(local)
+    assert (run.started_at, run.ended_at, run.image_digest) == (at(1), at(3), "sha256:1")
+
+
+def test_a_stop_of_some_tasks_leaves_the_others_and_the_job():
+    local = a_local_job(a_run("a", RUNNING), a_run("b", RUNNING), a_run("c"))
+    local = after(local, stopped(1, "a", "c"))
+    assert [run.status for run in local.runs] == [STOPPING, RUNNING, FAILED]
+    assert (local.status, local.ending) == (JobStatus.RUNNING, None)
+
+
+@pytest.mark.parametrize("status", [JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING])
+def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status):
+    local = after(a_local_job(status=status), stopped(1))
+    final = JobStatus.REJECTED if status is JobStatus.PENDING else JobStatus.FINISHED
+    assert (local.status, local.ended_at, local.ending) == (final, at(1), ENDING)
+
+
+@pytest.mark.parametrize(
+    ("runs", "flow", "outcome"),
+    [
+        ((a_run("a", SUCCESS), a_run("b", SUCCESS)), "a -> b", Outcome.SUCCEEDED),
+        ((a_run("a", SUCCESS),), "a -> b", None),
+        ((a_run("a", SUCCESS), a_run("b", RUNNING)), "a -> b", None),
+        ((a_run("a", FAILED, failure=Failure("EXIT_1")),), "a -> b", Outcome.FAILED),
+        ((a_run("a", FAILED, failure=Failure("STOPPED")),), "a", Outcome.STOPPED),
+        ((a_run("a", FAILED, failure=Failure("EXIT_1")), a_run("a", SUCCESS, attempt=1)), "a", Outcome.SUCCEEDED),
+        ((), "a", None),
+    ],
+)
+def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, flow, outcome):
+    local = after(a_local_job(*runs, spec=a_spec(flow)), StopRequested(at(1), None, None, "n2"))
+    assert local.status is JobStatus.FINISHED
+    assert (local.ending.outcome if local.ending else None) is outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "refused", "told"),
+    [
+        (Outcome.STOPPED, None, (Outcome.STOPPED, "STOPPED")),
+        (Outcome.FAILED, None, (Outcome.FAILED, "STOPPED")),
+        (Outcome.STOPPED, Failure("APPROVAL_REJECTED"), (Outcome.REJECTED, "APPROVAL_REJECTED")),
+        (Outcome.SUCCEEDED, None, None),
+    ],
+)
+def test_how_a_job_ended_may_be_told_after_the_stop(outcome, refused, told):
+    """Once, and never as a success: what had not succeeded by then was stopped."""
+    approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
+    local = after(replace(a_local_job(), approval=approval), StopRequested(at(1), None, None, "n2"))
+    assert local.ending is None
+    local = after(local, StopRequested(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2"))
+    ending = local.ending
+    assert (None if ending is None else (ending.outcome, ending.failure.reason)) == told
+    if told:
+        assert after(local, StopRequested(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
+
+
+# ---------------------------------------------------------------- at large
+
+EXIT_CODES = st.sampled_from([0, 0, 1, 137])
+
+
+@st.composite
+def _event(draw: st.DrawFn, run: str, seconds: float) -> Event:
+    now, final = at(seconds), draw(st.booleans())
+    exit_ = Exit(
+        draw(EXIT_CODES), oom_killed=final, finished_at=now, missing_outputs=draw(st.sampled_from([(), ("x",)]))
+    )
+    return draw(
+        st.sampled_from(
+            [
+                Launched(run, now),
+                Launched(run, now),
+                LaunchFailed(run, Failure("ENGINE_DOWN"), now),
+                Inspected(run, now),
+                Exited(run, exit_, now),
+                Gone(run, now),
+                Reported(run, draw(st.sampled_from(TaskStatus)), now),
+                Done(Collect(run), now, final),
+                Done(Tell(run, draw(st.sampled_from(TaskStatus))), now, final),
+                Done(StopRun(run, 5.0), now, final),
+                Done(Close(), now, final),
+                StopRequested(now, frozenset({"a"}) if final else None, ENDING),
+                Restarted(now),
+            ]
+        )
+    )
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=2, unique=True), st.data())
+@REPEATABLE
+def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(tasks, data):
+    local, now = a_local_job(*(a_run(task) for task in tasks)), 0.0
+    for _ in range(data.draw(st.integers(1, 25))):
+        now += data.draw(st.sampled_from((0.0, 0.1, 1.0, 15.0, 130.0)))
+        old = local
+        if data.draw(st.booleans()):
+            local, actions = step(local, at(now))
+            assert not set(actions) & set(due(local, now))
+        else:
+            local = after(local, data.draw(_event(data.draw(st.sampled_from(local.runs)).run_id, now)))
+        assert old.status is local.status or may(JOB, old.status, local.status)
+        for was, run in zip(old.runs, local.runs, strict=True):
+            assert run.status in soon(was.status)
+            assert (run.failure is not None) is (run.status is FAILED)
+            assert run.over is (run.ended_at is not None) is ended(RUN, run.status)
+            if was.over:
+                assert (was.status, was.failure, was.ended_at) == (run.status, run.failure, run.ended_at)
+
+
+# ---------------------------------------------------------------- several gateways
+
+
+def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_name():
+    waiting, running = a_run("a", owner="lost"), a_run("b", status=RunStatus.RUNNING, owner="lost")
+    stopping = a_run("c", status=RunStatus.STOPPING, owner="lost", stop_at=at(0))
+    over, mine = (
+        a_run("d", status=RunStatus.SUCCESS, owner="lost"),
+        a_run("e", status=RunStatus.RUNNING, owner="me"),
+    )
+    local = replace(a_local_job(waiting, running, stopping, over, mine), home="lost")
+    local = machine.apply(local, OwnerLost("lost", "me", at(5)))
+    by_task = {run.task_name: run for run in local.runs}
+    assert by_task["a"] == replace(waiting, owner="me") and local.home == "me"
+    assert by_task["b"].failure.reason == "CHANNEL_LOST"
+    assert by_task["c"].failure.reason == "STOPPED"
+    assert (by_task["d"], by_task["e"]) == (over, mine)
+    assert machine.apply(local, OwnerLost("lost", "me", at(6))) == local
+
+
+def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
+    left = a_run("a", status=RunStatus.FAILED, owner="lost", launch=OK)
+    local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
+    assert Close() in machine.plan(local, at(9), owner="me")
+    assert Close() not in machine.plan(local, at(9), owner="third")
+    assert machine.plan(local, at(9), owner="lost") == [
+        Collect(left.run_id),
+        Tell(left.run_id, TaskStatus.FAILED),
+    ]

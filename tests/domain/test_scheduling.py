@@ -1,0 +1,590 @@
+"""What the scheduling node decides, rule by rule: (given, events, expected). At large: `test_world`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.bootstrap.parts import call_timing, run_timing
+from gateway.domain.job import Job
+from gateway.domain.scheduling.agenda import with_call
+from gateway.domain.scheduling.machine import apply, next_due, step
+from gateway.domain.scheduling.messages import (
+    Accepted,
+    CreateAt,
+    Delayed,
+    Event,
+    Lost,
+    PollTaskAt,
+    Refused,
+    ReleaseAt,
+    ReserveAt,
+    RoleNotPlayed,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopRequested,
+    TaskReported,
+    TaskStopRequested,
+    TaskUnknown,
+)
+from gateway.domain.scheduling.transitions import exclude, is_claimed
+from gateway.domain.spec import CallState, Failure
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
+from gateway.domain.timeouts import Timing
+from tests.builders import a_job, a_spec, at, sent
+from tests.domain.scheduled import (
+    FAILED,
+    NO,
+    ONE,
+    POLL,
+    POLL_2,
+    READY,
+    RUNNING,
+    SUCCESS,
+    THREE,
+    AllAnswer,
+    Step,
+    after,
+    answered,
+    claimed,
+    due,
+    lost,
+    no,
+    ok,
+    reported,
+)
+from tests.domain.strategies import REPEATABLE, plots
+from tests.inprocess import settings
+
+C1, C2, C3 = CreateAt("n1"), CreateAt("n2"), CreateAt("n3")
+S1, S2, S3 = StartAt("n1"), StartAt("n2"), StartAt("n3")
+X1, X2, X3 = StopAt("n1"), StopAt("n2"), StopAt("n3")
+A1, A2, A3 = StartTaskAt("n1", "a"), StartTaskAt("n2", "a"), StartTaskAt("n3", "a")
+B1, B2 = StartTaskAt("n1", "b"), StartTaskAt("n2", "b")
+UNKNOWN = TaskUnknown(POLL, at(13))
+STOP = StopRequested("n1", at(1), "enough")
+INTERNAL = Failure("INTERNAL", "", "n2")
+
+
+def ready(**more) -> Job:
+    return a_job(status=JobStatus.READY, **more)
+
+
+def running(dag: str = "a", **more) -> Job:
+    return a_job(dag, JobStatus.RUNNING, **more)
+
+
+DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
+    # creating
+    "every node once": (a_job(roles={"guest": ("n1", "n2"), "host": ("n2", "n3")}), [], {0: [C1, C2, C3]}),
+    "an unrecorded create": (a_job(roles=ONE), [0], {0: [], 11.9: [], 12: [C1]}),
+    "accepted everywhere": (a_job(), [AllAnswer(0)], {0: [S1, S2]}),
+    "refused, another open": (a_job(roles=THREE), [0, ok(C1, 1), no(C2, 1)], {1: [X1]}),
+    "refused": (a_job(roles=THREE), [0, ok(C1, 1), no(C2, 1), ok(C3, 2)], {2: [X1, X3]}),
+    "refused after a lost try": (a_job(), [0, ok(C1, 1), lost(C2, 1), 2, no(C2, 3)], {60: [X1, X2]}),
+    "a refusal that leaves it open": (a_job(), [0, ok(C1, 1), no(C2, 1, INTERNAL)], {60: [X1, X2]}),
+    "no envelope": (a_job(), [0, ok(C1, 1), no(C2, 1, Failure("NO_ENVELOPE"))], {60: [X1, X2]}),
+    "a stop refused so": (
+        a_job(),
+        [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)],
+        {70: [X2]},
+    ),
+    "unreachable": (a_job(), [0, ok(C1, 0), lost(C2, 9.95, delivered=False), 10], {10: [], 22: [X1]}),
+    "a create on its way": (a_job(), [0, ok(C1, 0), lost(C2, 1, delivered=False), 9, 10], {20.9: [], 21: [X2]}),
+    "it may have arrived": (a_job(), [0, lost(C2, 1), no(C1, 1)], {12: [X2]}),
+    "it did not arrive": (a_job(), [0, lost(C2, 1, delivered=False), no(C1, 1)], {12: []}),
+    "only the second did not arrive": (
+        a_job(),
+        [0, lost(C2, 1), 2, lost(C2, 2, delivered=False), no(C1, 2)],
+        {14: [X2]},
+    ),
+    "accepted after all": (a_job(), [0, lost(C2, 0, delivered=False), no(C1, 1), ok(C2, 2)], {2: [X2]}),
+    # starting
+    "ready": (ready(), [], {0: [S1, S2]}),
+    "started at one": (ready(), [0, ok(S1, 1)], {1: []}),
+    "a refused start": (ready(roles=THREE), [0, ok(S1, 1), no(S2, 1), ok(S3, 1)], {1: [X1, X2, X3]}),
+    # tasks
+    "upstream open at one node": (
+        running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}),
+        [reported(SUCCESS)],
+        {1: [B1, B2]},
+    ),
+    "nodes with a role": (
+        running("a; b", roles=THREE, task_roles={"a": ["guest"], "b": ["host"]}),
+        [],
+        {0: [A1, B2, StartTaskAt("n3", "b")]},
+    ),
+    "a start without a response": (running(roles=ONE), [0], {11.9: [], 12: [POLL]}),
+    "a lost start": (running(roles=ONE), [0, lost(A1, 1)], {11.9: [], 12: [POLL]}),
+    "a start that never left": (running(roles=ONE), [0, lost(A1, 1, delivered=False)], {1.2: [A1]}),
+    "unknown there": (running(roles=ONE), [0, 12, UNKNOWN], {13: [A1]}),
+    "known there": (running(roles=ONE), [0, 12, reported(READY, "n1"), ok(POLL, 13)], {1000: [POLL]}),
+    "news before the second start": (
+        running(roles=ONE),
+        [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)],
+        {1000: [POLL]},
+    ),
+    "starts that never left do not count": (
+        running(roles=ONE),
+        [
+            *(s for i in range(10) for s in (20 * i, lost(A1, 20 * i, delivered=False))),
+            *(300, 320, replace(UNKNOWN, at=at(321))),
+        ],
+        {321: [A1]},
+    ),
+    "open roles": (
+        running(roles={"guest": ("n1",), "host": ("n1",)}),
+        [AllAnswer(0), reported(SUCCESS, "n1", role="guest")],
+        {5: [PollTaskAt("n1", "a", ("host",))]},
+    ),
+    "a node that pushes": (
+        running(),
+        [AllAnswer(0), reported(RUNNING, pushed=True)],
+        {2.9: [POLL], 3: [POLL, POLL_2]},
+    ),
+    # the end
+    "a failure": (running("a -> b", roles=THREE, a=RUNNING), [reported(FAILED, "n3")], {1: [X1, X2, X3]}),
+    "success": (
+        running("a -> b", a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING}),
+        [reported(SUCCESS, task="b")],
+        {1: [X1, X2]},
+    ),
+    "stopped before anything was sent": (a_job(), [STOP], {1: [], 1000: []}),
+    "stopped with a start under way": (running(), [0, STOP], {11.9: [], 12: [X1, X2]}),
+    "stopped with a lost start": (running(), [0, STOP, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [X1, X2]}),
+    "a lost stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False)], {3: [X2]}),
+    "acknowledged": (
+        running(a=RUNNING),
+        [STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False), 3, ok(X2, 4)],
+        {10_000: []},
+    ),
+    "a refused stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), no(X2, 2)], {10_000: []}),
+}
+
+
+@pytest.mark.parametrize(("job", "steps", "expected"), DUE.values(), ids=DUE)
+def test_what_is_due(job: Job, steps: Sequence[Step], expected: Mapping[float, list]):
+    job = after(job, *steps)
+    assert {seconds: due(job, seconds) for seconds in expected} == expected
+
+
+Ending = tuple[JobStatus, Outcome, str, str] | None
+REJECTED, FINISHED = JobStatus.REJECTED, JobStatus.FINISHED
+SILENT = [1, lost(POLL_2, 2, delivered=False)]
+
+ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
+    "refused": (
+        a_job(roles=THREE),
+        [0, ok(C1, 1), no(C2, 1), ok(C3, 2)],
+        (REJECTED, Outcome.REJECTED, "BECAUSE", "n2"),
+    ),
+    "the first of two refusals": (
+        a_job(),
+        [0, no(C2, 1), no(C1, 2, Failure("TOO"))],
+        (REJECTED, Outcome.REJECTED, "BECAUSE", "n2"),
+    ),
+    "unreachable, not yet": (a_job(), [0, ok(C1, 0), lost(C2, 0, delivered=False), 9.9], None),
+    "unreachable": (
+        a_job(),
+        [0, ok(C1, 0), lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False), 10],
+        (REJECTED, Outcome.REJECTED, "PEER_UNREACHABLE", "n2"),
+    ),
+    "two unreachable": (
+        a_job(roles=THREE),
+        [0, *(lost(c, 0, delivered=False) for c in (C2, C3)), ok(C1, 0), 30],
+        (REJECTED, Outcome.REJECTED, "PEER_UNREACHABLE", "n2"),
+    ),
+    "the start refused": (
+        ready(roles=THREE),
+        [0, ok(S1, 1), no(S2, 1), ok(S3, 1)],
+        (FINISHED, Outcome.FAILED, "FAILED_TO_RUN", "n2"),
+    ),
+    "a task's start refused": (
+        running("a -> b", roles=THREE),
+        [0, ok(A1, 9), ok(A3, 9), no(A2, 9)],
+        (FINISHED, Outcome.FAILED, "BECAUSE", "n2"),
+    ),
+    "never known": (
+        running(roles=ONE),
+        [s for t in range(0, 500, 100) for s in (t, ok(A1, t), t + 50, replace(UNKNOWN, at=at(t + 50)))],
+        (FINISHED, Outcome.FAILED, "TASK_UNKNOWN", "n1"),
+    ),
+    "polls refused": (
+        running(roles=ONE),
+        [AllAnswer(0), *(s for i in range(1, 11) for s in (20 * i, no(POLL, 20 * i)))],
+        (FINISHED, Outcome.FAILED, "POLL_REFUSED", "n1"),
+    ),
+    "polls refused now and then": (
+        running(roles=ONE),
+        [
+            AllAnswer(0),
+            *(s for i in range(1, 40) for s in (20 * i, no(POLL, 20 * i) if i % 9 else ok(POLL, 20 * i))),
+        ],
+        None,
+    ),
+    "silent, not yet": (running(roles=THREE, a=RUNNING), [*SILENT, 601.9], None),
+    "silent": (running(roles=THREE, a=RUNNING), [*SILENT, 602], (FINISHED, Outcome.FAILED, "UNREACHABLE", "n2")),
+    "polled again": (running(roles=THREE, a=RUNNING), [*SILENT, 400, ok(POLL_2, 500), 700], None),
+    "it pushed": (
+        running(roles=THREE, a=RUNNING),
+        [*SILENT, 400, reported(SUCCESS, seconds=500, pushed=True), 700],
+        None,
+    ),
+    "done before it was silent": (
+        running("a -> b", a=RUNNING),
+        [1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), 5000],
+        None,
+    ),
+    "silent once more is asked of it": (
+        running("a -> b", a=RUNNING),
+        [
+            *(1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), reported(SUCCESS, "n1", seconds=5000), 5000),
+            *(lost(B2, 5001, delivered=False), 5600),
+        ],
+        None,
+    ),
+    "and for too long": (
+        running("a -> b", a=RUNNING),
+        [
+            *(1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), reported(SUCCESS, "n1", seconds=5000), 5000),
+            *(lost(B2, 5001, delivered=False), 5601),
+        ],
+        (FINISHED, Outcome.FAILED, "UNREACHABLE", "n2"),
+    ),
+    "stopped while it is created": (a_job(), [0, STOP], (REJECTED, Outcome.STOPPED, "STOPPED", "")),
+    "stopped before it starts": (ready(), [0, STOP], (FINISHED, Outcome.STOPPED, "STOPPED", "")),
+    "stopped": (running(), [0, STOP], (FINISHED, Outcome.STOPPED, "STOPPED", "")),
+}
+
+
+@pytest.mark.parametrize(("job", "steps", "expected"), ENDINGS.values(), ids=ENDINGS)
+def test_how_a_job_ends(job: Job, steps: Sequence[Step], expected: Ending):
+    job = after(job, *steps)
+    if expected is None:
+        assert job.ending is None
+        return
+    while (when := next_due(job)) is not None and not ended(JOB, job.status):
+        job = answered(job, max((when - at(0)).total_seconds(), 0.0))
+    failure = job.ending.failure
+    assert (job.status, job.outcome, failure.reason, failure.node) == expected
+
+
+CLAIMED = claimed(running())
+STARTED = after(CLAIMED, ok(A1, 1), ok(A2, 1))
+WITHOUT_N2 = exclude(CLAIMED, A2, at(1))
+UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
+    "reports that are late": (
+        after(running("a -> b", a=RUNNING), reported(SUCCESS)),
+        [reported(status, seconds=2) for status in TaskStatus],
+    ),
+    "reports of what nobody was asked": (
+        running("a -> b", a=RUNNING),
+        [
+            TaskReported("task_x", "n2", "", FAILED, at(1)),
+            reported(FAILED, "n9"),
+            reported(FAILED, role="arbiter"),
+            reported(SUCCESS, task="b"),
+            reported(FAILED, task="b"),
+        ],
+    ),
+    "responses after the first": (
+        STARTED,
+        [
+            *(lost(A2, 2, delivered=delivered) for delivered in (False, True)),
+            *(no(A2, 2), no(S2, 2), no(C2, 2), lost(C2, 2, delivered=False)),
+        ],
+    ),
+    "responses to what was never sent": (
+        a_job(),
+        [
+            *(
+                event
+                for r in (C1, S1, A1, POLL, X1)
+                for event in (ok(r, 1), no(r, 1), lost(r, 1, delivered=False))
+            ),
+            UNKNOWN,
+        ],
+    ),
+    "an unknown task that nobody polled": (claimed(running(roles=ONE)), [UNKNOWN]),
+    "an earlier try": (after(running(roles=ONE), 0, 12, UNKNOWN, 13), [lost(A1, 1, delivered=False)]),
+    "a poll before the last start": (
+        after(running(roles=ONE), 0, 12, lost(A1, 12.5, delivered=False), 13),
+        [replace(UNKNOWN, at=at(12.6))],
+    ),
+    "a node that was taken out": (
+        WITHOUT_N2,
+        [ok(A2, 2), no(A2, 2), lost(A2, 2), ok(POLL_2, 2), TaskUnknown(POLL_2, at(2))],
+    ),
+    "a start overtaken by another claim": (CLAIMED, [Delayed(A2, at(-20), at(1.5))]),
+}
+
+
+@pytest.mark.parametrize(("job", "events"), UNCHANGED.values(), ids=UNCHANGED)
+def test_what_changes_nothing_but_the_timeline(job: Job, events: Sequence[Event]):
+    for event in events:
+        assert after(job, event) == job, event
+
+
+def test_a_late_report_is_noted():
+    job = after(running(a=RUNNING), reported(SUCCESS), reported(FAILED, seconds=2))
+    assert job.notes[-1].event == "late report ignored"
+
+
+# ---------------------------------------------------------------- pauses
+
+
+def test_a_lost_create_is_repeated_after_growing_pauses():
+    job = claimed(a_job(roles=ONE))
+    pauses, now = [], 0.0
+    for _ in range(4):
+        job = after(job, lost(C1, now))
+        again = (next_due(job) - at(now)).total_seconds()
+        pauses.append(again)
+        now += again
+        job, requests = step(job, at(now))
+        assert requests == [C1]
+    assert pauses == [0.2, 0.4, 0.8, 1.6]
+
+
+def test_what_failed_together_is_not_tried_again_together_and_never_later_than_the_pause(tmp_path: Path):
+    timing = Timing(jitter=0.25)
+    ids = [f"job-{i}" for i in range(40)]
+    for tries, pause in ((1, 0.4), (10, 10.0)):
+        found = {i: timing.retry(tries, i, C1).total_seconds() for i in ids}
+        assert len(set(found.values())) == len(ids) and all(0.75 * pause <= s <= pause for s in found.values())
+        assert found == {i: timing.retry(tries, i, C1).total_seconds() for i in ids}, "decided once more"
+    dues = set()
+    for i in ids:
+        job = claimed(a_job(spec=a_spec(roles=ONE, job_id=i)))
+        dues.add(next_due(apply(job, lost(C1, 1), timing), timing))
+    assert len(dues) == len(ids)
+    given = settings(tmp_path)
+    assert call_timing(given).jitter == run_timing(given).jitter == timing.jitter
+
+
+def test_polls_follow_at_growing_pauses():
+    job = answered(a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")), 0)
+    pauses, now = [], 0.0
+    for _ in range(8):
+        again = (next_due(job) - at(now)).total_seconds()
+        pauses.append(round(again, 3))
+        now += again
+        job, requests = step(job, at(now))
+        job = after(job, ok(requests[0], now))
+    assert pauses == [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert next_due(answered(running(roles=ONE), 0)) == at(2), "the node's own part is polled seldom"
+
+
+def polled_often(roles) -> Job:
+    return after(running(roles=roles), *(AllAnswer(3 * second) for second in range(12)))
+
+
+def test_news_or_a_loss_makes_the_polls_frequent_again():
+    job = after(polled_often(THREE), reported(RUNNING, seconds=40))
+    assert POLL_2 in due(job, 40.1)
+    assert PollTaskAt("n3", "a", ("host",)) not in due(answered(job, 40), 40.1)
+    job = claimed(polled_often({"guest": ("n9",)}), 60)
+    job = after(job, lost(PollTaskAt("n9", "a", ("guest",)), 60, delivered=False))
+    assert next_due(job) <= at(60.5)
+
+
+def test_a_stop_is_not_repeated_for_ever():
+    job = after(running(a=RUNNING), STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False))
+    repeats, now, timing = 0, 2.0, Timing(redeliver_for=100)
+    while (when := next_due(job, timing)) is not None:
+        now = max((when - at(0)).total_seconds(), now)
+        job = apply(step(job, at(now), timing)[0], lost(X2, now, delivered=False))
+        repeats += 1
+    assert 10 < repeats < 30
+    assert 100 < now < 120
+
+
+# ---------------------------------------------------------------- a start that waited for its turn
+
+
+def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
+    job = after(running(), 0, Delayed(A2, at(0), at(10)))
+    assert is_claimed(job, A2, at(10))
+    assert not any(c.node == "n2" for c in due(job, 10 + Timing().call_deadline - 0.1))
+    assert POLL_2 in due(job, 10 + Timing().call_deadline)
+    assert not is_claimed(after(CLAIMED, Delayed(A2, at(-20), at(1.5))), A2, at(1.5))
+
+
+@pytest.mark.parametrize(
+    "request_of", [CreateAt, StartAt, ReserveAt, ReleaseAt, lambda node: StartTaskAt(node, "a")]
+)
+def test_what_waited_until_the_job_was_stopped_is_not_sent(request_of):
+    request = request_of("n2")
+    status = {CreateAt: JobStatus.PENDING, StartTaskAt: JobStatus.RUNNING}.get(type(request), JobStatus.READY)
+    job = with_call(a_job("a", status), request, sent(0))
+    assert is_claimed(job, request, at(0))
+    job = after(job, STOP, Delayed(request, at(0), at(2)))
+    assert not is_claimed(job, request, at(2)) and request not in due(job, 1000)
+
+
+# ---------------------------------------------------------------- which tasks, and which roles
+
+
+def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_flows_order():
+    timing = replace(Timing(), abreast=2)
+    job, requests = step(running("a; b; c; d"), at(0), timing)
+    assert {r.task for r in requests} == {"a", "b"}
+    job = after(job, reported(SUCCESS, "n1", "b", role="guest"), reported(SUCCESS, "n2", "b"))
+    _, requests = step(job, at(1), timing)
+    assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c"}
+    job = after(running("a; b"), TaskStopRequested("a", "n1", at(0)))
+    _, requests = step(job, at(1), replace(timing, abreast=1))
+    assert {r.task for r in requests} == {"b"}, "a stopped task takes no place"
+
+
+def test_a_role_that_a_node_does_not_play_is_not_waited_for():
+    spec = a_spec("a", {"guest": ("n2",), "host": ("n2",)}, scheduler="n1")
+    job = answered(a_job(status=JobStatus.RUNNING, spec=spec), 0)
+    job = after(job, RoleNotPlayed("task_a", "n2", "host", at(1)), reported(SUCCESS, role="guest", seconds=2))
+    assert job.tasks["a"].status is SUCCESS
+    only = after(job, RoleNotPlayed("task_a", "n2", "guest", at(3)))
+    assert set(only.tasks["a"].nodes["n2"].roles) == {"guest"}
+
+
+def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
+    job = exclude(claimed(running("a -> b")), A2, at(1))
+    assert set(job.tasks["a"].nodes) == {"n1"} and exclude(job, A2, at(2)) == job
+    job = after(job, ok(A1, 1), reported(SUCCESS, "n1"))
+    assert job.tasks["a"].status is SUCCESS and due(job, 1) == [B1, B2]
+    job = exclude(exclude(CLAIMED, A1, at(1)), A2, at(1))
+    assert (job.tasks["a"].status, job.ending.failure.reason) == (FAILED, "NO_ROLE_HERE")
+    assert due(job, 1) == [X1, X2]
+
+
+@pytest.mark.parametrize("role", ["host", "host.0", ""])
+def test_a_report_may_name_the_role_with_its_index_or_not_at_all(role):
+    job = after(running(a=RUNNING), reported(SUCCESS, role=role))
+    assert job.tasks["a"].nodes["n2"].roles == {"host": SUCCESS}
+
+
+@pytest.mark.parametrize("status", TaskStatus)
+def test_a_report_before_the_job_was_accepted_everywhere_does_not_hinder_it(status):
+    job = after(a_job(), 0, reported(status, seconds=0), ok(C1, 1))
+    assert job.status is JobStatus.PENDING
+    job = after(job, ok(C2, 1))
+    assert (job.status, job.tasks["a"].status) == (JobStatus.READY, READY)
+
+
+# ---------------------------------------------------------------- what the end says
+
+
+def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_words():
+    failure = Failure("EXIT_1", "exit code 1", role="host", exit_code=1)
+    job = after(running("a -> b", roles=THREE, a=RUNNING), reported(FAILED, "n3", failure=failure))
+    assert job.ending.failure == job.tasks["a"].failure == replace(failure, node="n3", task="a")
+    job = answered(job, 1)
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
+    assert (job.tasks["a"].status, job.tasks["b"].status) == (FAILED, READY)
+
+
+def test_a_refused_start_names_what_each_party_answered_and_runs_nothing():
+    job = after(ready(roles=THREE), 0, ok(S1, 1), no(S2, 1), ok(S3, 1))
+    words = "not every node started the job: n1 ok; n2 error: BECAUSE of something; n3 unknown"
+    assert job.ending.failure.message == words
+    assert job.tasks["a"].status is READY
+    job = after(ready(), 0, no(S2, 1), no(S1, 2, Failure("TOO", "late")))
+    assert [n.start.reason for n in job.nodes.values()] == ["TOO", "BECAUSE"]
+
+
+def test_an_unreachable_node_is_named_with_the_last_message():
+    steps = (lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False, message="connection refused"), 10)
+    assert after(a_job(), 0, ok(C1, 0), *steps).ending.failure.message == "connection refused"
+
+
+def test_the_last_success_ends_the_job_and_closes_it_everywhere():
+    job = running("a -> b", a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING})
+    job = after(job, reported(SUCCESS, task="b"), 1, ok(X1, 2))
+    assert (job.status, job.progress) == (JobStatus.RUNNING, 99)
+    job = after(job, ok(X2, 2))
+    assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
+
+
+def test_after_the_decision_to_end_only_stops_are_sent():
+    job = after(running("a; b", roles=THREE, a={"n1": FAILED}), STOP)
+    for second in (1, 12, 24, 600, 10_000):
+        assert {type(c) for c in due(job, second)} == {StopAt}
+
+
+def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
+    begun = {"a": {"n1": RUNNING, "n2": READY}, "b": RUNNING}
+    job = after(running("a; b", task_roles={"b": ("guest",)}, **begun), 1, lost(A2, 2, delivered=False))
+    assert job.nodes["n2"].unreachable_since == at(2)
+    job = after(job, TaskStopRequested("a", "n1", at(3)), AllAnswer(3))
+    assert job.nodes["n2"].unreachable_since is None
+    assert step(job, at(5000))[0].ending is None
+
+
+# ---------------------------------------------------------------- at large
+
+STATUSES = st.sampled_from(TaskStatus)
+
+ROLES = st.sampled_from(["", "guest", "guest.0", "host", "arbiter", "nobody"])
+
+
+@st.composite
+def _event(draw: st.DrawFn, job: Job, seconds: float) -> Event:
+    node = draw(st.sampled_from(job.spec.nodes))
+    task = draw(st.sampled_from(sorted(job.tasks)))
+    poll = PollTaskAt(node, task, ("guest",))
+    requests = (CreateAt(node), StartAt(node), StartTaskAt(node, task), poll, StopAt(node))
+    request = draw(st.sampled_from(requests))
+    return draw(
+        st.sampled_from(
+            [
+                Accepted(request, at(seconds)),
+                Accepted(request, at(seconds)),
+                Refused(request, NO, at(seconds)),
+                Lost(request, at(seconds), delivered=draw(st.booleans())),
+                TaskUnknown(poll, at(seconds)),
+                TaskReported(
+                    f"task_{task}", node, draw(ROLES), draw(STATUSES), at(seconds), pushed=draw(st.booleans())
+                ),
+                TaskReported("task_x", "n9", "", draw(STATUSES), at(seconds)),
+                StopRequested("n1", at(seconds)),
+            ]
+        )
+    )
+
+
+@given(plots(calm=True), st.data())
+@REPEATABLE
+def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data):
+    job, now = plot.job(), 0.0
+    for _ in range(data.draw(st.integers(1, 25))):
+        now += data.draw(st.sampled_from((0.0, 0.1, 1.0, 15.0, 700.0)))
+        old = job
+        if data.draw(st.booleans()):
+            job = claimed(job, now)
+        else:
+            job = after(job, data.draw(_event(job, now)))
+        assert old.status is job.status or may(JOB, old.status, job.status)
+        for name, task in job.tasks.items():
+            assert old.tasks[name].status is task.status or may(TASK, old.tasks[name].status, task.status)
+        assert job.progress >= old.progress
+        assert old.ending in (None, job.ending)
+        if ended(JOB, old.status):
+            assert (job.status, job.outcome, job.ended_at) == (old.status, old.outcome, old.ended_at)
+
+
+@given(plots(calm=True), st.integers(0, 30))
+@REPEATABLE
+def test_a_plan_is_only_a_look_and_its_requests_are_claimed_once(plot, seconds):
+    job = plot.job()
+    while True:
+        assert due(job, seconds) == due(job, seconds)
+        new, requests = step(job, at(seconds))
+        assert not set(requests) & set(due(new, seconds))
+        if not requests:
+            break
+        states = [n.create.state for n in new.nodes.values()]
+        assert CallState.IDLE not in states
+        job = after(new, *(Accepted(r, at(seconds)) for r in requests if not isinstance(r, PollTaskAt)))
