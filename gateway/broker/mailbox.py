@@ -84,7 +84,8 @@ class BrokerLimits:
 
     ``inline_bytes`` divides small from large: a small payload lies in its session's journal and may be cached
     in memory, a large one has a file of its own, is written and read in a thread and is never cached.
-    A journal longer than ``compact_bytes`` is rewritten once half of it is of no use.
+    A journal longer than ``compact_bytes`` is rewritten once half of it is of no use or, where more than
+    ``rewrite_bytes`` of it are still needed, fifteen sixteenths.
     ``kept_messages`` and ``kept_bytes`` bound, per reader, the responses kept for a repeated pop; they do not
     count against the capacity for new messages. ``repeats`` bounds the pushes of a session that are remembered
     in order to recognise a repeat.
@@ -98,6 +99,7 @@ class BrokerLimits:
     cache_bytes: int = 64 * MIB
     inline_bytes: int = 256 * KIB
     compact_bytes: int = 16 * MIB
+    rewrite_bytes: int = 4 * MIB
     kept_messages: int = 16
     kept_bytes: int = 64 * MIB
     repeats: int = 65_536

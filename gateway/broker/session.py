@@ -348,11 +348,11 @@ class Session:
             )
 
     def _compact(self) -> None:
-        """Rewrite a long journal of which at least half is of no use any more."""
-        size = self.spool.size
+        """Rewrite a long journal of which at least half is of no use; a big rest rarely, as all wait for it."""
+        size, needed = self.spool.size, self._needed + _DIGEST * len(self._seen)
         if size <= self._limits.compact_bytes + self._refused_at:
             return
-        if size < 2 * (self._needed + _DIGEST * len(self._seen)):
+        if size < (2 if needed <= self._limits.rewrite_bytes else 16) * needed:
             return
         live = sorted(self._live(), key=lambda stored: stored.number)
         try:
