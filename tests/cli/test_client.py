@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -147,3 +150,35 @@ def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path: Path, te
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(said)):
         read_object(tmp_path / "file")
+
+
+_INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what began this in the background ignores it
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "gateway.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from gateway.cli.begin import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_commands_are_loaded_prints_nothing():
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_without_a_configuration_the_commands_say_where_to_go(tmp_path: Path):
+    done = CliRunner().invoke(app, ["job", "list", "--config", str(tmp_path / "node.yml")])
+    assert done.exit_code == 2
+    for word in ("is not there", "--config", "--url", "bfia-gateway init"):
+        assert word in done.stderr
+
+
+def test_another_listener_of_a_node_is_named_as_what_it_is(tmp_path: Path):
+    with running(tmp_path) as node:
+        done = CliRunner().invoke(app, ["data", "list", "--url", node.addresses()["peer"]])
+    assert done.exit_code == 1
+    assert "PATH_UNKNOWN" in done.stderr and "listen.operator" in done.stderr

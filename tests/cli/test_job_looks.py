@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed
-from gateway.cli.jobs import SILENT_SECONDS, looks
+from gateway.cli import jobs
+from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed, Client
+from gateway.cli.jobs import SILENT_SECONDS, in_short, looks
 
 SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
 AWAY = CallFailed("the database is away", EXIT_FAILED, "DATABASE_AWAY")
@@ -70,3 +71,32 @@ def test_it_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], ti
         for look in watched(*answers, lasting=SILENT_SECONDS / 4):
             seen.append(look)
     assert len(seen) == times
+
+
+class Interrupted(Client):
+    """A node at which somebody loses patience."""
+
+    def __init__(self) -> None:
+        pass
+
+    def call(self, *_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+
+def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(KeyboardInterrupt):
+        jobs._watch(Interrupted(), "job-1", as_json=False)
+    assert "the job goes on" in capsys.readouterr().err
+
+
+def test_many_warnings_do_not_hide_the_rest():
+    assert in_short(["a", "b", "c"], "job-1", 3) == ["warning: a", "warning: b", "warning: c"]
+    last = in_short([str(n) for n in range(13)], "job-1", 3)[-1]
+    assert last == "10 more warnings: bfia-gateway job show job-1"
+
+
+def test_a_line_of_the_timeline_is_written_for_people():
+    failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
+    assert jobs._detail({"detail": {"failure": failure, "to": "FAILED"}}) == (
+        "failure reason STOPPED; tried 1, 2; last yes, to FAILED"
+    )
