@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from engines import logs as engines_logs
@@ -100,6 +101,7 @@ class ProcessEngine:
         self._images = {image: tuple(command) for image, command in images.items()}
         self._root = run_root.absolute()
         self._home = Path.cwd()
+        self._supervisor = _compiled(Path(supervisor.__file__))
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._next_core = 0
         self._core_lock = threading.Lock()
@@ -272,7 +274,7 @@ class ProcessEngine:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
         with run.own_log.open("ab") as own_log:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, str(run.path)],
+                [sys.executable, "-I", "-S", self._supervisor, str(run.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=own_log,
@@ -347,6 +349,12 @@ def _reason(number: int, text: str) -> EngineError:
             return NoSpace(text)
         case _:
             return CreateFailed(text)
+
+
+def _compiled(source: Path) -> Path:
+    """Return the module's compiled file if it is up to date: to compile it anew takes a fifth of a start."""
+    compiled = Path(cache_from_source(str(source)))
+    return compiled if compiled.exists() and compiled.stat().st_mtime >= source.stat().st_mtime else source
 
 
 def _whole_cores(cpu: float | None) -> int | None:
