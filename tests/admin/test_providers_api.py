@@ -5,11 +5,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fastapi.applications as openapi
 import httpx
 import pytest
 
+from adapter import body as adapter_body
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
+from provider_registry import registry
+from tests.aside import watch
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
 from tests.registry.builders import a_component_request, a_description, a_request
@@ -88,3 +92,26 @@ def test_the_schemas_are_served(as_: Callable[[str], Send]):
 def test_the_guard_is_not_fooled_by_a_name_with_signs(as_: Callable[[str], Send], tmp_path: Path):
     for name in ("a%2Fb:1@docker", "..", "a:1@docker%00"):
         assert as_("eve")("GET", f"/api/v1/providers/{name}").status_code in (404, 403)
+
+
+def test_no_large_registration_holds_up_others(
+    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+):
+    parsed = watch(monkeypatch, adapter_body, "read_json")
+    compared = watch(monkeypatch, registry, "changes")
+    body = a_request(a_description(description="d" * 10_000), name="aside")
+    for number, path in enumerate(("/v2/provider/register", "/api/v1/providers")):
+        body["components_description"] |= {
+            f"C{i}": a_description(f"C{i}", description=str(number) * 10_000) for i in range(10)
+        }
+        assert as_("dora")("POST", path, json=body).json().get("code", 0) == 0
+    assert parsed == [] and compared and not any(compared)
+
+
+def test_the_description_of_a_listener_is_made_aside_and_once(
+    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+):
+    made = watch(monkeypatch, openapi, "get_openapi")
+    first, second = (as_("root")("GET", "/openapi.json").json() for _ in range(2))
+    assert first == second and "/api/v1/providers" in first["paths"]
+    assert made == [False]
