@@ -1,6 +1,5 @@
 """The scheduling node's side of approvals: nodes that need one before they take part in a job."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -85,13 +84,6 @@ def is_open(node: NodeJob) -> bool:
 def asks_only(node: NodeJob) -> bool:
     """Whether the job is not created at the node yet, which was only requested to audit it."""
     return node.consent is not None and node.consent.asked_only
-
-
-def expiries(job: Job) -> Iterator[tuple[datetime, NodeId]]:
-    """Yield when the silence of which node counts as a refusal."""
-    for node in job.nodes.values():
-        if node.excluded is None and node.consent is not None and is_open(node):
-            yield node.consent.until, node.node
 
 
 def timed_out(job: Job, node: NodeId, now: datetime) -> Job:

@@ -223,6 +223,11 @@ class Job:
     """lines for the timeline that the store has not written yet"""
 
     @property
+    def active(self) -> list[NodeJob]:
+        """The nodes with which the job runs."""
+        return [node for node in self.nodes.values() if node.excluded is None]
+
+    @property
     def id(self) -> str:
         """The job's id."""
         return self.spec.job_id

@@ -15,7 +15,7 @@ from gateway.domain.job import Job, NodeJob
 from gateway.domain.problems import LARGEST_NAME, name_rule
 from gateway.domain.run import Address, FileSum, LocalJob, Run
 from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party
-from gateway.domain.states import TASK_OF_RUN, Outcome, RunStatus, TaskStatus
+from gateway.domain.states import Outcome, RunStatus
 
 TRAIN, PREDICT = "train", "predict"
 LONGEST_ID = 128
@@ -130,16 +130,6 @@ def to_seal(spec: JobSpec, node: DagNode, output_keys: Mapping[str, str]) -> tup
     if named(spec).predicts:
         return ()
     return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
-
-
-def unsealed(run: Run) -> bool:
-    """Whether a run has succeeded, and its model's files still have to be fingerprinted."""
-    return run.status is RunStatus.SUCCESS and bool(run.to_seal) and not run.seal.completed
-
-
-def reported_status(run: Run) -> TaskStatus:
-    """Return the status of a run as reported to other nodes: success only once its model is fingerprinted."""
-    return TaskStatus.RUNNING if unsealed(run) else TASK_OF_RUN[run.status]
 
 
 def not_sealed(run: Run, at: datetime, pause: timedelta, message: str) -> Run:

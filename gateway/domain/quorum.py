@@ -44,11 +44,6 @@ def tolerable(spec: JobSpec) -> frozenset[str]:
 # ---------------------------------------------------------------- running with fewer
 
 
-def active(job: Job) -> list[NodeJob]:
-    """Return the nodes with which the job runs."""
-    return [node for node in job.nodes.values() if node.excluded is None]
-
-
 def left_out(job: Job) -> tuple[str, ...]:
     """Return the parties without which the job runs."""
     return tuple(p.label for p in job.spec.parties if p.node in job.nodes and job.nodes[p.node].excluded)

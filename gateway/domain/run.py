@@ -144,6 +144,16 @@ class Run:
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
     @property
+    def unsealed(self) -> bool:
+        """Whether it has succeeded, and its model's files still have to be fingerprinted."""
+        return self.status is RunStatus.SUCCESS and bool(self.to_seal) and not self.seal.completed
+
+    @property
+    def reported_status(self) -> TaskStatus:
+        """The status reported to other nodes: success only once its model is fingerprinted."""
+        return TaskStatus.RUNNING if self.unsealed else TASK_OF_RUN[self.status]
+
+    @property
     def done_with(self) -> bool:
         """Whether nothing is left to do: it has ended, is reported, and its container is removed."""
         reported = self.reporting.status is TASK_OF_RUN[self.status]

@@ -4,7 +4,7 @@ A stop is a decision, made once and kept in `Task.ending`; from then on nothing 
 and whatever else happens to it happens because of the stop. Only a success that was under way still counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -38,10 +38,9 @@ def what_is_left(job: Job) -> list[str]:
     return [t.name for t in job.tasks.values() if t.ending is None and t.status is not TaskStatus.SUCCESS]
 
 
-def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
+def ending_by_tasks(job: Job, endings: Sequence[Ending], at: datetime) -> Ending | None:
     """Return how the job ends because nothing is left to run and tasks were stopped, or failed and are borne."""
-    endings = [t.ending for t in job.tasks.values() if t.ending is not None]
-    if not endings or what_is_left(job):
+    if what_is_left(job):
         return None
     stopped = next((e for e in endings if e.outcome is Outcome.STOPPED), None)
     return Ending(Outcome.SUCCEEDED, at) if stopped is None else replace(stopped, at=at)
@@ -63,8 +62,6 @@ def is_there(part: NodeTask) -> bool:
 
 def without_rest(task: Task) -> Task:
     """Count as failed what will never start: the parts, not begun, of a stopped task that began elsewhere."""
-    if task.ending is None:  # asked of each task at every step
-        return task
     never = {n: part for n, part in task.nodes.items() if part.start.state is CallState.IDLE}
     began = task.attempt > 0 or any(map(is_there, task.nodes.values()))
     if not never or not began:

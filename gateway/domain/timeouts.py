@@ -1,7 +1,7 @@
 """What both state machines need: how long to wait for what, and when a call is due."""
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -29,11 +29,6 @@ def when_due(call: Call, command: C, deadline: float, *, repeats: bool = False) 
         yield Due(expiry(call, deadline), command)
     elif repeats or not call.completed:
         yield Due(call.due_at or NOW, command)
-
-
-def earliest(agenda: Iterable[Due[C]]) -> datetime | None:
-    """Return when something is due next; None: only an event can change the job."""
-    return min((due.at for due in agenda), default=None)
 
 
 def expiry(call: Call, deadline: float) -> datetime:

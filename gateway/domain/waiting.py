@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import approval, consent, orphans, quorum, reservations
+from gateway.domain import approval, consent, orphans, reservations
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda as agenda_here
@@ -51,7 +51,7 @@ def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
     due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
     if job.ending is not None:
         return _of_ending(job, due)
-    if (away := _unreachable(job, quorum.active(job), due)) is not None:
+    if (away := _unreachable(job, job.active, due)) is not None:
         return away
     match job.status:
         case JobStatus.PENDING:
@@ -60,7 +60,7 @@ def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
             if (short := reservations.waits_for(job)) is not None:
                 text, since, again = short
                 return Waiting("RESOURCES", text, since, again or due)
-            unsettled = [n for n in quorum.active(job) if not n.start.completed]
+            unsettled = [n for n in job.active if not n.start.completed]
             since = _first(n.start for n in unsettled) or job.created_at
             return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since, due)
         case _:
@@ -99,11 +99,11 @@ def _tries(job: Job, node: NodeJob) -> str:
 
 
 def _of_pending(job: Job, due: datetime | None) -> Waiting:
-    unsettled = [n for n in quorum.active(job) if not n.create.completed]
+    unsettled = [n for n in job.active if not n.create.completed]
     if unsettled:
         since = _first(n.create for n in unsettled) or job.created_at
         return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since, due)
-    asked = [n for n in quorum.active(job) if consent.is_open(n)]
+    asked = [n for n in job.active if consent.is_open(n)]
     first = min((n.consent.asked_at for n in asked if n.consent), default=job.created_at)
     if asked and all(n.consent and n.consent.waits_for for n in asked):
         what = "; ".join(f"{n.node}: {n.consent.waits_for}" for n in asked if n.consent)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gateway.domain import consent, orphans, quorum, rerun, run
+from gateway.domain import consent, orphans, rerun, run
 from gateway.domain.consent import ApprovalReported
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
@@ -432,7 +432,7 @@ def _known_task(spec: JobSpec, name: str) -> None:
 def _decided(job: Job) -> bool:
     """Say whether every node has accepted the job or waits for somebody to, or the job has come to its end."""
     return job.status is not JobStatus.PENDING or (
-        job.ending is None and all(n.create.state is CallState.OK for n in quorum.active(job))
+        job.ending is None and all(n.create.state is CallState.OK for n in job.active)
     )
 
 

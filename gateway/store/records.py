@@ -6,7 +6,7 @@ One verb changes state: `Records.update` loads the value, calls the pure change,
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
@@ -249,12 +249,13 @@ class Rows(Generic[R]):
     """The table that repeats a part of a record, so that a task or a run is found by its id."""
 
     table: sa.Table
-    parts: Callable[[R], Iterable[Any]]
+    parts: Callable[[R], Mapping[str, Any] | Sequence[Any]]
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(self, connection: sa.Connection, old: R | None, new: R) -> None:
         """Write the rows of the tasks or runs that changed; the others are the very same values as before."""
-        before, after = (list(self.parts(value)) if value is not None else [] for value in (old, new))
+        found = (self.parts(value) if value is not None else () for value in (old, new))
+        before, after = (list(parts.values() if isinstance(parts, Mapping) else parts) for parts in found)
         known, left = set(map(id, before)), set(map(id, after))
         key = self.table.primary_key.columns[0]
         rows = {row[key.name]: row for part in after if id(part) not in known for row in self.rows(new.id, part)}

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -62,7 +63,7 @@ class Store(Database):
             "scheduler",
             Job,
             partial(scheduling_machine.next_due, timing=timing),
-            Rows(schema.task, lambda job: job.tasks.values(), task_rows),
+            Rows(schema.task, attrgetter("tasks"), task_rows),
         )
         self.local_jobs = Records[LocalJob](
             self,
@@ -70,7 +71,7 @@ class Store(Database):
             "participant",
             LocalJob,
             partial(machine.next_due, timing=run_timing),
-            Rows(schema.run, lambda local: local.runs, run_rows),
+            Rows(schema.run, attrgetter("runs"), run_rows),
             publish,
         )
 

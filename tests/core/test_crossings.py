@@ -7,8 +7,8 @@ import pytest
 from tools.crossings import Crossing, measure
 
 MOST = {
-    "create_all until the job is stored": (32, 5),
-    "a container's callback": (24, 2),
+    "create_all until the job is stored": (27, 5),
+    "a container's callback": (20, 2),
 }
 """files, round trips"""
 

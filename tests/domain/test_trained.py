@@ -98,13 +98,13 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     run = job.runs[0].run_id
     now = 0.0
     for _ in range(models.SEAL_TRIES):
-        assert models.unsealed(job.runs[0])
+        assert job.runs[0].unsealed
         due = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
         now = max(now + 1, (due - T0).total_seconds() if due.year > 1 else 0.0)
         job, actions = machine.step(job, at(now))
         assert Seal(run) in actions
         job = machine.apply(job, Sealed(run, None, at(now), "disk gone"))
-    assert not models.unsealed(job.runs[0]) and "disk gone" in job.runs[0].warnings[0]
+    assert not job.runs[0].unsealed and "disk gone" in job.runs[0].warnings[0]
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
     ended = machine.apply(job, StopRequested(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and models.left_by(ended) == []

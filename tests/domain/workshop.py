@@ -32,7 +32,6 @@ from gateway.domain.execution.messages import (
     StopRun,
     Tell,
 )
-from gateway.domain.models import unsealed
 from gateway.domain.run import Exit, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
@@ -329,7 +328,7 @@ class Workshop:
         if (
             self._asked_to_end
             or self.shift.stop_at is not None
-            or not all(run.over and not unsealed(run) for run in local.runs)
+            or not all(run.over and not run.unsealed for run in local.runs)
         ):
             return
         self._asked_to_end = True

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import assert_never
 
-from gateway.domain import approval, models, orphans
+from gateway.domain import approval, orphans
 from gateway.domain import run as domain_run
 from gateway.domain.execution import messages
 from gateway.domain.run import LocalJob, Run
@@ -19,25 +19,29 @@ def agenda(local: LocalJob, timing: RunTiming) -> Iterator[Due[messages.Command]
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from _of_run(run, timing)
-    if (until := approval.lapses_at(local)) is not None:
-        yield Due(until, messages.Expire())
-    if (fetch := approval.to_fetch(local)) is not None:
+    if local.approval is not None:
+        if (until := approval.lapses_at(local)) is not None:
+            yield Due(until, messages.Expire())
+        if (confirm := approval.to_confirm(local)) is not None:
+            yield from when_due(confirm, messages.Confirm(), timing.call_deadline)
+    if local.preparation is not None and (fetch := approval.to_fetch(local)) is not None:
         yield from when_due(fetch, messages.Prepare(), timing.prepare_deadline)
-    if (confirm := approval.to_confirm(local)) is not None:
-        yield from when_due(confirm, messages.Confirm(), timing.call_deadline)
-    if orphans.watched(local) and orphans.given_up(local):
-        yield Due(NOW, messages.Abandon())
-    else:
-        yield from (
-            Due(when, messages.QueryScheduler())
-            for when in orphans.due(local, timing.orphan, timing.call_deadline)
-        )
+    if local.spec.scheduler != local.node:
+        yield from _of_scheduler(local, timing)
     if (
         ended(JOB, local.status)
         and not local.closed
         and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
     ):
         yield from when_due(local.close, messages.Close(), timing.call_deadline)
+
+
+def _of_scheduler(local: LocalJob, timing: RunTiming) -> Iterator[Due[messages.Command]]:
+    if orphans.watched(local) and orphans.given_up(local):
+        yield Due(NOW, messages.Abandon())
+    else:
+        for when in orphans.due(local, timing.orphan, timing.call_deadline):
+            yield Due(when, messages.QueryScheduler())
 
 
 def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
@@ -67,11 +71,11 @@ def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
             if _to_collect(run):
                 deadline = timing.stop_grace + timing.call_deadline
                 yield from when_due(run.collect, messages.Collect(run.run_id), deadline)
-            if models.unsealed(run):
+            if run.unsealed:
                 yield from when_due(run.seal, messages.Seal(run.run_id), timing.seal_deadline)
         case _:
             assert_never(run.status)
-    news = models.reported_status(run)
+    news = run.reported_status
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
     if worth_telling and run.reporting.status is not news and run.reporting.call.tries < timing.tell_tries:
         yield from when_due(run.reporting.call, messages.Tell(run.run_id, news), timing.call_deadline)

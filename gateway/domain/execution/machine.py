@@ -14,7 +14,7 @@ from gateway.domain.execution import messages, transitions
 from gateway.domain.execution.agenda import agenda
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.states import RUN, RunStatus, move
-from gateway.domain.timeouts import Due, RunTiming, earliest
+from gateway.domain.timeouts import Due, RunTiming
 
 
 def plan(
@@ -26,7 +26,7 @@ def plan(
 
 def next_due(local: LocalJob, timing: RunTiming = RunTiming(), owner: str = "") -> datetime | None:
     """Return when there is something to do next, or None when only an event can change the job."""
-    return earliest(_mine(local, timing, owner))
+    return min((due.at for due in _mine(local, timing, owner)), default=None)
 
 
 def _mine(local: LocalJob, timing: RunTiming, owner: str) -> Iterator[Due[messages.Command]]:

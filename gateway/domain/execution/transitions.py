@@ -147,7 +147,7 @@ def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:
 
 def sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
     """Record the fingerprints of a run's model, or that its files could not be read."""
-    if not models.unsealed(run):
+    if not run.unsealed:
         return run
     if event.files is None:
         run = models.not_sealed(run, event.at, timing.retry(run.seal.tries - 1, run.name), event.message)
@@ -167,7 +167,7 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
 
 
 def _with_report(run: Run, status: TaskStatus, done: Callable[[Call], Call]) -> Run:
-    if status is not models.reported_status(run) or status is run.reporting.status:
+    if status is not run.reported_status or status is run.reporting.status:
         return run  # there is newer news, which has its own call
     call = done(run.reporting.call)
     reported = Reporting(status, Call()) if call.state is CallState.OK else replace(run.reporting, call=call)
@@ -367,7 +367,7 @@ def failed(run: Run, failure: Failure, at: datetime) -> Run:
 
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     """Fold the runs of a task (or of one role in it) into what is reported to other nodes."""
-    return merge(models.reported_status(run) for run in runs)
+    return merge(run.reported_status for run in runs)
 
 
 def stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.domain import consent, quorum, reservations, retries
+from gateway.domain import reservations, retries
 from gateway.domain.dag import ready
 from gateway.domain.job import Job, NodeJob, NodeTask, Reservation, Task
 from gateway.domain.scheduling import messages
@@ -22,8 +22,7 @@ def agenda(job: Job, timing: Timing) -> ToDo:
         yield from _stops(job, timing, job.nodes.values())
         return
     yield from _stops(job, timing, [n for n in job.nodes.values() if n.excluded])
-    yield from (Due(when, messages.Expire(node)) for when, node in consent.expiries(job))
-    for node in quorum.active(job):
+    for node in job.active:
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
         for turn in reservations.turns(job):
@@ -36,6 +35,8 @@ def agenda(job: Job, timing: Timing) -> ToDo:
 
 
 def _of_node(job: Job, node: NodeJob, timing: Timing) -> ToDo:
+    if node.consent is not None and node.consent.status is JobStatus.PENDING:  # its silence counts as a refusal
+        yield Due(node.consent.until, messages.Expire(node.node))
     if job.status is JobStatus.PENDING:
         yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
         if node.unreachable_since is not None and not node.create.completed:

@@ -20,7 +20,7 @@ from gateway.domain.scheduling import messages, transitions
 from gateway.domain.scheduling.agenda import agenda, call_of, with_call
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome
-from gateway.domain.timeouts import Timing, earliest
+from gateway.domain.timeouts import Timing
 
 
 def plan(job: Job, now: datetime, timing: Timing = Timing()) -> list[messages.Command]:
@@ -30,7 +30,7 @@ def plan(job: Job, now: datetime, timing: Timing = Timing()) -> list[messages.Co
 
 def next_due(job: Job, timing: Timing = Timing()) -> datetime | None:
     """Return when there is something to do next, or None when only an event can change the job."""
-    return earliest(agenda(job, timing))
+    return min((due.at for due in agenda(job, timing)), default=None)
 
 
 def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[messages.Request]]:

@@ -143,7 +143,7 @@ def is_asked(job: Job, node: NodeJob) -> bool:
 
 def forgiven(job: Job) -> Job:
     """Return the job in which no node counts as unreachable to which no request is due."""
-    for node in quorum.active(job):
+    for node in job.active:
         if node.unreachable_since is not None and not is_asked(job, node):
             job = job.with_node(replace(node, unreachable_since=None))
     return job
@@ -167,8 +167,8 @@ def advance(job: Job, at: datetime) -> Job:
 
 
 def _advance_task(job: Job, task: Task, at: datetime) -> Job:
-    known, task = task, stopping.without_rest(retries.called_off(task))
-    if task is not known:
+    if task.ending is not None:
+        task = stopping.without_rest(retries.called_off(task))
         job = job.with_task(task)
     if task.again_from is not None:
         return job
@@ -198,7 +198,7 @@ def _advance_job(job: Job, at: datetime) -> Job:
             job = _without(job, node, failure, at)
     if job.ending is not None:
         return job
-    nodes = quorum.active(job)
+    nodes = job.active
     accepted = all(n.create.state is CallState.OK and not consent.is_open(n) for n in nodes)
     if job.status is JobStatus.PENDING and accepted:
         taken_over = inheritance.agreed(job, at)
@@ -211,7 +211,8 @@ def _advance_job(job: Job, at: datetime) -> Job:
         job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING), started_at=at).noted(at, "job RUNNING")
     if job.tasks and all(t.status is TaskStatus.SUCCESS for t in job.tasks.values()):
         return ended_as(job, Ending(Outcome.SUCCEEDED, at))
-    stopped = stopping.ending_by_tasks(job, at)
+    endings = [task.ending for task in job.tasks.values() if task.ending is not None]
+    stopped = stopping.ending_by_tasks(job, endings, at) if endings else None
     return job if stopped is None else ended_as(job, stopped)
 
 
