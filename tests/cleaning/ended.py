@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from engines.base import run_name
 from gateway.bootstrap.node import Gateway
@@ -67,6 +68,14 @@ def left_behind(node: Gateway, job_id: str, seconds: float, scheduler: str = ME)
         (logs / "stdout.log").write_text(f"hello\nmy token is {run.token}\n")
         (logs / "stderr.log").write_text("oh\n")
     return local
+
+
+def under_way(node: Gateway, job_id: str, **reads: Any) -> None:
+    """Store a job that runs and reads something of another."""
+    spec = a_spec_of(job_id)
+    run = replace(a_run_of(spec), outputs={}, output_keys={}, **reads)
+    local = replace(a_local_job(run, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
+    assert node.store.local_jobs.add(local, "flow")
 
 
 def logs_of(node: Gateway, run: Run) -> Path:

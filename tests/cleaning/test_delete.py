@@ -11,7 +11,7 @@ from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs.inheritance import Offer
 from tests.builders import a_job, a_local_job
-from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
+from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, under_way
 from tests.cleaning.waiting import waiting_nodes
 from tests.e2e import jobs
 from tests.e2e.nodes import wait_for
@@ -61,12 +61,16 @@ def deleting(node, job_id: str, **query):
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_a_dry_run_deletes_nothing(tmp_path: Path):
+def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(tmp_path: Path):
+    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
     with running(tmp_path) as node:
         run = left_behind(node, "job-dry", 5).runs[0]
         listed = delete(node, "job-dry", here=1, dry_run=1)
         assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
         assert logs_of(node, run).exists() and all(node.storage.exists(a) for a in run.outputs.values())
+        refused = delete(node, "job-dry", 503)
+        assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+        assert logs_of(node, run).exists() and node.store.local_jobs.find("job-dry")
         done = delete(node, "job-dry", here=1)
         assert [i["name"] for i in done["items"]] == [i["name"] for i in listed["items"]]
         assert not logs_of(node, run).exists()
@@ -81,10 +85,7 @@ def test_a_job_that_goes_on_or_is_needed_stays_whole(tmp_path: Path):
         assert logs_of(node, open_.runs[0]).exists()
 
         needed = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
-        spec = a_spec_of("job-reader")
-        reader = replace(a_run_of(spec), inputs={"in": needed}, outputs={}, output_keys={})
-        local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(5))
-        assert node.store.local_jobs.add(local, "flow")
+        under_way(node, "job-reader", inputs={"in": needed})
         refused = delete(node, "job-needed", 409)
         assert refused["data"]["reason"] == "OUTPUTS_IN_USE" and "job-reader" in refused["msg"]
         assert "job delete" in refused["msg"] and "model delete" in refused["msg"]  # what to do next
@@ -118,16 +119,6 @@ def test_a_job_whose_end_a_node_has_not_heard_stays(tmp_path: Path):
         assert node.store.jobs.add(ended, "flow")
         refused = delete(node, "job-cut", 409)
         assert refused["data"]["reason"] == "JOB_NOT_ENDED" and PEER in refused["msg"]
-
-
-def test_where_a_node_does_not_answer_nothing_is_deleted_here(tmp_path: Path):
-    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
-    with running(tmp_path) as node:
-        run = left_behind(node, "job-far", 5).runs[0]
-        refused = delete(node, "job-far", 503)
-        assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
-        assert logs_of(node, run).exists() and node.store.local_jobs.find("job-far")
-        assert delete(node, "job-far", here=1)["items"]
 
 
 def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(tmp_path: Path):

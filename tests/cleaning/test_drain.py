@@ -64,6 +64,7 @@ def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
         state = ask(node, "operator", "POST", "/api/v1/drain", json={}).json()
         assert (state["draining"], state["running"], state["exit"]) == (True, "wait", True)
         wait_for(lambda: left, 30)
+        assert ask(node, "operator", "POST", "/api/v1/undrain").json()["draining"] is False
         wrong = ask(node, "operator", "POST", "/api/v1/drain", json={"running": "kill"})
         assert wrong.status_code < 500 and wrong.json()["code"] != 0
 

@@ -16,8 +16,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.data.storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
-from tests.builders import a_local_job
-from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
+from tests.cleaning.ended import ago, left_behind, logs_of, under_way
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
 
@@ -94,29 +93,16 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_goes_on_from_them(tm
             step.write_text("1")
             run = replace(local.runs[0], checkpoint=kept[name])
             node.store.local_jobs.update(name, lambda local, run=run: replace(local, runs=(run,)))
-        spec = a_spec_of("job-later")
-        later = replace(a_run_of(spec), checkpoint_from=kept["job-read"], outputs={}, output_keys={})
-        local = replace(a_local_job(later, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
-        assert node.store.local_jobs.add(local, "flow")
+        under_way(node, "job-later", checkpoint_from=kept["job-read"])
         cleaned(node)
         assert not node.storage.path(kept["job-old"]).exists() and node.storage.path(kept["job-read"]).is_dir()
-
-
-def test_by_default_outputs_and_jobs_are_kept_and_logs_for_thirty_days(tmp_path: Path):
-    with running(tmp_path, **with_policy()) as node:
-        young, old = left_behind(node, "job-young", 29 * DAY), left_behind(node, "job-old", 31 * DAY)
-        assert listed(node) == {("logs", old.runs[0].name)}
-        assert young.runs[0].name != old.runs[0].name
 
 
 def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path):
     with running(tmp_path, **with_policy(outputs_seconds=10, jobs_seconds=20)) as node:
         held, model = left_behind(node, "job-held", 50), left_behind(node, "job-model", 50)
         read = held.runs[0].outputs["out_name"]
-        spec = a_spec_of("job-reader")
-        reader = replace(a_run_of(spec), inputs={"in": read}, outputs={}, output_keys={})
-        local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
-        assert node.store.local_jobs.add(local, "flow")
+        under_way(node, "job-reader", inputs={"in": read})
         kept = model.runs[0].outputs["model_name"]
         node.outputs.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
         gone = cleaned(node)
@@ -150,8 +136,12 @@ def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
                 node.engine.remove(name)
 
 
-def test_a_mailbox_that_outlived_its_job_goes(tmp_path: Path):
+def test_by_default_a_mailbox_goes_at_the_end_logs_after_thirty_days_and_nothing_else(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
+        left_behind(node, "job-young", 29 * DAY)
+        old = left_behind(node, "job-old", 31 * DAY)
+        assert listed(node) == {("logs", old.runs[0].name)}
+        cleaned(node)
         left_behind(node, "job-mail", 5)
 
         async def push(job: str) -> None:
