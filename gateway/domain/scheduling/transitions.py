@@ -168,8 +168,8 @@ def advance(job: Job, at: datetime) -> Job:
 
 def _advance_task(job: Job, task: Task, at: datetime) -> Job:
     if task.ending is not None:
-        task = stopping.without_rest(retries.called_off(task))
-        job = job.with_task(task)
+        known, task = task, stopping.without_rest(retries.called_off(task))
+        job = job if task is known else job.with_task(task)
     if task.again_from is not None:
         return job
     new = task.reported
