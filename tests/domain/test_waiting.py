@@ -139,7 +139,12 @@ TASKS: dict[str, tuple[Callable[[], Job], str, str, str]] = {
         "n2",
     ),
     "its job ends": (ending, "b", "JOB", "ENDING"),
-    "its turn has not come": (one_at_a_time, "b", "PARALLELISM", "no more than 1 of the job's tasks run at once"),
+    "its turn has not come": (
+        one_at_a_time,
+        "b",
+        "PARALLELISM",
+        "no more than 1 of the job's tasks run in parallel",
+    ),
 }
 
 
