@@ -6,7 +6,7 @@ both has both. All these values are frozen; a change makes a new one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -237,14 +237,7 @@ class Failure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            "reason": self.reason,
-            "message": self.message,
-            "node": self.node,
-            "role": self.role,
-            "task": self.task,
-            "exit_code": self.exit_code,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)

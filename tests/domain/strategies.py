@@ -91,7 +91,7 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
     fails |= {k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)}
     return replace(
         plot,
-        spec=replace(plot.spec, job_params={"common": {**draw(lifetimes(tasks)), **draw(quorums(plot))}}),
+        spec=replace(plot.spec, job_params={"common": {**draw(time_limits(tasks)), **draw(quorums(plot))}}),
         fates={**plot.fates, **fails},
         asks={
             n: (draw(seconds(40.0)), draw(st.sampled_from((True, True, False, None))))
@@ -144,7 +144,7 @@ def stumbling(draw: st.DrawFn) -> Plot:
 
 
 @st.composite
-def lifetimes(draw: st.DrawFn, tasks: list[str]) -> dict:
+def time_limits(draw: st.DrawFn, tasks: list[str]) -> dict:
     """Draw how long a job and its tasks may take, and how often they are tried again; often none of it."""
     if draw(st.booleans()):
         return {}

@@ -121,16 +121,7 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             run = next((r for r in local.runs if r.run_id == event.run), None)
             who = {"task": run.task_name, "role": run.party.label} if run else {}
             return local.noted(event.at, "engine said", **who, message=event.engine_message)
-        case (
-            messages.Launched()
-            | messages.LaunchFailed()
-            | messages.Inspected()
-            | messages.EngineSilent()
-            | messages.Broken()
-            | messages.Exited()
-            | messages.Gone()
-            | messages.Reported()
-        ):
+        case messages.RunEvent():
             return transitions.with_run(
                 local, event.run, lambda run: transitions.apply_to_run(run, event, timing), at=event.at
             )

@@ -61,36 +61,31 @@ class Tell(OnRun):
     status: TaskStatus
 
 
+@dataclass(frozen=True)
 class OnJob:
     """What is about the job as a whole."""
 
 
-@dataclass(frozen=True)
 class Close(OnJob):
     """Release everything that the job holds here."""
 
 
-@dataclass(frozen=True)
 class Confirm(OnJob):
     """Report the decision on the job to the scheduling node."""
 
 
-@dataclass(frozen=True)
 class Prepare(OnJob):
     """Fetch the images that the job waits for."""
 
 
-@dataclass(frozen=True)
 class QueryScheduler(OnJob):
     """Ask the scheduling node, silent for long, whether it still has the job."""
 
 
-@dataclass(frozen=True)
 class Expire(OnJob):
     """Decision: nobody decided on the job in time."""
 
 
-@dataclass(frozen=True)
 class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
 
@@ -103,15 +98,17 @@ Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Pr
 Command = Action | Conclude | Expire | Abandon
 
 
+@dataclass(frozen=True)
 class RunEvent:
     """News of one run."""
+
+    run: str
 
 
 @dataclass(frozen=True)
 class Launched(RunEvent):
     """A run's container was started."""
 
-    run: str
     at: datetime
     image_digest: str = ""
     granted: tuple[str, ...] = ()
@@ -122,7 +119,6 @@ class Launched(RunEvent):
 class LaunchFailed(RunEvent):
     """A run's container could not be started."""
 
-    run: str
     failure: Failure
     at: datetime
     engine_message: str = ""
@@ -133,7 +129,6 @@ class LaunchFailed(RunEvent):
 class Inspected(RunEvent):
     """The container is running."""
 
-    run: str
     at: datetime
 
 
@@ -141,7 +136,6 @@ class Inspected(RunEvent):
 class EngineSilent(RunEvent):
     """The engine did not respond."""
 
-    run: str
     at: datetime
 
 
@@ -149,7 +143,6 @@ class EngineSilent(RunEvent):
 class Broken(RunEvent):
     """The gateway must end the container."""
 
-    run: str
     failure: Failure
     at: datetime
 
@@ -158,7 +151,6 @@ class Broken(RunEvent):
 class Exited(RunEvent):
     """``result_code`` and ``result_message`` are what the container's last line says, where it says so."""
 
-    run: str
     exit: Exit
     at: datetime
     result_code: str = ""
@@ -169,7 +161,6 @@ class Exited(RunEvent):
 class Gone(RunEvent):
     """The engine does not know the container any more."""
 
-    run: str
     at: datetime
 
 
@@ -177,7 +168,6 @@ class Gone(RunEvent):
 class Reported(RunEvent):
     """The container reported its state."""
 
-    run: str
     status: TaskStatus
     at: datetime
     result_code: str = ""
