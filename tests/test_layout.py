@@ -6,7 +6,6 @@ from tools.figures import LARGEST, SMALLEST, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXCEPTIONS = {
-    "engines/host.py": "what the engines ask of the machine; no engine owns it",
     "gateway/cli/begin.py": "the entry point, small so that `--version` imports nothing else",
     "gateway/domain/checkpoints.py": "one rule, which jobs, data and adapters share",
 }
