@@ -58,11 +58,12 @@ test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done ## the whole suite; without 
 test-fast: setup ## only what takes milliseconds
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store
 
-check: setup ## format, lint, types, the rooms' import rules
+check: setup ## format, lint, types, the rooms' import rules, words
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python -m tools.words
 
 fmt: setup ## put the code into form
 	$(VENV)/bin/ruff format .
