@@ -18,6 +18,17 @@ def test_a_name_stands_for_one_identity(one: tuple, other: tuple) -> None:
     assert is_name(run_name(*one))
 
 
+@given(texts, st.integers(0, 40))
+def test_where_one_part_ends_matters(text: str, at: int) -> None:
+    head, tail = text[:at], text[at:]
+    names = {
+        run_name("n", head, tail, "guest", 0, 1),
+        run_name("n", head + tail, "", "guest", 0, 1),
+        run_name("n", "", head + tail, "guest", 0, 1),
+    }
+    assert len(names) == len({(head, tail), (head + tail, ""), ("", head + tail)})
+
+
 def test_a_name_never_changes() -> None:
     """Runs are found again by it after an upgrade."""
     assert run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1) == "bfia-365a8db3eb329d31"

@@ -92,7 +92,7 @@ def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
         "another key": (text, signature(other, text)),
         "something else": (text_for(digest) + b" ", signature(key, text)),
         "for another image": (text_for(a_digest()), ""),
-        "no base64": (text, "ö"),
+        "not valid base64": (text, "ö"),
         "names no image": (b"[]", signature(key, b"[]")),
     }
     wrong["for another image"] = (wrong["for another image"][0], signature(key, wrong["for another image"][0]))

@@ -47,3 +47,14 @@ def test_a_killed_node_takes_up_where_it_was(
             (model,) = node.get("/api/v1/models")["models"]
             assert saved <= finished and model["version"] == job_id
             assert node.get(model["url"], verify="1")["damage"] == []
+
+
+@pytest.mark.slow
+def test_a_job_is_there_after_a_kill_right_after_the_response(tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0")) as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        guest = federation[jobs.GUEST]
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+        guest.kill()
+        guest.start()
+        guest.wait_job(job_id, 120)

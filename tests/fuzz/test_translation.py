@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.examples import A_JOB, JOB
-from adapter.bfia.headers import incoming
+from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
 from adapter.body import read_json
 from gateway.domain import dag as flow
@@ -141,6 +141,14 @@ def test_an_entry_of_many_indices_is_not_multiplied():
     assert len(json.dumps(translate.create_body(specified(body), PROFILES["spec"]))) < 20_000
 
 
+@given(bodies())
+@REPEATABLE
+def test_what_is_written_is_json_of_strings_that_any_reader_takes(body: dict[str, Any]):
+    sent = translate.create_body(specified(body), PROFILES["spec"])
+    text = json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
+    assert read_json(text) == sent
+
+
 @given(bodies(), st.sampled_from(NODES), st.sampled_from(sorted(PROFILES)))
 @REPEATABLE
 def test_no_node_is_told_of_another_partys_entries(body: dict[str, Any], node: str, profile: str):
@@ -187,6 +195,15 @@ def test_a_sender_is_read_in_any_spelling_of_the_header(data: st.DataObject):
     ]
     said = incoming(request_with(data.draw(st.permutations(headers))))
     assert (said.source, said.target, said.trace_id) == (node, target, "trace_1")
+
+
+@given(st.sampled_from(NODES), st.sampled_from(NODES))
+@REPEATABLE
+def test_what_is_sent_is_read_again(source: str, target: str):
+    sent = outgoing(source, target, "trace_1")
+    received = incoming(request_with(list(sent.items())))
+    assert (received.source, received.target, received.trace_id) == (source, target, "trace_1")
+    assert all(value for value in sent.values())
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=300))

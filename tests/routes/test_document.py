@@ -263,6 +263,44 @@ def test_any_text_gives_a_table_or_the_declared_refusal(text):
             assert not route.url.endswith("/") and bool(route.url) is (route.via is None)
 
 
+values = st.sampled_from(
+    [
+        "h",
+        "/p",
+        "127.0.0.1",
+        "80",
+        "0",
+        "http",
+        "https://h/p",
+        "fate",
+        "true",
+        "no",
+        "~",
+        "''",
+        "[1]",
+        "{a: 1}",
+        "1.5",
+    ]
+)
+
+
+@given(
+    st.dictionaries(
+        ids, st.dictionaries(st.sampled_from((*KEYS, "hots")), values, max_size=6), min_size=1, max_size=4
+    )
+)
+def test_any_entries_give_a_table_or_problems_below_them(table):
+    text = "\n".join(
+        f"'{node}': {{{', '.join(f'{k}: {v}' for k, v in entry.items())}}}" for node, entry in table.items()
+    )
+    try:
+        parsed = parse(text)
+    except InvalidRoutes as error:
+        assert all("line " in p.rule for p in error.problems)
+    else:
+        assert list(parsed.routes) == list(table)
+
+
 def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     folder = Path(__file__).resolve().parents[2] / "docs"
     rows = "\n".join(f"| `{key}` | {says} |" for key, says in KEYS.items())
