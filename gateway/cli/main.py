@@ -1,5 +1,6 @@
 """``bfia-gateway``: all commands, and those that come before there is a node: init, serve, demo."""
 
+import errno
 import os
 import sys
 from enum import StrEnum
@@ -175,6 +176,11 @@ def main() -> None:
         app()
     except KeyboardInterrupt:  # before a command has begun
         sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        say(f"the output cannot be written: {error.strerror}", err=True)
+        os._exit(1)  # without a second try to write what is buffered
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Every command explains itself, with an example."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -28,3 +30,15 @@ def test_no_command_is_forgotten():
 def test_a_command_shows_an_example(name: str):
     done = CliRunner().invoke(app, [*ALL[name], "--help"])
     assert done.exit_code == 0 and f"Example: bfia-gateway {name}" in " ".join(done.stdout.split())
+
+
+def test_a_full_disk_behind_the_output_is_a_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
