@@ -191,8 +191,8 @@ def shell_image() -> str:
 
 
 @pytest.fixture(scope="module")
-def two_nodes(gateway_image: str, mariadb_image: str) -> Iterator[Project]:
-    """Two nodes that know both vendors, each with its party's table."""
+def two_nodes(gateway_image: str, mariadb_image: str, shell_image: str, reference_image: str) -> Iterator[Project]:
+    """Two nodes that know both vendors, whose images stand when they are registered, each with its table."""
     with Project("two-nodes.yml", {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}) as project:
         for service, role in (("bank", "guest"), ("partner", "host")):
             node = project.operator(service)
@@ -298,7 +298,7 @@ def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None
             raise
 
 
-def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project, shell_image: str) -> None:
+def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project) -> None:
     bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
     bank.wait_job(job_id, 120)
@@ -308,7 +308,7 @@ def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project, shell_image
     assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
 
 
-def test_the_users_job_runs_across_two_nodes(two_nodes: Project, reference_image: str) -> None:
+def test_the_users_job_runs_across_two_nodes(two_nodes: Project) -> None:
     bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
     job_id = bank.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
     job = bank.wait_job(job_id, 300)
@@ -318,7 +318,7 @@ def test_the_users_job_runs_across_two_nodes(two_nodes: Project, reference_image
     assert theirs and all(o["there"] for o in theirs)
 
 
-def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project, shell_image: str) -> None:
+def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project) -> None:
     bank = two_nodes.operator("bank")
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
     two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
