@@ -8,17 +8,11 @@ import errno
 import hashlib
 import json
 import logging
-import marshal
 import os
-import select
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib.util import cache_from_source
 from pathlib import Path
 
 from engines import logs as engines_logs
@@ -49,7 +43,8 @@ from engines.base import (
 )
 from engines.process import supervisor
 from engines.process.run_directory import RunDirectory
-from engines.process.tracking import Exits, collect, exits_within, send
+from engines.process.spawner import Spawner
+from engines.process.tracking import Exits, exits_within, send
 from engines.watch import Subscribers
 
 log = logging.getLogger(__name__)
@@ -58,8 +53,6 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _GONE = ".gone-"
-_START_TIMEOUT = 30.0
-"""seconds until a supervisor has reported whether its run started"""
 _EXIT_TIMEOUT = 5.0
 """seconds until a supervisor that started nothing is gone"""
 
@@ -101,7 +94,7 @@ class ProcessEngine:
         self._images = {image: tuple(command) for image, command in images.items()}
         self._root = run_root.absolute()
         self._home = Path.cwd()
-        self._supervisor = _compiled(Path(supervisor.__file__))
+        self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._next_core = 0
         self._core_lock = threading.Lock()
@@ -161,7 +154,11 @@ class ProcessEngine:
             cores = self._cores(spec.name, whole_cores)
             try:
                 run.create(spec.labels)
-                self._start(spec.name, run, (command, environment, spec.limits.memory, cores))
+                self._start(
+                    spec.name,
+                    run,
+                    {"command": command, "environment": environment, "memory": spec.limits.memory, "cores": cores},
+                )
             except EngineError:  # our own supervisor could not start it
                 run.delete()
                 raise
@@ -229,6 +226,7 @@ class ProcessEngine:
 
     def close(self) -> None:
         self._exits.close()
+        self._spawner.close()
         self._subscribers.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
@@ -270,39 +268,25 @@ class ProcessEngine:
             self._next_core += wanted
         return tuple(present[(first + n) % len(present)] for n in range(wanted))
 
-    def _start(self, name: str, run: RunDirectory, what: supervisor.Command) -> None:
+    def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
-        with run.own_log.open("ab") as own_log:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", self._supervisor, str(run.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=own_log,
-                env={},
-                start_new_session=True,
-            )
-        descriptor = os.pidfd_open(process.pid)
-        process.returncode = 0  # from here on its exit is collected by the descriptor
-        assert process.stdin is not None and process.stdout is not None
-        with process.stdout as pipe:
-            with suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(marshal.dumps(what))
-            word, number, text = _report(pipe.fileno())
+        descriptor, report = self._spawner.start(run.path, command)
+        word, _, details = report.partition(" ")
+        number, _, text = details.partition(" ")
         if word == supervisor.STARTED:
             self._exits.add(name, descriptor)
             return
         if not word:
             send(descriptor, signal.SIGKILL)
         exits_within(descriptor, _EXIT_TIMEOUT)
-        collect(descriptor)
         os.close(descriptor)
         match word:
             case supervisor.TAKEN:
                 return
             case supervisor.REFUSED:
-                raise OSError(number, text)
+                raise OSError(int(number), text)
             case supervisor.FAILED:
-                raise _reason(number, text)
+                raise _reason(int(number), text)
             case _:
                 output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
                 raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
@@ -351,32 +335,12 @@ def _reason(number: int, text: str) -> EngineError:
             return CreateFailed(text)
 
 
-def _compiled(source: Path) -> Path:
-    """Return the module's compiled file if it is up to date: to compile it anew takes a fifth of a start."""
-    compiled = Path(cache_from_source(str(source)))
-    return compiled if compiled.exists() and compiled.stat().st_mtime >= source.stat().st_mtime else source
-
-
 def _whole_cores(cpu: float | None) -> int | None:
     if cpu is None:
         return None
     if cpu != int(cpu):
         raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
     return int(cpu)
-
-
-def _report(descriptor: int) -> tuple[str, int, str]:
-    """Return the supervisor's word, error number and text; an empty word if there is none in time."""
-    line = b""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    while not line.endswith(b"\n"):
-        if not poll.poll(_START_TIMEOUT * 1000) or not (chunk := os.read(descriptor, 65536)):
-            return "", 0, ""
-        line += chunk
-    word, _, details = line.decode(errors="replace").strip().partition(" ")
-    number, _, text = details.partition(" ")
-    return word, int(number or 0), text
 
 
 def _bury(gone: Path) -> None:

@@ -15,7 +15,6 @@ from engines.files import size_below, try_to_remove
 from engines.logs import STREAMS
 from engines.process import supervisor
 from engines.process.tracking import (
-    collect,
     exits_within,
     kill_session,
     open_process,
@@ -118,7 +117,6 @@ class RunDirectory:
             send(descriptor, signal.SIGKILL)
             exits_within(descriptor, _KILL_TIMEOUT)
             kill_session(self._read(supervisor.CHILD))
-        collect(descriptor)
 
     def _record_exit(self) -> Probe:
         """Record the exit of a run whose supervisor is gone."""

@@ -1,7 +1,7 @@
 """Supervises one local run: starts it, forwards signals, kills what it leaves behind, records how it exited.
 
-Started as ``python -I -S supervisor.py <run directory>``, and told on stdin what to run. It outlives the gateway.
-The run directory holds
+Forked for each run by one process of the engine (`engines.process.spawner`), and told on a socket what to run. It
+outlives the gateway. The run directory holds
 
     spec.json        labels of the run; written by the engine
     supervisor.json  the supervising process; created exclusively, so that a run is not started twice
@@ -12,25 +12,19 @@ The run directory holds
 
 SIGTERM is forwarded to every process of the run, SIGUSR1 kills them all. What the run starts stays below this
 process (it is their "subreaper"), even if it leaves the session.
-
-A run waits for this to start, so nothing is imported but modules in C: json, signal, ctypes, typing and contextlib
-cost 40 ms together, twice as much as Python itself.
 """
 
-from __future__ import annotations
-
-import _ctypes
-import _signal as signal  # type: ignore[import-not-found]
+import contextlib
+import ctypes
 import errno
-import marshal
+import json
 import os
 import resource
-import sys
+import signal
+import socket
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import traceback
+from typing import Any
 
 SPEC, SUPERVISOR, CHILD, EXIT = "spec.json", "supervisor.json", "child.json", "exit.json"
 STDOUT, STDERR, WORK, OWN_LOG = "stdout.log", "stderr.log", "work", "supervisor.log"
@@ -53,45 +47,79 @@ _RETRY_AFTER = 1.0
 _CHECK_EVERY = 10.0
 """seconds between two checks that the run's directory is still there"""
 
-Command = tuple[tuple[str, ...], dict[str, str], int | None, tuple[int, ...] | None]
-"""What the engine sends with `marshal`: command line, environment, bytes of memory, cores."""
+_LIBC = ctypes.CDLL(None)
 
 
-def main(directory: str) -> None:
+def serve() -> None:
+    """Fork a supervisor for every directory and connection from standard input, until the gateway is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
+    control = socket.socket(fileno=os.dup(0))
+    while True:
+        directory, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
+        if not directory or not descriptors:
+            return
+        os.set_inheritable(descriptors[0], False)
+        if os.fork() == 0:
+            control.close()
+            _begin(os.fsdecode(directory), socket.socket(fileno=descriptors[0]))
+        os.close(descriptors[0])
+
+
+def _begin(directory: str, connection: socket.socket) -> None:
+    """Supervise, and end this process. Never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        own = os.pidfd_open(os.getpid())
+        socket.send_fds(connection, [b"."], [own])
+        os.close(own)
+        supervise(directory, connection)
+        code = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def supervise(directory: str, connection: socket.socket) -> None:
     """Supervise the run in the directory until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    command: Command = marshal.load(sys.stdin.buffer)
-    try:
-        claimed = write(os.path.join(directory, SUPERVISOR), record(identity(os.getpid())), exclusive=True)
-    except OSError as error:
-        _report(REFUSED, error)
-        return
-    if not claimed:
-        _report(TAKEN)
-        return
-    started = time.time()
-    try:
-        child = _start(directory, command)
-        write(os.path.join(directory, CHILD), record({**identity(child), "started": started}))
-    except OSError as error:
-        _kill_all()
-        _report(FAILED, error)
-        _finish(directory, _NOT_STARTED, None, started, patient=False)
-        return
-    _report(STARTED)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with connection, connection.makefile("rb") as request:
+        command = json.load(request)
+        try:
+            os.dup2(os.open(os.path.join(directory, OWN_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+            if not write(os.path.join(directory, SUPERVISOR), json.dumps(identity(os.getpid())), exclusive=True):
+                _report(connection, TAKEN)
+                return
+        except OSError as error:
+            _report(connection, REFUSED, error)
+            return
+        started = time.time()
+        try:
+            child = _start(directory, **command)
+            write(os.path.join(directory, CHILD), json.dumps({**identity(child), "started": started}))
+        except OSError as error:
+            _kill_all()
+            _report(connection, FAILED, error)
+            _finish(directory, _NOT_STARTED, None, started, patient=False)
+            return
+        _report(connection, STARTED)
     status = _wait(directory, child)
     _kill_all()
     code = os.waitstatus_to_exitcode(status)
     _finish(directory, 128 - code if code < 0 else code, -code if code < 0 else None, started)
 
 
-def _prctl(option: int, value: int) -> None:
-    libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # this program itself
-    _ctypes.call_function(_ctypes.dlsym(libc, "prctl"), (option, value, 0, 0, 0))
-
-
-def _start(directory: str, command: Command) -> int:
+def _start(
+    directory: str,
+    command: list[str],
+    environment: dict[str, str],
+    memory: int | None,
+    cores: list[int] | None,
+) -> int:
     """Start the command; return its process id. Raises the OSError that kept it from starting."""
     supervisor = os.getpid()
     failure, failed = os.pipe()  # closed by a start that works
@@ -99,10 +127,10 @@ def _start(directory: str, command: Command) -> int:
     if child == 0:
         try:
             os.setsid()
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(_NOT_STARTED)
-            _become(directory, *command)
+            _become(directory, command, environment, memory, cores)
         except (OSError, ValueError) as error:  # ValueError: a limit above what is allowed here
             number = error.errno if isinstance(error, OSError) else errno.EINVAL
             os.write(failed, f"{number or errno.EIO}".encode())
@@ -113,18 +141,17 @@ def _start(directory: str, command: Command) -> int:
     os.close(failure)
     if reported:
         os.waitpid(child, 0)
-        raise OSError(int(reported), os.strerror(int(reported)), command[0][0])
+        raise OSError(int(reported), os.strerror(int(reported)), command[0])
     return child
 
 
 def _become(
     directory: str,
-    command: tuple[str, ...],
+    command: list[str],
     environment: dict[str, str],
     memory: int | None,
-    cores: tuple[int, ...] | None,
+    cores: list[int] | None,
 ) -> None:
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, STDOUT), (2, STDERR)):
         log = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, number)
@@ -189,7 +216,7 @@ def _finish(directory: str, code: int, number: int | None, started: float, *, pa
     end = {"code": code, "signal": number, "started": started, "finished": time.time()}
     while True:
         try:
-            write(os.path.join(directory, EXIT), record(end), exclusive=True)
+            write(os.path.join(directory, EXIT), json.dumps(end), exclusive=True)
             return
         except FileNotFoundError:
             return
@@ -199,13 +226,10 @@ def _finish(directory: str, code: int, number: int | None, started: float, *, pa
             time.sleep(_RETRY_AFTER)
 
 
-def _report(word: str, error: OSError | None = None) -> None:
+def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
     line = word if error is None else f"{word} {error.errno or errno.EIO} {error}"
-    try:
-        os.write(1, line.encode("utf-8", "replace") + b"\n")
-    except BrokenPipeError:  # the gateway is gone: the run goes on
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    with contextlib.suppress(OSError):  # the gateway is gone: the run goes on
+        connection.sendall(line.encode("utf-8", "replace") + b"\n")
 
 
 def _descendants(pid: int) -> list[int]:
@@ -230,15 +254,9 @@ def _descendants(pid: int) -> list[int]:
 # The rest is shared with the engine.
 
 
-def identity(pid: int) -> dict[str, object]:
+def identity(pid: int) -> dict[str, Any]:
     """Return what distinguishes a process from a later one with the same number."""
     return {"pid": pid, "start": start_time(pid), "boot": boot_id(), "host": os.uname().nodename}
-
-
-def record(fields: Mapping[str, object]) -> str:
-    """Return numbers and plain words as JSON."""
-    texts = {k: f'"{v}"' if isinstance(v, str) else "null" if v is None else repr(v) for k, v in fields.items()}
-    return "{" + ", ".join(f'"{k}": {text}' for k, text in texts.items()) + "}"
 
 
 def boot_id() -> str:
@@ -287,4 +305,4 @@ def write(path: str, text: str, *, exclusive: bool = False) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve()

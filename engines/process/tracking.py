@@ -58,12 +58,6 @@ def exits_within(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(max(0, round(seconds * 1000))))
 
 
-def collect(descriptor: int) -> None:
-    """Reap a process that has exited if it is a child of ours."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
-
-
 def kill_session(leader: dict[str, Any] | None) -> None:
     """Kill what is left of the session that the process led, the process included."""
     if leader is None or leader.get("boot") != boot_id() or leader.get("start") is None:
@@ -143,7 +137,6 @@ class Exits:
                 with self._lock:
                     self._selector.unregister(key.fd)
                     self._names.discard(key.data)
-                collect(key.fd)
                 os.close(key.fd)
                 try:
                     self._on_exit(key.data)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import marshal
 import os
 import resource
 import shutil
@@ -27,6 +26,7 @@ from engines.base import (
 from engines.process import supervisor
 from engines.process.engine import ProcessEngine
 from engines.process.run_directory import RunDirectory
+from engines.process.spawner import Spawner
 from tests.contracts.engine_acts import (
     IGNORES_TERM,
     WAITS,
@@ -222,6 +222,7 @@ from pathlib import Path
 from engines.base import LaunchSpec
 from engines.process.engine import ProcessEngine
 from engines.process.run_directory import RunDirectory
+from engines.process.spawner import Spawner
 
 engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}
@@ -260,19 +261,17 @@ def test_a_run_that_was_claimed_but_never_started_can_be_launched(
 
 def supervise(directory: Path) -> str:
     """Run a supervisor by itself; return its report."""
-    return subprocess.run(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(directory)],
-        input=marshal.dumps((("/bin/false",), {}, None, None)),
-        capture_output=True,
-        check=True,
-        timeout=60,
-    ).stdout.decode()
+    with contextlib.closing(Spawner()) as spawner:
+        command = {"command": ["/bin/false"], "environment": {}, "memory": None, "cores": None}
+        descriptor, report = spawner.start(directory, command)
+        os.close(descriptor)
+        return report
 
 
 def test_a_second_supervisor_does_nothing(harness: ProcessHarness, engine: ProcessEngine) -> None:
     name = launch(harness, engine, shell("echo once; exec sleep 600", NOTHING))
     said(engine, name, b"once")
-    assert supervise(harness.root / name) == f"{supervisor.TAKEN}\n"
+    assert supervise(harness.root / name) == supervisor.TAKEN
     assert engine.logs(name).stdout == b"once\n"
     assert isinstance(engine.probe(name), Running)
 
