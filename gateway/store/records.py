@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -262,11 +262,17 @@ class Rows(Generic[R]):
         if not rows:
             return
         gone = {row[key.name]: row for part in before if id(part) not in left for row in self.rows(new.id, part)}
+        insert, update = _statements(self.table)
         if added := [row for at, row in rows.items() if at not in gone]:
-            connection.execute(self.table.insert(), added)
-        for at, row in rows.items():
-            if gone.get(at, row) != row:
-                connection.execute(self.table.update().where(key == at).values(**row))
+            connection.execute(insert, added)
+        if changed := [{**row, "at": at} for at, row in rows.items() if gone.get(at, row) != row]:
+            connection.execute(update, changed)
+
+
+@cache
+def _statements(table: sa.Table) -> tuple[sa.Insert, sa.Update]:
+    """Return how rows are added, and changed where their key is ``at``: built once, compiled once."""
+    return table.insert(), table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
 
 
 def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,8 @@ from provider_registry.registration import from_document
 from provider_registry.repository import Stale
 from route_table.versions import Export, Version
 
+_PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
+
 
 class SqlProviders:
     """Providers, their history and their names' owners: `provider_registry.repository.Repository`."""
@@ -34,8 +36,7 @@ class SqlProviders:
 
     def get(self, key: str) -> Provider | None:
         """Return what is registered now; None: nothing."""
-        t = schema.provider
-        text = self._database.value(sa.select(t.c.document).where(t.c.provider_key == key))
+        text = self._database.value(_PROVIDER, key=key)
         return _provider(text) if text else None
 
     def list(self) -> list[Provider]:

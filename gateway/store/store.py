@@ -26,6 +26,11 @@ from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.timeline import TimelineEntry, add_notes, entry_of
 
 _RUN = schema.run.c
+_ID: sa.BindParameter[str] = sa.bindparam("id")
+_JOB_OF_TASK = sa.select(schema.task.c.job_id).where(schema.task.c.task_id == _ID)
+_LOCAL_JOB_OF_TASK = sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1)
+_JOB_OF_RUN = sa.select(_RUN.job_id).where(_RUN.run_id == _ID)
+_RUN_OF_TOKEN = sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID)
 
 
 @dataclass(frozen=True)
@@ -91,19 +96,19 @@ class Store(Database):
 
     def job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node schedules and the task belongs to."""
-        return self._text(sa.select(schema.task.c.job_id).where(schema.task.c.task_id == task_id))
+        return self._text(_JOB_OF_TASK, id=task_id)
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
-        return self._text(sa.select(_RUN.job_id).where(_RUN.task_id == task_id).limit(1))
+        return self._text(_LOCAL_JOB_OF_TASK, id=task_id)
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job that this node takes part in and the run belongs to."""
-        return self._text(sa.select(_RUN.job_id).where(_RUN.run_id == run_id))
+        return self._text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose token on the channel begins with this."""
-        row = self.first(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == token))
+        row = self.first(_RUN_OF_TOKEN, id=token)
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
@@ -150,6 +155,6 @@ class Store(Database):
         """Return the node that schedules a job submitted here for another one; None: there is no such job."""
         return self._text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
 
-    def _text(self, query: sa.Select[Any]) -> str | None:
-        found: str | None = self.value(query)
+    def _text(self, query: sa.Select[Any], **parameters: str) -> str | None:
+        found: str | None = self.value(query, **parameters)
         return found

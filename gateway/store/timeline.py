@@ -24,6 +24,7 @@ LOGGED = (
 )
 """the fields of a note's detail that a log line shows; the timeline has all of them"""
 LONGEST_TEXT = 500
+_INSERT = schema.timeline.insert()
 _TOKEN = re.compile(r"[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
 """both kinds of a run; ids of jobs, tasks and traces have a word before their digits"""
 
@@ -58,7 +59,7 @@ def add_notes(connection: sa.Connection, job_id: str, side: str, notes: Iterable
         for note in notes
     ]
     if rows:
-        connection.execute(schema.timeline.insert(), rows)
+        connection.execute(_INSERT, rows)
 
 
 def log_notes(side: str, spec: JobSpec, notes: Iterable[Note]) -> None:
