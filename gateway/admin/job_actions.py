@@ -1,7 +1,7 @@
 """What is done with a whole job: its archive, its deletion, cancelling what waits, and a dry run of a new one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, NotFound, envelope
 from gateway.jobs import archive
 from gateway.jobs.archive import Entry, as_json, without_secrets
-from gateway.jobs.deletion import Deleting, SomeUnreached
+from gateway.jobs.retention import Deleting, SomeUnreached
 from gateway.ports import Limiters
 from gateway.store.serialization import to_plain
 from provider_registry.model import group_of
@@ -196,7 +196,7 @@ def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
         except SomeUnreached as error:
             request.state.refused = error
             body = envelope(error)
-            body["data"]["nodes"] = {n: at.as_dict() for n, at in error.nodes.items()}
+            body["data"]["nodes"] = {n: asdict(at) for n, at in error.nodes.items()}
             return JSONResponse(body, error.code)
         if dry_run:
             noted_dry_run(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from anyio import CapacityLimiter
@@ -27,7 +27,6 @@ from gateway.admin import logs as admin_logs
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
 from gateway.auth import Access, OriginNoted
-from gateway.bootstrap.assembly import Node
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
@@ -45,8 +44,11 @@ from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION
 from route_table import certificates
 
+if TYPE_CHECKING:
+    from gateway.bootstrap.node import Gateway
 
-def dry_run(node: Node, body: Mapping[str, Any]) -> JobPlan:
+
+def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
     """Return what would happen to the job of a body that submits it."""
     scheduler = node.settings.node.coordinator or node.settings.node.id
     trace = current_trace() or new_trace_id()
@@ -57,7 +59,7 @@ PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
 
 
-def mounted(node: Node, uploads: data.Uploads, facts: OutputCatalog, limiters: Limiters) -> list[Mounted]:
+def mounted(node: "Gateway", uploads: data.Uploads, facts: OutputCatalog, limiters: Limiters) -> list[Mounted]:
     """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
     settings = node.settings
     if not settings.fate.enabled:
@@ -114,7 +116,7 @@ SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
 
 
-def applications(node: Node) -> dict[str, ASGIApp]:
+def applications(node: "Gateway") -> dict[str, ASGIApp]:
     """Return what each listener answers."""
     settings = node.settings
     limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
@@ -298,7 +300,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     return apps
 
 
-def _identity(node: Node) -> PeerIdentity:
+def _identity(node: "Gateway") -> PeerIdentity:
     tls = node.settings.listen.peer.tls
     revoked = None
     if tls is not None and tls.client_ca is not None and tls.revoked is not None:

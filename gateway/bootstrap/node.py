@@ -1,35 +1,112 @@
-"""One node: what its listeners serve, how it starts and stops."""
+"""One node: builds its parts from its settings and ties them together, starts and stops them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
+from typing import Any, Literal
 
 import structlog
 
+from adapter.bfia import platform
+from adapter.bfia.channel.courier import Courier
+from adapter.bfia.client import BfiaProtocol
+from adapter.bfia.environment import session_id
 from engines.base import Engine
-from gateway.bootstrap.assembly import Node
+from engines.multi import SeveralEngines
+from gateway.auth import RunTokens
+from gateway.bootstrap import parts
 from gateway.bootstrap.listeners import applications
-from gateway.bootstrap.parts import engine_of
+from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
+from gateway.broker.broker import Broker
+from gateway.broker.mailbox import BrokerLimits
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
-from gateway.data.files import full, try_to_write
-from gateway.http.server import host_of, port_of
+from gateway.container_listener import ContainerDoor
+from gateway.data.datasets import Datasets
+from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
+from gateway.data.logs import RunLogs
+from gateway.data.models import Models
+from gateway.data.reports import output_warnings
+from gateway.data.sharing import KnownJobs, Sharing
+from gateway.data.storage import FileStorage
+from gateway.data.workspace import Workspace
+from gateway.domain.datasets import Default
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import GatewayError
+from gateway.events.feed import Feed
+from gateway.events.webhooks import Hook, Webhooks
+from gateway.http.partner_quota import QuotaReached
+from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
+from gateway.jobs import admission, launcher
+from gateway.jobs.admission import Admission
+from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.dry_run import DryRun
+from gateway.jobs.executor import Executor, Hooks, RunFiles
+from gateway.jobs.inheritance import Inheritance
+from gateway.jobs.launcher import Launching, Place
+from gateway.jobs.participant import Participant
+from gateway.jobs.planner import TaskPlanner
+from gateway.jobs.readiness import Fetching, Readiness
+from gateway.jobs.resources import EngineRooms, Resources
+from gateway.jobs.retention import Cleaner, Deleting, Keeper, Left
+from gateway.jobs.scheduler import Scheduler
+from gateway.jobs.submission import Intake, roles_of
+from gateway.ports import Clock
+from gateway.providers.images import Images, Signatures, signers_of
+from gateway.providers.registration import Providers
+from gateway.runtime.context import NodeContext, Peers, traced
+from gateway.runtime.drain import Drain
+from gateway.runtime.executors import Lanes
+from gateway.runtime.heartbeat import Heartbeat
+from gateway.runtime.metrics import Metrics, telling
+from gateway.runtime.outages import Outages
+from gateway.store.database import opened
+from gateway.store.models import SqlModels
+from gateway.store.queries import count
+from gateway.store.records import Records
+from gateway.store.repositories import (
+    Gateways,
+    SqlAudit,
+    SqlDatasets,
+    SqlGrants,
+    SqlProviders,
+    SqlRouteVersions,
+    SqlTokens,
+)
+from gateway.store.store import Store
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
 
-class Gateway(Node):
-    """One node: its parts, its listeners' applications and sockets, and how to start and stop it."""
+class Gateway:
+    """The parts of one node, its listeners' applications and sockets.
+
+    Parts need each other in circles: a function that calls another part is handed on before that is there, and
+    called only once all are.
+    """
 
     def __init__(
         self,
         settings: Settings,
         *,
-        clock: Callable[[], datetime] = partial(datetime.now, UTC),
+        clock: Clock = partial(datetime.now, UTC),
         engine: Callable[[Settings, str], Engine] | None = None,
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
-        super().__init__(settings, clock, engine or engine_of)
+        self.settings = settings
+        self.clock = clock
+        self._open_state()
+        self._build_registries()
+        self._build_engine(engine or parts.engine_of)
+        self._build_peers()
+        self._build_runs()
+        self._build_scheduling()
+        self._build_participation()
+        self._bind()
         self.door.try_open()
         self.apps = applications(self)
 
@@ -77,6 +154,239 @@ class Gateway(Node):
             if socks
         }
 
+    def engine_for(self, base_url: str) -> Engine | None:
+        """Return the engine of a provider's address; None for one that is not allowed."""
+        found = self._engine_named_for(base_url)
+        return found[1] if found else None
+
+    def channel_elsewhere(self, session: str) -> str | None:
+        """Return the address of the gateway of this node that has the session, None for this one."""
+        home = self.sessions.home_of(session)
+        return None if home is None else self.heartbeat.elsewhere(home)
+
+    # ------------------------------------------------------------ builders, in their order
+
+    def _open_state(self) -> None:
+        settings, state = self.settings, self.settings.state_dir
+        made(state, "state_dir")
+        made(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
+        self.runs_folder = state / "runs"
+        made(self.runs_folder, "state_dir", 0o700)
+        self.lock = parts.only_process(settings)
+        self._timing, self._run_timing = parts.call_timing(settings), parts.run_timing(settings)
+        self.store = Store(opened(settings.database.url), self._timing, self._run_timing)
+        self.owner = f"{parts.instance_of(state)}/{settings.engine.kind}"
+        self.context = NodeContext(settings.node.id, self.store, self.clock, self.owner)
+        self.installation = self.store.installation()
+        self.run_tokens = RunTokens(parts.key_of(state))
+
+    def _build_registries(self) -> None:
+        settings, store = self.settings, self.store
+        self.storage = FileStorage(settings.storage.path)
+        self.datasets = Datasets(self.storage, SqlDatasets(store), settings.data.roots)
+        self.registry = Registry(SqlProviders(store), self.clock)
+        self.tokens = SqlTokens(store)
+        self.audit = SqlAudit(store)
+        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(store), store.in_use, self.clock)
+        self.peer_table = PeerTable(settings.node, self.routes)
+        reserve = settings.limits.storage_reserve_bytes
+        node = settings.node.id
+        self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock, reserve)
+        self.sharing = Sharing(
+            node,
+            self.datasets,
+            SqlGrants(store),
+            Default(settings.data.grants),
+            partial(roles_of, self.registry),
+            KnownJobs(
+                self._unfinished,
+                lambda job_id: local.spec if (local := store.local_jobs.find(job_id)) else None,
+            ),
+            self.clock,
+        )
+        self.feed = Feed(store)
+        hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
+        self.webhooks = Webhooks(hooks, store, self.feed, node, self.owner, self.clock)
+
+    def _build_engine(self, engine: Callable[[Settings, str], Engine]) -> None:
+        settings = self.settings
+        docker = settings.engine.docker if settings.engine.kind == "docker" else None
+        self.engine = engine(settings, self.installation)
+        self.signatures = Signatures(signers_of(docker.signatures) if docker else ())
+        self.providers = Providers(
+            self.registry,
+            Images(self.engine_for, settings.providers.fetch_seconds, self.signatures.check),
+            self._unfinished,
+            require_image=settings.providers.image == "require",
+        )
+        self.workspace = Workspace(
+            settings.storage.path,
+            self.runs_folder,
+            contained=docker is not None,
+            log_bytes=settings.limits.run_log_bytes,
+        )
+        others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
+        engines = {"": parts.main_of(self.engine), **others}
+        self.rooms = EngineRooms(self.context, engines, settings, lambda: self.resources.look_again())
+        self.planner = TaskPlanner(
+            self.context,
+            self.registry,
+            self.datasets,
+            self.storage,
+            self.models,
+            self.rooms.defaults,
+            parts.engines_by_address(settings),
+        )
+        rules = parts.admission_rules(settings)
+        self.resources = Resources(self.rooms, self.store, self.clock, self._freed, rules, self.planner.seats)
+
+    def _build_peers(self) -> None:
+        settings = self.settings
+        limits = settings.limits
+        self.broker = Broker(
+            settings.state_dir / "channel",
+            BrokerLimits(message_bytes=limits.message_bytes, session_bytes=limits.session_bytes),
+        )
+        self.metrics = Metrics(partial(count, self.store), self.broker.usage, self.clock, self.resources.ledger)
+        self.protocol = BfiaProtocol(settings.node.id, self.routes, self.metrics.requested)
+        self.fate = FateSide(
+            settings, self.store, self.registry, self.protocol, self.peer_table.profile_name, self.clock
+        )
+        self.protocol.sign = self.fate.sign
+        self.peers = Peers(
+            settings.node.id,
+            {a.name: a for a in (self.protocol, self.fate.protocol)},
+            self.fate.spoken,
+            partial(attrgetter("coordinator", "participant"), self),
+        )
+        self.sessions = Sessions(
+            self.store,
+            self.run_tokens,
+            self.protocol.session_per_task,
+            # at the peer listener, an address says nothing
+            lambda run: self.launching.address_of(run) if settings.listen.container else "",
+        )
+        self.courier = Courier()
+        self.outages = Outages(self.protocol.reaches, self._healed)
+        self.lanes = Lanes()
+
+    def _build_runs(self) -> None:
+        settings, limits = self.settings, self.settings.limits
+        disk = DiskWatch(
+            self.workspace,
+            limits.storage_reserve_bytes,
+            limits.disk_check_seconds,
+            files=limits.files,
+            bounds=self.rooms.ceilings,
+            written=self.engine.written,
+        )
+        allow = settings.engine.docker.allow
+        rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.rooms.ceilings)
+        self.launching = Launching(self.context, self.engine, self.peers, self.workspace, disk, self._place, rules)
+        self.executor = Executor(
+            self.context,
+            self.launching,
+            self.peers,
+            self.lanes,
+            RunFiles(self.workspace, self.storage, disk, partial(output_warnings, self.storage)),
+            Hooks(
+                self.sessions.end,
+                self.resources.release,
+                self.metrics.acted,
+                self.outages.silent,
+                telling(self.store, "participant", self.clock, self.metrics.stuck),
+            ),
+            self._run_timing,
+        )
+        self.heartbeat = Heartbeat(
+            Gateways(self.store),
+            self.owner,
+            self.executor.record,
+            self.clock,
+            lost_after=limits.lost_gateway_seconds,
+        )
+        self.run_logs = RunLogs(
+            settings.node.id, self.store, self.engine, self.workspace, elsewhere=self.heartbeat.has_files
+        )
+
+    def _build_scheduling(self) -> None:
+        self.drain = Drain(self.store, lambda job_id: self.coordinator.stop(job_id), self.clock)
+        self.scheduler = Scheduler(
+            self.context,
+            self.peers,
+            self.lanes,
+            self._timing,
+            self.outages.silent,
+            telling(self.store, "scheduler", self.clock, self.metrics.stuck),
+        )
+        self.coordinator = Coordinator(
+            self.context,
+            self.scheduler,
+            self.peers,
+            self.registry,
+            self.routes,
+            Intake(self.drain.draining, partial(self._check_quota, self.store.jobs, "initiator")),
+            lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
+        )
+        self.dry_run = DryRun(self.peers, self.registry, self.coordinator.check, self.protocol.try_route)
+
+    def _build_participation(self) -> None:
+        settings, docker = self.settings, self.settings.engine.docker
+        self.inheritance = Inheritance(
+            settings.node.id, self.store, self.planner, self.storage, self.engine.image_digest
+        )
+        self.readiness = Readiness(
+            settings.node.id,
+            self.registry,
+            self._engine_named_for,
+            partial(
+                check_storage, self.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes
+            ),
+            settings.state_dir / "channel",
+            lambda: self.door.address(),
+            Fetching(settings.engine.kind == "docker" and docker.pull == "missing", docker.pull_seconds),
+        )
+        rules = admission.Rules(
+            self.peer_table,
+            Intake(self.drain.draining, partial(self._check_quota, self.store.local_jobs, "scheduler")),
+            parts.approval_policy(settings),
+            self.signatures,
+            lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
+            require_images=settings.providers.image == "require",
+        )
+        access = admission.Access(self.sharing, self.models, self.inheritance, self.storage)
+        self.admission = Admission(self.context, self.planner, access, self.resources, self.readiness, rules)
+        keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper]
+        self.left = Left(self.store, self.storage, self.runs_folder, settings.retention, keepers)
+        self.deleting = Deleting(self.context, self.left, self.peers, self.sessions.end)
+        self.participant = Participant(
+            self.context,
+            self.admission,
+            self.executor,
+            self.planner,
+            self.resources,
+            self.deleting,
+            self.heartbeat.home_of,
+        )
+        channel, prefix = settings.state_dir / "channel", session_id("")
+        self.cleaner = Cleaner(self.left, self.engine, self.broker, channel, prefix, self.sessions.end, self.clock)
+
+    def _bind(self) -> None:
+        listen = self.settings.listen
+        self.tls = peer_tls.served(listen.peer.tls)
+        binds = {"peer": listen.peer.bind, "operator": listen.operator.bind}
+        if listen.container is not None:
+            binds["container"] = listen.container.bind
+        self.sockets = {name: [bound(bind)] for name, bind in binds.items()}
+        self.listening = claimed(self.settings.state_dir, (s for socks in self.sockets.values() for s in socks))
+        self.arrivals = Arrivals()
+        name = "container" if listen.container else "peer"
+        arrived = partial(self.arrivals.put, name)
+        first = self.sockets[name][0]
+        self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
+
+    # ------------------------------------------------------------ what parts call
+
     def _check_storage(self) -> None:
         try:
             with self.storage.staging():
@@ -91,3 +401,45 @@ class Gateway(Node):
                 if full(error)
                 else "give the gateway's user the right to write there, or choose another storage.url",
             )
+
+    def _engine_named_for(self, base_url: str) -> tuple[str, Engine] | None:
+        name = parts.engines_by_address(self.settings).get(base_url)
+        return None if name is None else (name, self.launching.engine_at(name))
+
+    def _unfinished(self) -> Iterator[JobSpec]:
+        for job_id in self.store.local_jobs.unfinished():
+            local = self.store.local_jobs.find(job_id)
+            if local is not None and not local.closed:
+                yield local.spec
+
+    def _check_quota(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
+        most = self.settings.limits.partner_jobs
+        if jobs.under_way_for(whose, node, most):
+            raise QuotaReached(f"{node} has {most} jobs here that have not ended (limits.partner_jobs)")
+
+    def _healed(self, node: str) -> None:
+        self.scheduler.healed(node)
+        self.executor.healed(node)
+
+    def _freed(self, jobs: list[str]) -> None:
+        for job_id in jobs:
+            local = self.store.local_jobs.find(job_id)
+            if local is not None:
+                self.lanes.submit(local.spec.scheduler, partial(self._report_free, local.spec), job_id)
+
+    def _report_free(self, spec: JobSpec) -> None:
+        with traced(spec.trace_id), suppress(GatewayError):  # it asks by itself in any case, only later
+            node = self.settings.node.id
+            self.peers.scheduler(spec.scheduler, spec.protocol).resources_free(spec.job_id, node)
+
+    def _place(self) -> Place:
+        """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
+        base = self.door.address()
+        return Place(
+            base,
+            base.partition("://")[2],
+            self.peer_table.institution,
+            self.installation,
+            self.run_tokens.issue,
+            self.door.host_of(base),
+        )

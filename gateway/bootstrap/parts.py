@@ -3,14 +3,13 @@
 import fcntl
 import os
 import secrets
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 from uuid import uuid4
 
 from adapter.bfia.peer import LONGEST_CALL
-from engines.base import Engine, Mount
+from engines.base import Engine
 from engines.docker import ContainerdEngine, DockerOptions, PullRules
 from engines.docker.engine import Source
 from engines.multi import SeveralEngines
@@ -22,11 +21,6 @@ from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import Invalid
-from gateway.http.server import bound
-from gateway.jobs import retention
-from gateway.jobs.capacity import Cap, EngineRooms
-from gateway.jobs.launcher import Grant
-from gateway.runtime.context import NodeContext
 
 _JITTER = 0.25
 
@@ -67,12 +61,6 @@ def approval_policy(settings: Settings) -> Policy:
     approval = settings.approval
     rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role, r.command) for r in approval.rules)
     return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
-
-
-def retention_policy(settings: Settings) -> retention.Policy:
-    """Return how long what jobs leave behind is kept."""
-    kept = settings.retention
-    return retention.Policy(kept.workspace_seconds, kept.logs_seconds, kept.outputs_seconds, kept.jobs_seconds)
 
 
 def only_process(settings: Settings) -> TextIO | None:
@@ -149,16 +137,6 @@ def engines_by_address(settings: Settings) -> dict[str, str]:
     return {"": "", docker.base_url: "", **{d.base_url: d.base_url for d in docker.daemons}}
 
 
-def rooms_of(settings: Settings, engine: Engine, context: NodeContext, changed: Callable[[], None]) -> EngineRooms:
-    """Return what knows the capacity of each engine; ``changed`` is called when one has become another."""
-    others = engine.others if isinstance(engine, SeveralEngines) else {}
-    own = settings.resources
-    caps = {d.base_url: Cap(d.cpu, d.memory_gib) for d in settings.engine.docker.daemons}
-    caps[""] = Cap(own.cpu, own.memory_gib)
-    engines = {"": main_of(engine), **others}
-    return EngineRooms(context, engines, caps, own, changed)
-
-
 def _daemon(
     settings: Settings,
     place: DockerEngineSettings | DaemonSettings,
@@ -194,23 +172,3 @@ def _daemon(
         saved_log_size=settings.limits.run_log_bytes,
     )
     return ContainerdEngine(settings.node.id, installation, options)
-
-
-def grants_of(settings: Settings) -> dict[str, Grant]:
-    """Return what the settings let each provider have, by its name."""
-    return {
-        provider: Grant(
-            tuple(Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts),
-            tuple(allowed.capabilities),
-        )
-        for provider, allowed in settings.engine.docker.allow.items()
-    }
-
-
-def listening(settings: Settings) -> dict[str, list[socket.socket]]:
-    """Bind every listener. Raises `Invalid` where an address cannot be had."""
-    listen = settings.listen
-    sockets = {"peer": [bound(listen.peer.bind)], "operator": [bound(listen.operator.bind)]}
-    if listen.container is not None:
-        sockets["container"] = [bound(listen.container.bind)]
-    return sockets

@@ -190,10 +190,6 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._close_session(job_id)
         self._release(job_id)
 
-    def image_digest(self, image: str) -> str:
-        """Return the digest of an image as it is now. Raises `EngineError`."""
-        return self._engine.image_digest(image)
-
     def address_of(self, run: Run) -> str:
         """Return the address from which a run's requests come; empty where the engine does not know."""
         return self._launching.address_of(run)

@@ -18,6 +18,7 @@ from engines.base import (
     labels,
 )
 from engines.multi import SeveralEngines
+from gateway.config.engine import Allowance
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain import approval
@@ -30,23 +31,6 @@ from gateway.ports import Site
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.loop import while_away
-
-
-@dataclass(frozen=True)
-class Grant:
-    """Folders of the host and Linux capabilities; nothing is the ordinary."""
-
-    mounts: tuple[Mount, ...] = ()
-    capabilities: tuple[str, ...] = ()
-
-    @property
-    def described(self) -> tuple[str, ...]:
-        """Return it in words, for those who look at a run."""
-        mounts = (f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}" for m in self.mounts)
-        return (*mounts, *(f"capability {name}" for name in self.capabilities))
-
-
-NOTHING = Grant()
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +56,7 @@ class Place:
 class Rules:
     """What runs may have, and which images they may start from."""
 
-    grants: Mapping[str, Grant]
+    allow: Mapping[str, Allowance]
     """by the provider's name"""
     signatures: Signatures
     pinned: Callable[[str, str, str, str], str]
@@ -138,7 +122,7 @@ class Launching:
             return self._not_launched(run, error.reason, error.message)
         except (OSError, GatewayError) as error:
             return self._not_launched(run, "CREATE_FAILED", str(error))
-        return Launched(run.run_id, self._clock(), digest, self._grant(run).described)
+        return Launched(run.run_id, self._clock(), digest, _described(self._allowed(run)))
 
     def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
         """Return the failure in words for every party; the whole of them stays in the timeline here."""
@@ -210,8 +194,8 @@ class Launching:
         current = while_away(lambda: self._store.local_jobs.get(local.id))
         return any(r.run_id == run.run_id and r.over for r in current.runs)
 
-    def _grant(self, run: Run) -> Grant:
-        return self._rules.grants.get(run.component.provider, NOTHING)
+    def _allowed(self, run: Run) -> Allowance:
+        return self._rules.allow.get(run.component.provider, Allowance())
 
     def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
@@ -232,7 +216,8 @@ class Launching:
 
     def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
         placement, place = self._workspace.prepare(run), self._place()
-        party = run.party
+        party, allowed = run.party, self._allowed(run)
+        more = (Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts)
         return LaunchSpec(
             name=run.name,
             image=run.image,
@@ -241,9 +226,9 @@ class Launching:
                 local.node, place.installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
             limits=_limits(self._rules.limits(run)),
-            mounts=(*placement.mounts, *self._grant(run).mounts),
+            mounts=(*placement.mounts, *more),
             digest=expected,  # else another image could come in between
-            capabilities=self._grant(run).capabilities,
+            capabilities=tuple(allowed.capabilities),
             engine=run.engine,
             host="" if run.engine else place.host,
         )
@@ -255,6 +240,12 @@ class ImageIsFetched(Exception):
 
 class _NotWanted(Exception):
     """The run, or the job, was stopped while its image was fetched."""
+
+
+def _described(allowed: Allowance) -> tuple[str, ...]:
+    """Return in words what a run has beyond the ordinary, for those who look at it."""
+    mounts = (f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}" for m in allowed.mounts)
+    return (*mounts, *(f"capability {name}" for name in allowed.capabilities))
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:

@@ -15,10 +15,10 @@ from gateway.domain.spec import Ending, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.jobs.admission import Admission
-from gateway.jobs.deletion import Deleting
 from gateway.jobs.executor import Executor
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
+from gateway.jobs.retention import Deleting
 from gateway.ports import Callback, TaskNews
 from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import while_away

@@ -1,13 +1,18 @@
-"""What jobs leave behind: a `Sweep` per kind of thing. What others still refer to (a `Keeper` says so) stays."""
+"""What jobs leave behind, and how it goes: at its time, as a stray, or because somebody deletes a job.
+
+What others still refer to (a `Keeper` says so) stays. A job is deleted as a whole, and only when nothing of it is
+still to be done: where an output is needed it is kept, and the refusal names who needs what.
+"""
 
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -15,34 +20,39 @@ from engines import files
 from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
+from gateway.config.schema import Retention
 from gateway.data.storage import FOLDER, FileStorage, clear_leftover, leftovers
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState
+from gateway.domain.spec import CallState, NodeId
 from gateway.domain.states import JOB, ended
-from gateway.errors import GatewayError
+from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
 from gateway.ports import Clock
+from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
 from gateway.store.store import Store
+from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
 Keeper = Callable[[Address], Sequence[str]]
 """Says who still refers to data at an address, each in a few words; empty: nobody it knows of."""
 
+CONTENTS: Mapping[str, tuple[str, ...]] = {
+    "outputs": ("data", "model"),
+    "metrics": ("metric",),
+    "models": ("model",),
+}
+"""what of a task can be deleted: tables and models, reports, or models alone"""
+
 _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How long things are kept after a job's end, in seconds; None: for ever."""
-
-    workspace: float = 60.0
-    logs: float | None = 30 * 86_400.0
-    outputs: float | None = None
-    jobs: float | None = None
+_MOST_NAMED = 20
+_FREE_THEM = (
+    "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
+    "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or leave this job as it is"
+)
 
 
 @dataclass(frozen=True)
@@ -61,33 +71,101 @@ class Item:
     cause: str = ""
     """why it could not be removed"""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
+
+class Left:
+    """What jobs have left on the disks of this node, and who refers to it."""
+
+    def __init__(
+        self, store: Store, storage: FileStorage, runs: Path, keep: Retention, keepers: list[Keeper]
+    ) -> None:
+        """``runs``: the folder with the logs of each run."""
+        self.store = store
+        self.storage = storage
+        self.runs = runs
+        self.keep = keep
+        self.keepers = keepers
+
+    def outputs(self, local: LocalJob | None) -> list[Address]:
+        """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
+        kept = dict.fromkeys(run.checkpoint for run in (local.runs if local else ()) if run.checkpoint)
+        there = [address for address in _outputs_of(local) if self.storage.exists(address)]
+        return [*there, *(a for a in kept if self.storage.path(a).is_dir())]
+
+    def item(self, job_id: str, address: Address, why: str) -> Item:
+        """Return what a cleaning or a deletion shows of an output."""
+        return Item("outputs", _text_of(address), job_id, size_of(self.storage.path(address)), why)
+
+    def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
+        """Say who needs the data beside its own job, each in a few words."""
+        readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
+        return readers + [why for keeper in self.keepers for why in keeper(address)]
+
+    def read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
+        """Return what these jobs read, each with who does."""
+        found: dict[Address, set[str]] = {}
+        for job_id in jobs:
+            local = self.store.local_jobs.find(job_id)
+            for run in local.runs if local else ():
+                begun = (run.checkpoint_from,) if run.checkpoint_from else ()
+                for address in (*run.inputs.values(), *begun):
+                    found.setdefault(address, set()).add(job_id)
+        return found
+
+    def ended_at(self, job_id: str) -> datetime | None:
+        """Return when the last of a job was over here, both sides; None while something of it goes on."""
+        records = (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id))
+        ends = [_end_of(record) for record in records if record]
+        return None if None in ends else max((end for end in ends if end), default=None)
+
+    def is_past(self, job_id: str, seconds: float, now: datetime) -> bool:
+        """Tell whether a job ended here so many seconds ago."""
+        end = self.ended_at(job_id)
+        return end is not None and now - end >= timedelta(seconds=seconds)
 
 
-class Sweep(Protocol):
-    """Finds and removes things of one kind. Removing what is gone already raises nothing."""
+class _Sweep(NamedTuple):
+    """How things of one kind are found and removed. Removing what is gone already raises nothing."""
 
     kind: str
-
-    def find(self, now: datetime, orphans: bool) -> Iterable[Item]:
-        """Yield what may go; with ``orphans`` also what the database knows nothing of."""
-
-    def remove(self, item: Item, now: datetime) -> None:
-        """Take one thing away. Raises where it cannot be; its text becomes the item's cause."""
+    find: Callable[[datetime, bool], Iterable[Item]]
+    """at a time; with True also what the database knows nothing of"""
+    remove: Callable[[Item], object]
 
 
 class Cleaner:
     """Looks for things to remove, on demand and every now and then."""
 
-    def __init__(self, sweeps: Sequence[Sweep], clock: Clock, every: float = 60.0) -> None:
-        self._sweeps = sweeps
+    def __init__(
+        self,
+        left: Left,
+        engine: Engine,
+        broker: Broker,
+        channel: Path,
+        prefix: str,
+        end_session: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """``channel``: the folder of the channel's messages; a job's session there is ``prefix`` and its id."""
+        self._left = left
+        self._store = left.store
+        self._engine = engine
+        self._broker = broker
+        self._channel = channel
+        self._prefix = prefix
         self._clock = clock
-        self._every = every
         self._alone = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
+        root, runs = left.storage.root, left.runs
+        self._sweeps = (
+            _Sweep("container", self._containers, lambda item: engine.remove(item.name)),
+            _Sweep("session", self._sessions, lambda item: end_session(item.job)),
+            _Sweep("upload", self._uploads, lambda item: clear_leftover(root, item.name)),
+            _Sweep("log_copy", self._copies, lambda item: shutil.rmtree(runs / item.name / "copying", True)),
+            _Sweep("logs", self._logs, lambda item: files.remove(runs / item.name)),
+            _Sweep("outputs", self._outputs, lambda item: left.storage.delete(_address(item.name))),
+            _Sweep("job", self._jobs, self._drop),
+        )
 
     def plan(self, *, orphans: bool = False) -> list[Item]:
         """Return what `clean` would remove now. Removes nothing."""
@@ -108,7 +186,14 @@ class Cleaner:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
-    def _found(self, orphans: bool) -> list[tuple[Item, Sweep]]:
+    def _work(self) -> None:
+        while not self._stopping.wait(self._left.keep.every_seconds):
+            try:
+                self.clean()
+            except Exception:
+                log.exception("cleaning failed")
+
+    def _found(self, orphans: bool) -> list[tuple[Item, _Sweep]]:
         now, found = self._clock(), []
         for sweep in self._sweeps:
             try:
@@ -117,248 +202,303 @@ class Cleaner:
                 log.warning("cannot look for what is to be removed", kind=sweep.kind, cause=str(error))
         return found
 
-    def _removed(self, item: Item, sweep: Sweep) -> Item:
+    def _removed(self, item: Item, sweep: _Sweep) -> Item:
         try:
-            sweep.remove(item, self._clock())
+            sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
             log.warning("not removed", kind=item.kind, name=item.name, job=item.job, cause=str(error))
             return replace(item, cause=str(error))
         log.info("removed", kind=item.kind, name=item.name, job=item.job, bytes=item.bytes, why=item.why)
         return replace(item, removed=True)
 
-    def _work(self) -> None:
-        while not self._stopping.wait(self._every):
-            try:
-                self.clean()
-            except Exception:
-                log.exception("cleaning failed")
-
-
-@dataclass(frozen=True)
-class Containers:
-    """Runs that the engine still holds although they are over for good."""
-
-    kind = "container"
-    store: Store
-    engine: Engine
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield containers whose run was collected; ``orphans``: those of unknown runs, too."""
-        there = {found.name: found for found in self.engine.list()}
-        known = queries.runs_named(self.store, there)
+    def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield containers whose run was collected; with ``orphans`` also those of unknown runs."""
+        there = {found.name: found for found in self._engine.list()}
+        known = queries.runs_named(self._store, there)
         for name, found in sorted(there.items()):
             run = known.get(name)
             if run is None and orphans:
-                yield Item(self.kind, name, found.labels.get("bfia.job", ""), 0, "the database knows no such run")
-            elif run is not None and run.over and self._collected(run.job_id, name):
-                yield Item(self.kind, name, run.job_id, 0, "its run is over and was collected")
+                yield Item(
+                    "container", name, found.labels.get("bfia.job", ""), 0, "the database knows no such run"
+                )
+            elif run is not None and run.over:
+                local = self._store.local_jobs.find(run.job_id)
+                runs = [r for r in (local.runs if local else ()) if r.name == name]
+                if any(r.over and r.collect.state is CallState.OK for r in runs):
+                    yield Item("container", name, run.job_id, 0, "its run is over and was collected")
 
-    def remove(self, item: Item, now: datetime) -> None:
-        """Have the engine forget the container."""
-        self.engine.remove(item.name)
-
-    def _collected(self, job_id: str, name: str) -> bool:
-        local = self.store.local_jobs.find(job_id)
-        runs = local.runs if local else ()
-        return any(r.name == name and r.over and r.collect.state is CallState.OK for r in runs)
-
-
-@dataclass(frozen=True)
-class Sessions:
-    """Mailboxes of jobs that have ended here, and of those that never came."""
-
-    kind = "session"
-    store: Store
-    broker: Broker
-    folder: Path
-    prefix: str
-    end: Callable[[str], None]
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _sessions(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield mailboxes of closed jobs; of unknown ones after a day of silence, or with ``orphans``."""
-        idle = set(self.broker.idle(_IDLE_UNKNOWN))
-        for session in sorted(s for s in self.broker.sessions() if s.startswith(self.prefix)):
-            job = session.removeprefix(self.prefix)
-            local = self.store.local_jobs.find(job)
-            size = size_of(self.folder / folder_name(session))
+        idle = set(self._broker.idle(_IDLE_UNKNOWN))
+        for session in sorted(s for s in self._broker.sessions() if s.startswith(self._prefix)):
+            job = session.removeprefix(self._prefix)
+            local = self._store.local_jobs.find(job)
+            size = size_of(self._channel / folder_name(session))
             if local is None and (orphans or session in idle):
-                yield Item(self.kind, session, job, size, "nobody here knows its job")
+                yield Item("session", session, job, size, "nobody here knows its job")
             elif local is not None and local.closed:
-                yield Item(self.kind, session, job, size, "its job has ended")
+                yield Item("session", session, job, size, "its job has ended")
 
-    def remove(self, item: Item, now: datetime) -> None:
-        """End the job's session, which deletes its mailboxes."""
-        self.end(item.job)
+    def _uploads(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield uploads whose process died before they were whole."""
+        root = self._left.storage.root
+        for name in leftovers(root):
+            yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
 
+    def _copies(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield copies of a log that nobody has written to for longer than a copy takes; the log itself stays."""
+        for path in sorted(self._left.runs.glob("*/copying")):
+            if _unchanged_for(path, now) >= max(self._left.keep.workspace_seconds, 1.0):
+                yield Item("log_copy", path.parent.name, "", size_of(path), "its copying was cut short")
 
-@dataclass(frozen=True)
-class Uploads:
-    """Uploads whose process died before they were whole."""
-
-    kind = "upload"
-    root: Path
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield uploads that no process goes on with."""
-        for name in leftovers(self.root):
-            yield Item(self.kind, name, "", size_of(self.root / FOLDER / name), "its process is gone")
-
-    def remove(self, item: Item, now: datetime) -> None:
-        """Delete what has arrived of the upload."""
-        clear_leftover(self.root, item.name)
-
-
-@dataclass(frozen=True)
-class LogCopies:
-    """Copies of a log that were being made when a process died."""
-
-    kind = "log_copy"
-    runs: Path
-    seconds: float
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield copies that nobody has written to for longer than a copy takes."""
-        for path in sorted(self.runs.glob("*/copying")):
-            if _unchanged_for(path, now) >= max(self.seconds, 1.0):
-                yield Item(self.kind, path.parent.name, "", size_of(path), "its copying was cut short")
-
-    def remove(self, item: Item, now: datetime) -> None:
-        """Delete the copy; the log itself stays."""
-        shutil.rmtree(self.runs / item.name / "copying", ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class RunFolders:
-    """Logs of runs, once the time of logs is over."""
-
-    kind = "logs"
-    store: Store
-    runs: Path
-    policy: Policy
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield logs whose time is over; of unknown runs after the longest time, or with ``orphans``."""
-        limits = [s for s in (self.policy.logs, self.policy.jobs) if s is not None]
-        found = {path.name: path for path in self.runs.glob("*") if path.is_dir()}
+        limits = self._limits(self._left.keep.logs_seconds)
+        found = {path.name: path for path in self._left.runs.glob("*") if path.is_dir()}
         if not found or not (limits or orphans):
             return
-        known = queries.runs_named(self.store, found)
+        known = queries.runs_named(self._store, found)
         past: dict[str, bool] = {}
         for name, path in sorted(found.items()):
             run = known.get(name)
             if run is None:
                 if orphans or (limits and _unchanged_for(path, now) >= max(limits)):
-                    yield Item(self.kind, name, "", size_of(path), "the database knows no such run")
+                    yield Item("logs", name, "", size_of(path), "the database knows no such run")
                 continue
             if limits and run.job_id not in past:
-                past[run.job_id] = is_past(self.store, run.job_id, min(limits), now)
+                past[run.job_id] = self._left.is_past(run.job_id, min(limits), now)
             if past.get(run.job_id):
-                yield Item(self.kind, name, run.job_id, size_of(path), "the time of its logs is over")
+                yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
 
-    def remove(self, item: Item, now: datetime) -> None:
-        """Delete the run's folder."""
-        files.remove(self.runs / item.name)
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Tables, models and reports of jobs, once their time is over and nobody refers to them."""
-
-    kind = "outputs"
-    store: Store
-    storage: FileStorage
-    policy: Policy
-    keepers: list[Keeper] = field(default_factory=list)
-
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _outputs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield what past jobs left and nobody refers to, after the shorter time of outputs and jobs."""
-        limits = [s for s in (self.policy.outputs, self.policy.jobs) if s is not None]
-        if not limits:
+        if not (limits := self._limits(self._left.keep.outputs_seconds)):
             return
-        old = set(queries.over_and_created_before(self.store, now - timedelta(seconds=min(limits))))
-        candidates = sorted(old & self._jobs_with_data())
-        past = [job_id for job_id in candidates if is_past(self.store, job_id, min(limits), now)]
-        used = self.used(now, min(limits)) if past else {}
-        for job_id in past:
-            for address in present_of(self.store.local_jobs.find(job_id), self.storage):
-                if not self.needed_by(address, job_id, used):
-                    yield self.item(job_id, address, "the time of its outputs is over")
+        # every text before a dash in the storage's namespaces: <job>-<role>-<index>
+        names = [path.name.split("-") for path in self._left.storage.root.glob("*-*-*")]
+        with_data = {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
+        for job_id, used in self._past(min(limits), now, with_data):
+            for address in self._left.outputs(self._store.local_jobs.find(job_id)):
+                if not self._left.needed_by(address, job_id, used):
+                    yield self._left.item(job_id, address, "the time of its outputs is over")
 
-    def remove(self, item: Item, now: datetime) -> None:
-        """Delete the data from the storage."""
-        namespace, _, name = item.name.partition("#")
-        self.storage.delete(Address(namespace, name))
+    def _jobs(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield past jobs as a whole, but those of which outputs stay: nothing else would tell whose they are."""
+        if (seconds := self._left.keep.jobs_seconds) is None:
+            return
+        exists, needed_by = self._left.storage.exists, self._left.needed_by
+        for job_id, used in self._past(seconds, now):
+            outputs = _outputs_of(self._store.local_jobs.find(job_id))
+            if not any(exists(a) and needed_by(a, job_id, used) for a in outputs):
+                yield Item("job", job_id, job_id, 0, "the time of the job is over")
 
-    def item(self, job_id: str, address: Address, why: str) -> Item:
-        """Return what a cleaning or a deletion shows of an output."""
-        return Item(self.kind, text_of(address), job_id, size_of(self.storage.path(address)), why)
+    def _drop(self, item: Item) -> None:
+        """Delete both records and the timeline; one line stays that says so."""
+        queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
-    def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
-        """Say who needs the data beside its own job, each in a few words."""
-        readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
-        return readers + [why for keeper in self.keepers for why in keeper(address)]
+    def _limits(self, seconds: float | None) -> list[float]:
+        return [limit for limit in (seconds, self._left.keep.jobs_seconds) if limit is not None]
 
-    def used(self, now: datetime, seconds: float) -> dict[Address, set[str]]:
-        """Return which jobs read what: those that go on, and those whose own time is not over."""
+    def _past(
+        self, seconds: float, now: datetime, among: set[str] | None = None
+    ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
+        """Yield jobs that ended so long ago, with what is read by jobs that did not."""
         since = now - timedelta(seconds=seconds)
-        return self._read_by(queries.local_jobs_open_or_created_after(self.store, since))
-
-    def used_ever(self, addresses: Iterable[Address]) -> dict[Address, set[str]]:
-        """Return which jobs of all that are still known read these."""
-        return self._read_by(queries.local_jobs_naming(self.store, {a.namespace for a in addresses}))
-
-    def _read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
-        found: dict[Address, set[str]] = {}
-        for job_id in jobs:
-            local = self.store.local_jobs.find(job_id)
-            for run in local.runs if local else ():
-                begun = (run.checkpoint_from,) if run.checkpoint_from else ()
-                for address in (*run.inputs.values(), *begun):
-                    found.setdefault(address, set()).add(job_id)
-        return found
-
-    def _jobs_with_data(self) -> set[str]:
-        """Return every text before a dash in the storage's namespaces: ``<job>-<role>-<index>``."""
-        names = [path.name.split("-") for path in self.storage.root.glob("*-*-*")]
-        return {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
+        old = set(queries.over_and_created_before(self._store, since))
+        candidates = sorted(old if among is None else old & among)
+        past = [job_id for job_id in candidates if self._left.is_past(job_id, seconds, now)]
+        if past:
+            used = self._left.read_by(queries.local_jobs_open_or_created_after(self._store, since))
+            yield from ((job_id, used) for job_id in past)
 
 
 @dataclass(frozen=True)
-class Jobs:
-    """Whole jobs, once their time is over: what the database holds of them, after their logs and outputs."""
+class AtNode:
+    """How a deletion ended at one node."""
 
-    kind = "job"
-    outputs: Outputs
+    deleted: bool
+    reason: str = ""
+    message: str = ""
 
-    def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield past jobs, but those of which outputs stay."""
-        outputs, store, seconds = self.outputs, self.outputs.store, self.outputs.policy.jobs
-        if seconds is None:
+
+@dataclass(frozen=True)
+class Deleted:
+    """What a deletion did, or would do."""
+
+    job_id: str
+    dry_run: bool
+    items: Sequence[Item] = ()
+    """what was here"""
+    nodes: Mapping[NodeId, AtNode] | None = None
+    """the other nodes of the job; None where they were not asked"""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; ``bytes`` is what the items take together."""
+        return {**asdict(self), "bytes": sum(item.bytes for item in self.items)}
+
+
+class SomeUnreached(PeerUnreachable):
+    """Nodes of the job do not answer; the job is kept here, so that it can be asked again."""
+
+    def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
+        silent = ", ".join(n for n, at in nodes.items() if at.reason == PeerUnreachable.reason)
+        super().__init__(f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here")
+        self.nodes = nodes
+
+
+class Deleting:
+    """Deletes a job, here and at every other node, or outputs of one task; each leaves a line in the timeline."""
+
+    def __init__(self, context: NodeContext, left: Left, peers: Peers, end_session: Callable[[str], None]) -> None:
+        self._node = context.node
+        self._store = context.store
+        self._clock = context.clock
+        self._left = left
+        self._peers = peers
+        self._end_session = end_session
+
+    def delete(
+        self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False
+    ) -> Deleted:
+        """Delete a job at every node of it, last here; with ``here`` only here. Repeated, it goes on.
+
+        Raises `NotFound`, `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted anywhere, and
+        `SomeUnreached`. A node that has no such path, or refuses, is named in the result and holds up nobody else.
+        """
+        if not queries.is_known(self._store, job_id):
+            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+        self._check(job_id)
+        nodes = {} if here else self._ask_others(job_id, dry_run)
+        if any(at.reason == PeerUnreachable.reason for at in nodes.values()) and not dry_run:
+            raise SomeUnreached(nodes)
+        outcome = {n: at.reason or "deleted" for n, at in nodes.items()}
+        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": outcome})
+        return Deleted(job_id, dry_run, items, None if here else nodes)
+
+    def delete_for(self, job_id: str, sender: NodeId, dry_run: bool) -> None:
+        """Delete a job here because another node asks; one that is not here is deleted already.
+
+        Raises `NotAllowed` unless the sender schedules the job or submitted it, `Conflict` as `delete` does.
+        """
+        if (record := self._record(job_id)) is None:
             return
-        old = queries.over_and_created_before(store, now - timedelta(seconds=seconds))
-        past = [job_id for job_id in old if is_past(store, job_id, seconds, now)]
-        used = outputs.used(now, seconds) if past else {}
-        for job_id in past:
-            addresses = outputs_of(store.local_jobs.find(job_id))
-            if any(outputs.storage.exists(a) and outputs.needed_by(a, job_id, used) for a in addresses):
-                continue  # else nothing would tell whose the outputs are
-            yield Item(self.kind, job_id, job_id, 0, "the time of the job is over")
+        spec = record.spec
+        if sender not in (spec.scheduler, spec.initiator, self._node):
+            raise NotAllowed(
+                f"only {spec.initiator}, which submitted job {job_id}, and {spec.scheduler}, which schedules it, "
+                "may have it deleted"
+            )
+        self._check(job_id)
+        self._delete_here(job_id, sender, dry_run, {})
 
-    def remove(self, item: Item, now: datetime) -> None:
-        """Delete both records and the timeline; one line stays that says so."""
-        queries.drop_job(self.outputs.store, item.job, now, "gc", {"why": item.why})
+    def clean_task(
+        self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
+    ) -> list[Item]:
+        """Delete what a task of an ended job left here: one of `CONTENTS`, of one party (``guest.0``) or of all.
 
+        Raises as `delete` does.
+        """
+        local = self._store.local_jobs.get(job_id)
+        named = [run for run in local.runs if task in (run.task_name, run.task_id)]
+        runs = [run for run in named if party in ("", run.party.label)]
+        if not runs:
+            raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
+        self._check_ended(job_id)
+        name = runs[0].task_name
+        node = local.spec.dag.get(name)
+        types = {o.key: o.type for o in node.outputs} if node else {}
+        chosen = {
+            run.outputs[output]
+            for run in runs
+            for key, output in run.output_keys.items()
+            if group_of(types.get(key, "")) in CONTENTS[content]
+        }
+        present = [a for a in _outputs_of(local) if a in chosen and self._left.storage.exists(a)]
+        self._check_unused(job_id, present)
+        items = [self._left.item(job_id, a, f"{content} of task {name}") for a in present]
+        if dry_run or not items:
+            return items
+        for address in present:
+            self._left.storage.delete(address)
+        detail = {"task": name, "content": content, "outputs": [i.name for i in items]}
+        queries.write_line(self._store, job_id, "operator", self._clock(), "outputs deleted", by, detail)
+        return [replace(item, removed=True) for item in items]
 
-def ended_at(store: Store, job_id: str) -> datetime | None:
-    """Return when the last of a job was over at this node, both sides; None while something of it goes on."""
-    ends = [_end_of(record) for record in (store.jobs.find(job_id), store.local_jobs.find(job_id)) if record]
-    return None if None in ends else max((end for end in ends if end), default=None)
+    def _record(self, job_id: str) -> Job | LocalJob | None:
+        return self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id)
 
+    def _check(self, job_id: str) -> None:
+        if self._record(job_id) is not None:
+            self._check_ended(job_id)
+            outputs = _outputs_of(self._store.local_jobs.find(job_id))
+            self._check_unused(job_id, [a for a in outputs if self._left.storage.exists(a)])
 
-def is_past(store: Store, job_id: str, seconds: float, now: datetime) -> bool:
-    """Tell whether a job ended here so many seconds ago."""
-    end = ended_at(store, job_id)
-    return end is not None and now - end >= timedelta(seconds=seconds)
+    def _check_ended(self, job_id: str) -> None:
+        job = self._store.jobs.find(job_id)
+        if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
+            silent = ", ".join(n.node for n in job.nodes.values() if not n.stop.completed)
+            text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
+        if self._left.ended_at(job_id) is None:
+            text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
+
+    def _check_unused(self, job_id: str, present: Sequence[Address]) -> None:
+        """Raise `Conflict` where any of all jobs that are still known reads one of these."""
+        used = self._left.read_by(queries.local_jobs_naming(self._store, {a.namespace for a in present}))
+        needs: dict[str, list[str]] = {}
+        for address in present:
+            for who in self._left.needed_by(address, job_id, used):
+                needs.setdefault(who, []).append(_text_of(address))
+        if needs:
+            listed = [
+                f"{who}: {outputs[0]}" + (f" and {len(outputs) - 1} more" if len(outputs) > 1 else "")
+                for who, outputs in needs.items()
+            ]
+            more = [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
+            text = "; ".join([*listed[:_MOST_NAMED], *more])
+            raise Conflict(f"its outputs are needed: {text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
+
+    def _ask_others(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
+        record = self._record(job_id)
+        if record is None:
+            known, protocol = [self._store.scheduler_of(job_id) or self._node], "bfia"
+        else:
+            spec = record.spec
+            known, protocol = [*spec.nodes, spec.scheduler, spec.initiator], spec.protocol
+        nodes = [node for node in dict.fromkeys(known) if node != self._node]
+
+        def ask(node: NodeId) -> AtNode:
+            try:
+                self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
+            except (PeerUnreachable, Busy) as error:
+                return AtNode(False, PeerUnreachable.reason, error.message)
+            except GatewayError as error:
+                return AtNode(False, error.reason, error.message)
+            return AtNode(not dry_run)
+
+        with ThreadPoolExecutor(16, thread_name_prefix="delete") as pool:
+            return dict(zip(nodes, pool.map(ask, nodes), strict=True))
+
+    def _delete_here(self, job_id: str, by: str, dry_run: bool, detail: Mapping[str, Any]) -> list[Item]:
+        local = self._store.local_jobs.find(job_id)
+        present = self._left.outputs(local)
+        items = [self._left.item(job_id, address, "its job is deleted") for address in present]
+        folders = [self._left.runs / run.name for run in (local.runs if local else ())]
+        items += [Item("logs", f.name, job_id, size_of(f), "its job is deleted") for f in folders if f.is_dir()]
+        items.append(Item("job", job_id, job_id, 0, "it is deleted"))
+        if dry_run:
+            return items
+        for address in present:
+            self._left.storage.delete(address)
+        for folder in folders:
+            files.try_to_remove(folder)
+        if local is not None:
+            self._end_session(job_id)
+        left = {"outputs": len(present), "logs": len(items) - len(present) - 1, **detail}
+        queries.drop_job(self._store, job_id, self._clock(), by, left)
+        log.info("job deleted", job=job_id, by=by, **{k: v for k, v in left.items() if k != "nodes"})
+        return [replace(item, removed=True) for item in items]
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:
@@ -372,22 +512,18 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
     return record.ended_at
 
 
-def outputs_of(local: LocalJob | None) -> list[Address]:
+def _outputs_of(local: LocalJob | None) -> list[Address]:
     """Return where a job's runs here put what they made."""
-    return list(
-        dict.fromkeys(address for run in (local.runs if local else ()) for address in run.outputs.values())
-    )
+    return list(dict.fromkeys(a for run in (local.runs if local else ()) for a in run.outputs.values()))
 
 
-def present_of(local: LocalJob | None, storage: FileStorage) -> list[Address]:
-    """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
-    kept = dict.fromkeys(run.checkpoint for run in (local.runs if local else ()) if run.checkpoint)
-    return [*(a for a in outputs_of(local) if storage.exists(a)), *(a for a in kept if storage.path(a).is_dir())]
-
-
-def text_of(address: Address) -> str:
-    """Return an address as a cleaning names it: ``namespace#name``."""
+def _text_of(address: Address) -> str:
     return f"{address.namespace}#{address.name}"
+
+
+def _address(text: str) -> Address:
+    namespace, _, name = text.partition("#")
+    return Address(namespace, name)
 
 
 def size_of(path: Path) -> int:

@@ -104,7 +104,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         read = held.runs[0].outputs["out_name"]
         under_way(node, "job-reader", inputs={"in": read})
         kept = model.runs[0].outputs["model_name"]
-        node.outputs.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
+        node.left.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
         gone = cleaned(node)
         assert not {k for k in gone if k[0] == "job"}
         assert node.storage.exists(read) and node.storage.exists(kept)
@@ -112,7 +112,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         node.store.local_jobs.update(
             "job-reader", lambda job: replace(job, status=JobStatus.FINISHED, ended_at=ago(59), closed=True)
         )
-        node.outputs.keepers.clear()
+        node.left.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
         assert not node.storage.exists(read)
 

@@ -14,9 +14,9 @@ import pytest
 from engines.base import EngineDown, Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
-from gateway.config.schema import ResourceSettings
+from gateway.config.schema import Settings
 from gateway.domain.resources import GIB, Amounts
-from gateway.jobs.capacity import Cap, EngineRooms
+from gateway.jobs.resources import EngineRooms
 from gateway.runtime.context import NodeContext
 from tests.contracts.databases import a_store
 from tests.contracts.engine_acts import (
@@ -34,6 +34,7 @@ from tests.services.own_docker import BASE, OwnDocker, certificates
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 
 PORT = 2376
+FAR = "tcp://far"
 
 
 def now() -> datetime:
@@ -113,20 +114,20 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         a_store(f"sqlite:///{tmp_path}/test.db") as store,
     ):
         engine = harness.engine()
-        both = SeveralEngines(beside.engine(), {"far": engine})
+        both = SeveralEngines(beside.engine(), {FAR: engine})
         near = a_spec(beside, WAITS)
         both.launch(near)
         all_of_it = os.cpu_count() or 0
         context = NodeContext("n1", store, now)
-        rooms = EngineRooms(
-            context, {"far": engine}, {"far": Cap(memory_gib=1)}, ResourceSettings(), first_look=LONG
-        )
-        seen = rooms()["far"]
+        docker = {"daemons": [{"base_url": FAR, "memory_gib": 1}]}
+        settings = Settings.model_validate({"node": {"id": "n1"}, "engine": {"kind": "docker", "docker": docker}})
+        rooms = EngineRooms(context, {FAR: engine}, settings, first_look=LONG)
+        seen = rooms.rooms()[FAR]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")
         heard, away = Heard(), threading.Event()
         engine.watch(heard, lambda _: away.set())
         spec = a_spec(harness, WAITS)
-        both.launch(replace(spec, engine="far"))
+        both.launch(replace(spec, engine=FAR))
         said(engine, spec.name, b"ready")
         assert not away.is_set()
         daemon.kill()
@@ -134,11 +135,11 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         with pytest.raises(EngineDown):
             both.probe(spec.name)
         assert isinstance(both.probe(near.name), Running)
-        rooms.look("far")
-        assert rooms()["far"].total == seen.total and rooms()["far"].away
+        rooms.look(FAR)
+        assert rooms.rooms()[FAR].total == seen.total and rooms.rooms()[FAR].away
         daemon.start()
-        rooms.look("far")
-        assert rooms()["far"] == seen
+        rooms.look(FAR)
+        assert rooms.rooms()[FAR] == seen
         heard.of(spec.name)
         probe = both.probe(spec.name)
         assert isinstance(probe, Exited) and probe.code in (137, 143, 255)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,7 @@ def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp
         resources = nodes[B].resources
         resources.reconcile()
         assert nodes.remaining(B) == 4
-        resources._bounds = replace(resources._bounds, lease=0.0)
+        resources._lease = timedelta()
         time.sleep(0.01)  # the clock has to move
         resources.reconcile()
         assert (nodes.remaining(B), nodes.view(B)["expired"]) == (24, 1)

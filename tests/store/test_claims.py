@@ -3,20 +3,17 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from engines.base import Capacity
 from engines.process.engine import this_machine
-from gateway.config.schema import ResourceSettings
-from gateway.domain.resources import GIB, Amounts, Defaults, Means, Pool
+from gateway.config.schema import Settings
+from gateway.domain.resources import GIB, Amounts, Means, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
-from gateway.jobs.capacity import Cap, EngineRooms, detecting
-from gateway.jobs.resources import _EVERY as ONCE
-from gateway.jobs.resources import Resources
+from gateway.jobs.resources import EVERY, EngineRooms, Resources
 from gateway.runtime.context import NodeContext
 from gateway.store import schema
 from gateway.store.store import Store
@@ -118,13 +115,16 @@ FAR = "ssh://far"
 
 
 def rooms(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineRooms:
-    return EngineRooms(
-        NodeContext("n1", store, lambda: at(0)), {FAR: engine}, {}, ResourceSettings(), first_look=first_look
-    )
+    context = NodeContext("n1", store, lambda: at(0))
+    return EngineRooms(context, {FAR: engine}, a_configuration(), first_look=first_look)
+
+
+def a_configuration(**resources: float) -> Settings:
+    return Settings.model_validate({"node": {"id": "n1"}, "engine": {"kind": "process"}, "resources": resources})
 
 
 def with_rooms(store: Store, found: EngineRooms) -> Resources:
-    return Resources(lambda: replace(MEANS, further=found()), store, lambda: at(0), lambda jobs: None)
+    return Resources(lambda: replace(MEANS, further=found.rooms()), store, lambda: at(0), lambda jobs: None)
 
 
 def an_engine(cores: float, *, down: bool = False) -> MemoryEngine:
@@ -165,9 +165,9 @@ def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(s
 
 
 def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
-    assert rooms(store, an_engine(16, down=True))()[FAR].total is None  # nobody has ever seen it
-    rooms(store, an_engine(16))()
-    rooms(store, an_engine(14))()
+    assert rooms(store, an_engine(16, down=True)).rooms()[FAR].total is None  # nobody has ever seen it
+    rooms(store, an_engine(16)).rooms()
+    rooms(store, an_engine(14)).rooms()
     engine = an_engine(4, down=True)
     found = rooms(store, engine)
     job = a_far_job(10, 1)
@@ -187,21 +187,15 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
     assert told == []
     engine.world.down = False
     found.look(FAR)
-    assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+    assert (told, found.rooms()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
 
 
-def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(store: Store, tmp_path: Path):
+def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(store: Store):
     def cores(engine: MemoryEngine, owner: str) -> float:
-        found = EngineRooms(
-            NodeContext("n1", store, lambda: at(0), owner),
-            {"": engine},
-            {"": Cap(cpu=20)},
-            settings,
-            first_look=60.0,
-        )
-        return detecting("n1", found, tmp_path, settings, Defaults())().total.cpu / 1000
+        context = NodeContext("n1", store, lambda: at(0), owner)
+        found = EngineRooms(context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0)
+        return found().total.cpu / 1000
 
-    settings = ResourceSettings(cpu=20, cpu_overcommit=2)
     assert cores(an_engine(24), "first") == 40
     assert cores(an_engine(1, down=True), "first") == 40
     assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
@@ -222,10 +216,10 @@ def test_nobody_waits_long_for_an_engine_that_hangs(store: Store):
     engine.let_go = threading.Event()
     found, told = rooms(store, engine, 0.0), threading.Event()
     found._changed = told.set
-    assert found()[FAR].total is None and found()[FAR].away
+    assert found.rooms()[FAR].total is None and found.rooms()[FAR].away
     engine.let_go.set()
     assert told.wait(60)
-    assert (found()[FAR].total, found()[FAR].away) == (Amounts.of(4, GIB), "")
+    assert (found.rooms()[FAR].total, found.rooms()[FAR].away) == (Amounts.of(4, GIB), "")
 
 
 def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(store: Store):
@@ -237,11 +231,11 @@ def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_
     over = {"status": JobStatus.FINISHED, "ended_at": at(0), "closed": True}
     store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
     for look in range(4):
-        now[0] = look * ONCE + 0.1
+        now[0] = look * EVERY + 0.1
         found.reconcile()
         if not found.view()["held"]["cpu"]:
             break
-    assert 20 < now[0] <= 60 - ONCE, "it may return it by itself first, and a look may have been just before"
+    assert 20 < now[0] <= 60 - EVERY, "it may return it by itself first, and a look may have been just before"
     found.reconcile()
     assert found.view()["returned_by_reconciler"] == 1
     events = [e.event for e in store.timeline(job.id)]

@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from engines.base import Limits
+from engines.base import Capacity, Limits
 from engines.process.engine import this_machine
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.domain.resources import CORE, GIB, Amounts, Means
-from gateway.jobs.capacity import SHARE, Ceilings
-from tests.builders import a_run
+from gateway.domain.resources import GIB
+from gateway.jobs.resources import SHARE, EngineRooms
+from gateway.runtime.context import NodeContext
+from tests.builders import a_run, at
+from tests.contracts.databases import a_store
 from tests.core.test_engine_failures import IMAGE, ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
+from tests.inprocess import settings as settings_of
 from tests.memory_engine import MemoryEngine, Script
 
 
@@ -56,11 +59,17 @@ def test_without_any_setting_a_container_is_bounded_by_the_machine(tmp_path: Pat
         assert limits.memory is not None and limits.memory < machine.memory
 
 
-def test_what_a_job_asks_for_raises_the_bound() -> None:
-    means = Means("n1", Amounts(4 * CORE, 8 * GIB, 100 * GIB), 4)
-    ceilings = Ceilings(lambda: means, part_of_a_core=True)
-    open_, asked = {"cpu": None, "memory": None, "disk": None}, {"cpu": 3.5, "memory": 8 * GIB, "disk": 99 * GIB}
-    assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 75 * GIB}
+def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
+    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(4, 8 * GIB))
+    with a_store(f"sqlite:///{tmp_path}/test.db") as store:
+        context = NodeContext("n1", store, lambda: at(0))
+        ceilings = EngineRooms(context, {"": engine}, settings_of(tmp_path, resources={"disk_gib": 1})).ceilings
+        assert_raised(ceilings)
+
+
+def assert_raised(ceilings: Any) -> None:
+    open_, asked = {"cpu": None, "memory": None, "disk": None}, {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB}
+    assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 0.75 * GIB}
     assert ceilings(a_run(limits=asked)) == asked
     for kind, amount in asked.items():
         assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount

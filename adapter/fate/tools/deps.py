@@ -23,7 +23,7 @@ from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.domain.states import JOB, ended
 from gateway.errors import NotFound
 from gateway.jobs.coordinator import Coordinator
-from gateway.jobs.deletion import Deleting
+from gateway.jobs.retention import Deleting
 from gateway.ports import Clock, JobView, Limiters
 from gateway.runtime.context import new_trace_id, traced
 from gateway.store.store import Store

@@ -1,6 +1,7 @@
 """``/v2/output``: what the tasks of this node left: tables, models, metrics."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -196,4 +197,4 @@ def _deleted(parts: ClientParts, body: schemas.DeleteOutput, content: str, who: 
     items = parts.deleting.clean_task(
         body.job_id, body.task_name, content, by=who, dry_run=body.dry_run, party=party
     )
-    return {"dry_run": body.dry_run, "items": [item.as_dict() for item in items]}
+    return {"dry_run": body.dry_run, "items": [asdict(item) for item in items]}
