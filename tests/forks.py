@@ -1,8 +1,8 @@
 """Starts ``bfia-gateway`` for tests, as real processes that are forks of one which has imported everything.
 
 Importing takes seconds, and the tests start hundreds of nodes. Such a process does what a new one would: it has
-its own session, environment, directory, descriptors, signal handlers and end. The demo's, the README's, the first
-hour's and the images' tests start the command anew all the same, and so does the bench.
+its own session, environment, directory, descriptors, signal handlers and end. The nodes of
+the demo and of the images start anew all the same, and so does the bench.
 """
 
 import atexit

@@ -1,14 +1,12 @@
 """Two real nodes and jobs whose containers last as long as they are told."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.examples import A_PROVIDER
-from tests.e2e import jobs, test_stop
-from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, wait_for
 
 
 class Waiting:
@@ -21,13 +19,13 @@ class Waiting:
 
     def submit(self, seconds: float, flow: dict[str, str] | None = None, *more: str) -> str:
         lasting = dict.fromkeys(("first", *more), seconds)
-        return self.guest.submit(test_stop.job_of(self.register, lasting, flow))
+        return self.guest.submit(jobs.job_of(self.register, lasting, flow))
 
     def body(self, seconds: float) -> Any:
-        return test_stop.job_of(self.register, {"first": seconds})
+        return jobs.job_of(self.register, {"first": seconds})
 
     def running(self) -> list[str]:
-        return test_stop.running(self.register)
+        return jobs.running(self.register)
 
     def until_running(self, count: int = 2) -> None:
         wait_for(lambda: len(self.running()) == count, 60, about=f"{count} containers run")
@@ -37,9 +35,5 @@ class Waiting:
 def waiting_nodes(home: Path, **settings: Any) -> Iterator[Waiting]:
     register = home / "register"
     register.mkdir()
-    patient = Path(test_stop.__file__).with_name("patient.py")
-    engine = process_engine("example:1.0.0", command=[sys.executable, str(patient)])
-    with Federation(home, [jobs.GUEST, jobs.HOST], engine, **settings) as federation:
-        for node in federation.nodes.values():
-            node.register(A_PROVIDER)
+    with jobs.patient_nodes(home, **settings) as federation:
         yield Waiting(federation, register)

@@ -9,7 +9,6 @@ from adapter.fate.signing import Signatures
 from tests.e2e import jobs
 from tests.e2e.fate_site import FateSite, Passed, Proxy
 from tests.e2e.nodes import Node, wait_for
-from tests.e2e.test_stop import job_of
 
 OURS, CAREFUL, THEIRS = jobs.GUEST, jobs.HOST, "9999"
 """two nodes of ours, one of which asks a person about each job, and FATE-Flow"""
@@ -61,7 +60,7 @@ class Pair:
 
     def hand_in_here(self, tasks: dict[str, float], common: dict[str, Any] | None = None, **more: Any) -> str:
         """Hand in a job at our node; FATE is the host."""
-        body = job_of(self.register, tasks, {"b": "a"} if "b" in tasks else {}, **more)
+        body = jobs.job_of(self.register, tasks, {"b": "a"} if "b" in tasks else {}, **more)
         body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
         body["config"]["job_params"]["common"] |= common or {}
         return self.node.submit(body)

@@ -1,20 +1,17 @@
-"""Bodies of jobs for tests, made from the user's own request."""
+"""Bodies of jobs for tests: the user's own request, and tasks of `patient.py` that last as long as told."""
 
 import copy
-import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.e2e.nodes import ROOT, Federation, Node, example
+from adapter.bfia.examples import A_JOB, A_PROVIDER
+from tests.e2e.nodes import ROOT, Federation, Node, alive, example, process_engine
 
 GUEST, HOST, ARBITER = "JG0100001100000010", "JG0100002200000020", "JG0100003300000030"
 DATA = ROOT / "examples" / "data"
-
-
-def registration(image: str) -> Any:
-    """Return the reference vendor's registration, with the image that the test's engine has."""
-    body = json.loads((ROOT / "examples/reference_vendor/register_reference.json").read_text(encoding="utf-8"))
-    body["metadata"]["image"] = image
-    return body
 
 
 def user_job(guest: str = GUEST, host: str = GUEST) -> Any:
@@ -93,3 +90,78 @@ def predict_job(guest: str, host: str, version: str, model_id: str = "JG01000011
     common |= {"job_type": "predict", "model_id": model_id, "model_version": version}
     body["config"]["task_params"]["common"]["hetero_secureboost_1"] = {"id": "id"}
     return body
+
+
+# ---------------------------------------------------------------- tasks that last as long as they are told
+
+SCHEDULE = "/v1/platform/schedule"
+STOP = f"{SCHEDULE}/job/stop_all"
+FOR_EVER = 600
+
+
+def component(file: str) -> list[str]:
+    """Return the command of a component that is a file beside this one."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name(file))]
+
+
+PATIENT_ENGINE = process_engine("example:1.0.0", command=component("patient.py"))
+"""settings of an engine whose one component is `patient.py`"""
+
+
+@contextmanager
+def patient_nodes(home: Path, engine: Any = PATIENT_ENGINE, **settings: Any) -> Iterator[Federation]:
+    """Two nodes whose one component is `patient.py`."""
+    with Federation(home, [GUEST, HOST], engine, **settings) as federation:
+        for node in federation.nodes.values():
+            node.register(A_PROVIDER)
+        yield federation
+
+
+def echo_job(guest: str = GUEST, host: str = HOST, common: Any = None, **parameters: Any) -> Any:
+    """Return a job of one task without outputs. ``common`` goes into the job's own parameters."""
+    body = copy.deepcopy(A_JOB)
+    body["dag"]["components"][0]["output"] = []
+    config = body["config"]
+    config["initiator"] = {"role": "guest", "node_id": guest}
+    config["role"] = {"guest": [guest], "host": [host]}
+    config["job_params"]["common"] |= common or {}
+    config["task_params"] = {"common": {"echo_1": parameters}}
+    return body
+
+
+def job_of(register: Path, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any) -> Any:
+    """Return a job of tasks that last so many seconds; ``flow`` names whose output a task needs."""
+    body = echo_job()
+    (one,) = copy.deepcopy(A_JOB)["dag"]["components"]
+    inputs = {name: [{"type": "dataset", "key": f"{source}.data0"}] for name, source in (flow or {}).items()}
+    body["dag"]["components"] = [one | {"name": name, "input": inputs.get(name, [])} for name in lasting]
+    body["config"]["task_params"] = {
+        "common": {
+            name: {"name": name, "lasts": seconds, "register": str(register)} | more
+            for name, seconds in lasting.items()
+        }
+    }
+    return body
+
+
+def limited(body: Any, **common: Any) -> Any:
+    body["config"]["job_params"]["common"] |= common
+    return body
+
+
+def started(register: Path) -> list[tuple[str, int]]:
+    """Return task and process id of every container that there ever was."""
+    found = [path.name.split(".") for path in register.iterdir()]
+    return [(parts[0], int(parts[-1])) for parts in found]
+
+
+def running(register: Path) -> list[str]:
+    return sorted(task for task, pid in started(register) if alive(pid))
+
+
+def status(node: Node, job_id: str) -> dict[str, Any]:
+    return dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
+
+
+def events(node: Node, job_id: str, name: str) -> list[dict[str, Any]]:
+    return [e for e in node.timeline(job_id) if e["event"] == name]

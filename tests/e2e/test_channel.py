@@ -1,21 +1,17 @@
 """Messages of containers: through a third node that is killed meanwhile, and read after their sender exited."""
 
-import copy
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 
 A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
-PING_PONG = process_engine(
-    "example:1.0.0", command=[sys.executable, "-I", "-S", str(Path(__file__).with_name("ping_pong.py"))]
-)
+PING_PONG = process_engine("example:1.0.0", command=jobs.component("ping_pong.py"))
 
 
 def relayed(home: Path) -> Federation:
@@ -23,37 +19,26 @@ def relayed(home: Path) -> Federation:
     federation = Federation(home, [A, B, X], PING_PONG)
     authority = Authority(home / "certificates")
     own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
-    listen = federation[X].settings["listen"]
-    listen["peer"]["tls"] = {
-        "certificate": own[X].certificate,
-        "key": own[X].key,
-        "client_ca": authority.file,
-    }
+    binds = {node.id: node.settings["listen"]["peer"]["bind"] for node in federation.nodes.values()}
+    shown = {"certificate": own[X].certificate, "key": own[X].key, "client_ca": authority.file}
+    federation[X].settings["listen"]["peer"]["tls"] = shown
     for node, other in ((A, B), (B, A)):
-        hop = {
-            "url": f"https://{listen['peer']['bind']}",
-            "ca": authority.file,
-            "certificate": own[node].certificate,
-            "key": own[node].key,
-        }
+        keys = {"certificate": own[node].certificate, "key": own[node].key}
+        hop = {"url": f"https://{binds[X]}", "ca": authority.file, **keys}
         (home / node / "routes.yml").write_text(yaml.safe_dump({X: hop, other: {"via": X}}))
-    ends = {n: {"url": f"http://{federation[n].settings['listen']['peer']['bind']}"} for n in (A, B)}
-    (home / X / "routes.yml").write_text(yaml.safe_dump({n: {**e, "relay": True} for n, e in ends.items()}))
+    ends = {node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)}
+    (home / X / "routes.yml").write_text(yaml.safe_dump(ends))
     return federation
 
 
 @pytest.mark.slow
 def test_a_job_through_a_third_node_that_is_killed_meanwhile(tmp_path: Path):
     with relayed(tmp_path) as federation:
-        for node in (federation[A], federation[B]):
-            node.register(A_PROVIDER)
-        assert federation[A].post(f"/api/v1/routes/{B}/test", {})["good"]
-        body = copy.deepcopy(A_JOB)
-        body["dag"]["components"][0]["output"] = []
-        body["config"]["role"] = {"guest": [A], "host": [B]}
-        body["config"]["task_params"] = {"common": {"echo_1": {"rounds": 60}}}
         guest, host, relay = federation[A], federation[B], federation[X]
-        job_id = guest.submit(body)
+        for node in (guest, host):
+            node.register(A_PROVIDER)
+        assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
+        job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
         wait_for(
             lambda: [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2, 30
         )
@@ -61,22 +46,16 @@ def test_a_job_through_a_third_node_that_is_killed_meanwhile(tmp_path: Path):
         relay.start()
         assert guest.wait_job(job_id, 90)["progress"] == 100
         for node in (guest, host):
-            assert len([e for e in node.timeline(job_id) if e["event"] == "run RUNNING"]) == 1
+            assert len(jobs.events(node, job_id, "run RUNNING")) == 1
         assert relay.get("/api/v1/jobs")["jobs"] == []  # it has seen none of the job
 
 
 @pytest.mark.slow
 def test_a_sender_that_exits_right_after_its_push_loses_nothing(tmp_path: Path):
     may_read = tmp_path / "may-read"
-    with Federation(tmp_path, [A, B], PING_PONG) as federation:
-        for node in federation.nodes.values():
-            node.register(A_PROVIDER)
-        body = copy.deepcopy(A_JOB)
-        body["dag"]["components"][0]["output"] = []
-        body["config"]["role"] = {"guest": [A], "host": [B]}
-        body["config"]["task_params"] = {"common": {"echo_1": {"rounds": 1, "may_read": str(may_read)}}}
+    with jobs.patient_nodes(tmp_path, PING_PONG) as federation:
         guest, host = federation[A], federation[B]
-        job_id = guest.submit(body)
+        job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
         wait_for(
             lambda: [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]] == [("SUCCESS", True)]
         )

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
+from tests.e2e.nodes import ROOT, Node, free_ports, wait_for
 
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
@@ -72,14 +72,15 @@ class Project:
         try:
             self.run("up", "-d")
             self.wait_healthy()
-        except BaseException:
-            print(self.logs())
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(error)
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: object = None, *_: object) -> None:
         try:
+            if raised is not None:
+                print(self.logs())
             self.run("stop")  # first, so that no gateway starts another container
             for container in self._mine(all=True):
                 if LABEL in container.labels:
@@ -191,25 +192,19 @@ def shell_image() -> str:
 
 
 @pytest.fixture(scope="module")
-def two_nodes(gateway_image: str, mariadb_image: str, shell_image: str, reference_image: str) -> Iterator[Project]:
-    """Two nodes that know both vendors, whose images stand when they are registered, each with its table."""
+def two_nodes(
+    request: pytest.FixtureRequest, gateway_image: str, mariadb_image: str, shell_image: str
+) -> Iterator[Project]:
+    """Two nodes that know the vendor, each with its table."""
     with Project("two-nodes.yml", {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}) as project:
         for service, role in (("bank", "guest"), ("partner", "host")):
             node = project.operator(service)
-            node.register(example("register_unionpay.json"))
             node.register(SHELL)
             jobs.upload(node, role)
+        failed = request.session.testsfailed
         yield project
-
-
-@pytest.fixture(autouse=True)
-def show_logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Print the gateways' logs when the test fails."""
-    before = request.session.testsfailed
-    yield
-    project = request.node.funcargs.get("two_nodes")
-    if request.session.testsfailed > before and project is not None:
-        print(project.logs())
+        if request.session.testsfailed > failed:
+            print(project.logs())
 
 
 def echo_job(guest: str, host: str) -> dict[str, Any]:
@@ -247,83 +242,43 @@ def rows_of(role: str) -> int:
     return len((jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8").splitlines()) - 1
 
 
-@pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
-def test_the_file_and_the_example_environment_are_valid(file: str) -> None:
-    for line in (COMPOSE / ".env.example").read_text(encoding="utf-8").splitlines():
-        assert not line or line.startswith("#") or "=" in line
-    command = [
-        *compose_command(),
-        "--env-file",
-        str(COMPOSE / ".env.example"),
-        "-f",
-        str(COMPOSE / file),
-        "config",
-    ]
+def configured(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
+    command = [*compose_command(), "--env-file", str(environment_file), "-f", str(COMPOSE / file), "config"]
     environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "not set" not in done.stderr, done.stderr
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
+def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Path) -> None:
+    done = configured(file, COMPOSE / ".env.example")
+    assert done.returncode == 0 and "not set" not in done.stderr, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
     for name in {"bank", "partner"} & set(services):
         ports = [str(p) for p in services[name]["ports"]]
         assert any("7382" in p and "127.0.0.1" in p for p in ports), "operators' port on the loopback address only"
-
-
-def test_a_missing_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    command = [
-        *compose_command(),
-        "--env-file",
-        str(tmp_path / "empty"),
-        "-f",
-        str(COMPOSE / "one-node.yml"),
-        "config",
-    ]
-    environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = configured(file, tmp_path / "empty")
     assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
 
 
 def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None:
     with Project("one-node.yml", {"GATEWAY_IMAGE": gateway_image}) as project:
         bank = project.operator("bank")
-        try:
-            bank.register(SHELL)
-            jobs.upload(bank, "guest")
-            jobs.upload(bank, "host")
-            job_id = bank.submit(echo_job(jobs.GUEST, jobs.GUEST))
-            bank.wait_job(job_id, 90)
-        except BaseException:
-            print(project.logs())
-            raise
+        bank.register(SHELL)
+        jobs.upload(bank, "guest")
+        jobs.upload(bank, "host")
+        bank.wait_job(bank.submit(echo_job(jobs.GUEST, jobs.GUEST)), 90)
 
 
-def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project) -> None:
+def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(two_nodes: Project) -> None:
     bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
+    two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
+    two_nodes.wait_healthy()
     bank.wait_job(job_id, 120)
     guest, host = (rows_of(role) for role in ("guest", "host"))
     assert guest != host
     assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {"rows": guest, "peer_rows": host}
     assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
-
-
-def test_the_users_job_runs_across_two_nodes(two_nodes: Project) -> None:
-    bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
-    job_id = bank.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
-    job = bank.wait_job(job_id, 300)
-    assert {t["status"] for t in job["tasks"]} == {"SUCCESS"} and job["progress"] == 100
-    assert bank.outputs(job_id)["hetero_secureboost_1", "guest.0", "report1"]["value"]["auc"] > 0.99
-    theirs = [o for (_, party, _), o in partner.outputs(job_id).items() if party == "host.0"]
-    assert theirs and all(o["there"] for o in theirs)
-
-
-def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project) -> None:
-    bank = two_nodes.operator("bank")
-    job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
-    two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
-    two_nodes.wait_healthy()
-    job = bank.wait_job(job_id, 120)
-    assert {t["status"] for t in job["tasks"]} == {"SUCCESS"}
     logs = two_nodes.exec("bank", "sh", "-c", "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log")
     assert "done" in logs

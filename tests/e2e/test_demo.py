@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it."""
+"""The demo, as a newcomer runs it: to its end with processes, and interrupted with containers."""
 
 import json
 import os
@@ -12,16 +12,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from examples.demo.nodes import MARKER
 from gateway.cli.main import app
+from tests import forks
 from tests.e2e.nodes import ROOT, alive, wait_for
 from tests.plain import NO_TLS
 
 
 def demo(home: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), *options]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=800, env=os.environ | environment, check=False
-    )
+    return forks.run(["demo", "--dir", str(home), *options], env=os.environ | environment, timeout=800)
 
 
 def processes_below(home: Path) -> list[str]:
@@ -108,36 +107,33 @@ def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):
     assert [p.name for p in home.iterdir()] == ["bank"]
 
 
-def test_a_demo_that_cannot_start_says_why_and_its_folder_is_used_again_but_not_what_others_put_there(
-    tmp_path: Path,
-):
+def test_a_demo_that_cannot_start_says_why_and_replaces_only_what_a_demo_made(tmp_path: Path):
     home = tmp_path / "demo"
-    refuse = {"BFIA_GATEWAY__LIMITS__BODY_BYTES": "none"}
-    done = demo(home, **refuse)
+    (home / "bank").mkdir(parents=True)
+    for name in (MARKER, "notes", "bank/old"):
+        (home / name).write_text("mine")
+    done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none")
     assert done.returncode == 1 and "did not start" in done.stderr and "limits.body_bytes" in done.stderr
     assert processes_below(tmp_path) == []
-    (home / "notes").write_text("mine")
-    (home / "bank" / "old").touch()
-    assert "did not start" in demo(home, **refuse).stderr
-    assert (home / "notes").read_text() == "mine"
-    assert not (home / "bank" / "old").exists()
-
-
-def shows_the_result(done: subprocess.CompletedProcess[str], data: str) -> None:
-    assert done.returncode == 0, done.stdout + done.stderr
-    for text in ("common ids", "AUC, both together", "AUC, the bank alone", "loss per tree", "models and reports"):
-        assert text in done.stdout, done.stdout
-    assert re.search(r"common ids +[1-9]", done.stdout)
-    assert ("synthetic" in done.stdout) == (data == "credit")
+    assert (home / "notes").read_text() == "mine" and not (home / "bank" / "old").exists()
 
 
 @pytest.mark.slow
-def test_the_nodes_of_a_demo_can_be_kept_and_their_folder_is_then_refused(tmp_path: Path):
+def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_then_refused(tmp_path: Path):
     home = tmp_path / "demo"
-    done = demo(home, "--keep", "--key-length", "1024")
+    done = demo(home, "--keep", "--data", "credit", "--key-length", "1024")
     pids = {name: json.loads((home / name / "ready.json").read_text())["pid"] for name in ("bank", "partner")}
     try:
-        shows_the_result(done, "breast")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for text in (
+            "synthetic",
+            "AUC, both together",
+            "AUC, the bank alone",
+            "loss per tree",
+            "models and reports",
+        ):
+            assert text in done.stdout, done.stdout
+        assert re.search(r"common ids +[1-9]", done.stdout)
         again = demo(home)
         assert again.returncode == 1 and "still run" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
@@ -147,12 +143,3 @@ def test_the_nodes_of_a_demo_can_be_kept_and_their_folder_is_then_refused(tmp_pa
         for pid in pids.values():
             os.kill(pid, signal.SIGTERM)
     wait_for(lambda: not processes_below(tmp_path), 30, about="the nodes that were kept are stopped")
-
-
-@pytest.mark.slow
-@pytest.mark.docker
-def test_the_demo_with_containers(tmp_path: Path, reference_image: str):
-    done = demo(tmp_path / "demo", "--engine", "docker", "--data", "credit", "--key-length", "1024")
-    shows_the_result(done, "credit")
-    assert processes_below(tmp_path) == []
-    assert containers_below(tmp_path) == []

@@ -1,7 +1,6 @@
 """A node whose Docker daemon is down when it starts, dies while containers run, and comes back."""
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
+from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.services.own_docker import BASE, Daemon, OwnDocker, enter
 
@@ -68,10 +68,7 @@ def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
 
 
 def submit(node: Node, **common: Any) -> str:
-    body = copy.deepcopy(A_JOB)
-    body["config"]["job_params"]["common"] |= common
-    body["dag"]["components"][0]["output"] = []
-    return node.submit(body)
+    return node.submit(jobs.echo_job(ME, ME, common))
 
 
 def test_a_container_that_its_daemon_took_along_fails_by_the_engine_and_is_tried_again(

@@ -19,8 +19,8 @@ from adapter.bfia.examples import A_PROVIDER
 from adapter.fate.signing import App, Signatures, Site
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, THEIRS, Pair
 from tests.e2e.fate_site import PYTHON, FateSite, Proxy
+from tests.e2e.jobs import job_of
 from tests.e2e.nodes import ROOT, Federation, process_engine, wait_for
-from tests.e2e.test_stop import job_of
 from tests.plain import NO_TLS
 
 pytestmark = [pytest.mark.fate_flow, pytest.mark.slow, pytest.mark.xdist_group("fate_flow")]

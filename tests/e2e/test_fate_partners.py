@@ -36,6 +36,9 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
         job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER))
         job = guest.wait_job(job_id, 120)
         assert job["progress"] == 100
+        by_name = {t["name"]: set(t["nodes"]) for t in job["tasks"]}
+        assert by_name == {"intersect_rsa_1": {GUEST, HOST}, "hetero_lr_1": {GUEST, HOST, ARBITER}}
+        assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
         host = federation[HOST].job(job_id)
         assert host["outcome"] == "SUCCEEDED"
         wait_for(lambda: "/v2/partner/job/stop" in {s.path for s in seen}, 20, about="the host is told of the end")

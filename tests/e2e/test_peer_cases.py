@@ -25,15 +25,15 @@ from adapter.bfia.examples import A_PROVIDER
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError, Refused
-from gateway.ports import Callback
+from gateway.errors import GatewayError, NotFound, Refused
+from gateway.ports import Callback, JobView
 from tests.adapter.bfia.scripted import raw, says, silence
 from tests.adapter.bfia.site import CONTROL, SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
 from tests.contracts.apis import at_once
 from tests.e2e import jobs
+from tests.e2e.jobs import job_of
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
-from tests.e2e.test_stop import job_of
 from tests.inprocess import ME, ask
 from tests.memory_engine import MemoryEngine
 
@@ -364,6 +364,35 @@ def test_a_hung_partner_holds_up_nobody_else(site: Site):
     site.node.coordinator.stop_job(hung.job_id, "", ME)
     waiting.join(60)
     assert [type(e) for e in errors] in ([Refused], [GatewayError]) and errors[0].reason
+
+
+def test_a_jobs_state_is_told_while_every_thread_waits_for_peers(site: Site, monkeypatch: pytest.MonkeyPatch):
+    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    site.node.coordinator.submit_job(spec, ME)
+    over, waiting = threading.Event(), threading.Semaphore(0)
+
+    def silent(job_id: str) -> JobView:
+        waiting.release()
+        assert over.wait(60)
+        raise NotFound(job_id)
+
+    monkeypatch.setattr(site.node.coordinator, "status", silent)
+
+    def status(job_id: str) -> Any:
+        return ask(site.node, "operator", "GET", f"{SCHEDULE}/job/status_all", params={"job_id": job_id}).json()
+
+    threads = [threading.Thread(target=status, args=("x",)) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert waiting.acquire(timeout=60)
+    try:
+        wait_for(lambda: status(spec.job_id)["data"]["job_status"] == "RUNNING")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
 
 
 @pytest.fixture

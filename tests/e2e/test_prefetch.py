@@ -1,7 +1,6 @@
 """An image that is in a registry only: the job waits while it is fetched, by a real daemon, and then runs."""
 
 import contextlib
-import copy
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +8,14 @@ from pathlib import Path
 import docker
 import pytest
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
+from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.services.registry import Gate, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry, pytest.mark.slow]
 
-GUEST, HOST = "JG0100001100000010", "JG0100002200000020"
+GUEST, HOST = jobs.GUEST, jobs.HOST
 BASE = "bfia-base:py311"
 
 
@@ -50,14 +50,10 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
     with Federation(tmp_path, [GUEST, HOST], engine, providers={"fetch_seconds": 0.1}) as federation:
         guest, host = federation[GUEST], federation[HOST]
-        provider = copy.deepcopy(A_PROVIDER)
-        provider["metadata"]["image"] = image
+        provider = A_PROVIDER | {"metadata": {"base_url": "", "image": image}}
         for node in (guest, host):
             node.register(provider)  # which does not wait long for the image
-        body = copy.deepcopy(A_JOB)
-        body["config"]["role"]["host"] = [HOST]
-        body["dag"]["components"][0]["output"] = []
-        job_id = guest.submit(body)
+        job_id = guest.submit(jobs.echo_job())
         wait_for(gate.asked.is_set, 60, about="the daemon asks the registry for the image's content")
         for node in (guest, host):
             waits = wait_for(

@@ -10,7 +10,6 @@ from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation
 from tests.e2e.recorder import Recorder, Seen
-from tests.e2e.test_stop import PATIENT_ENGINE, job_of
 
 SCHEDULER = "JG0100009900000099"
 CONTROL = "/v1/interconn/schedule"
@@ -39,14 +38,14 @@ def record(federation: Federation, seen: list[Seen]) -> list[Recorder]:
 def test_the_scheduler_on_a_third_node(tmp_path: Path, register: Path):
     seen: list[Seen] = []
     ids = [jobs.GUEST, jobs.HOST, SCHEDULER]
-    federation = Federation(tmp_path, ids, PATIENT_ENGINE)
+    federation = Federation(tmp_path, ids, jobs.PATIENT_ENGINE)
     federation[jobs.GUEST].settings["node"]["coordinator"] = SCHEDULER
     recorders = record(federation, seen)
     with federation:
         for node in (federation[jobs.GUEST], federation[jobs.HOST]):
             node.register(A_PROVIDER)
         guest = federation[jobs.GUEST]
-        body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+        body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
         own = {role: {"0": {"a": {"own": f"of the {role}"}}} for role in ("guest", "host")}
         body["config"]["task_params"] |= own
         job_id = guest.submit(body)

@@ -1,4 +1,7 @@
-"""Jobs that take over finished tasks of earlier ones: run again from a task on, or by ``old_job_id``."""
+"""Jobs that go on from earlier work: a task's checkpoint, or finished tasks of an old job.
+
+Version 1.0.0 of the provider is `patient.py`, version 2.0.0 is `stepping.py`.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -7,20 +10,24 @@ from typing import Any
 
 import pytest
 
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, alive, wait_for
-from tests.e2e.test_stop import SCHEDULE, job_of, started, status, two_patient_nodes
+from tests.e2e.jobs import SCHEDULE, component, job_of, limited, patient_nodes, started, status
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
 FLOW = {"b": "a", "c": "b"}
 REASON = "INHERITANCE_FAILED"
 
 
-@pytest.fixture
-def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
-    with two_patient_nodes(tmp_path) as federation:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    engine = process_engine("example:1.0.0", command=component("patient.py"))
+    engine["process"]["images"]["example:2.0.0"] = {"command": component("stepping.py")}
+    provider = A_PROVIDER | {"version": "2.0.0", "metadata": {"base_url": "", "image": "example:2.0.0"}}
+    with patient_nodes(tmp_path_factory.mktemp("nodes"), engine) as federation:
+        for node in federation.nodes.values():
+            node.register(provider)
         yield federation
-        for _, pid in started(register):
-            assert not alive(pid)
 
 
 def rerun(node: Node, job_id: str, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -150,3 +157,64 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
     listed = guest.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"]
     assert set(listed.values()) <= {"FINISHED", "REJECTED"}
     assert len([task for task in containers(register) if task != "z"]) == 6
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def stepping(**common: Any) -> Any:
+    made = job_of(Path("/"), {"first": 0, "steps": 0}, {"steps": "first"})
+    for one in made["dag"]["components"]:
+        one["version"] = "2.0.0"
+    return limited(made, **common)
+
+
+def begun(node: Node, job_id: str, party: str) -> str:
+    text = node.ask("GET", f"/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download").text
+    return text.splitlines()[-1]
+
+
+def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    job_id = guest.submit(stepping(checkpoints=True, auto_retries=1))
+    guest.wait_job(job_id, 120)
+    for node in (guest, host):
+        runs = [run for run in node.job(job_id)["runs"] if run["task_name"] == "steps"]
+        assert [(r["attempt"], r["status"]) for r in runs][-1] == (1, "SUCCESS")
+    kills = [
+        run["failure"]["reason"]
+        for node in (guest, host)
+        for run in node.job(job_id)["runs"]
+        if run["failure"] is not None
+    ]
+    assert "EXIT_137" in kills
+    assert begun(guest, job_id, "guest.0") == "1,5"
+
+
+def test_a_job_that_is_run_again_goes_on_from_a_copy(two: Federation):
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    old = guest.submit(stepping(checkpoints=True))
+    guest.wait_job(old, 120, outcome="FAILED")
+    wait_for(lambda: host.job(old)["status"] == "FINISHED", 60)
+    before = kept(guest, old) | kept(host, old)
+    assert "5" in {text for steps in before.values() for text in steps}
+    code, made = rerun(guest, old)
+    assert (code, made["inherits"]) == (200, ["first"])
+    guest.wait_job(made["job_id"], 120)
+    assert begun(guest, made["job_id"], "guest.0") == "1,5"
+    assert kept(guest, old) | kept(host, old) == before, "the old job stays as it ended"
+
+
+def kept(node: Node, job_id: str) -> dict[str, list[str]]:
+    """Return the steps that each party of a job has kept at a node."""
+    folders = node.storage.glob(f"{job_id}-*/steps-checkpoint")
+    return {f.parent.name: sorted(step.read_text() for step in f.iterdir()) for f in folders}
+
+
+def test_who_does_not_ask_has_none(two: Federation):
+    guest = two[jobs.GUEST]
+    job_id = guest.submit(stepping())
+    guest.wait_job(job_id, 120, outcome="FAILED")  # the component needs the variable
+    assert kept(guest, job_id) == {}
+    wrong = guest.post("/v1/platform/schedule/job/create_all", stepping(checkpoints="often"))
+    assert [p["path"] for p in wrong["data"]["problems"]] == ["config.job_params.common.checkpoints"]

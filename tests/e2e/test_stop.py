@@ -1,136 +1,98 @@
-"""Jobs are stopped on real nodes: no container is left, and every node says the same of the job."""
+"""Jobs that are stopped, retried, timed out, killed or many: no container is left, all nodes say the same."""
 
-import copy
 import socket
-import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-import yaml
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
-from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
-
-SCHEDULE = "/v1/platform/schedule"
-STOP, STOP_TASK = f"{SCHEDULE}/job/stop_all", f"{SCHEDULE}/job/stop_task"
-DONE = {"code": 0, "msg": "success", "data": {}}
-FOR_EVER = 600
-PATIENT_ENGINE = process_engine(
-    "example:1.0.0", command=[sys.executable, "-I", "-S", str(Path(__file__).with_name("patient.py"))]
+from tests.e2e.jobs import (
+    ARBITER,
+    FOR_EVER,
+    GUEST,
+    HOST,
+    SCHEDULE,
+    STOP,
+    events,
+    job_of,
+    limited,
+    patient_nodes,
+    running,
+    started,
+    status,
 )
-"""settings of an engine whose one component is `patient.py`"""
+from tests.e2e.nodes import Federation, Node, wait_for
+from tools.bench.load import asked_meanwhile, at_once
+
+ENDS = ("FAILED", "READY", "FAILED")
+DONE = {"code": 0, "msg": "success", "data": {}}
 
 
-@contextmanager
-def two_patient_nodes(home: Path) -> Iterator[Federation]:
-    """Two nodes whose one component is `patient.py`."""
-    with Federation(home, [jobs.GUEST, jobs.HOST], PATIENT_ENGINE) as federation:
-        for node in federation.nodes.values():
-            node.register(A_PROVIDER)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with patient_nodes(tmp_path_factory.mktemp("nodes")) as federation:
         yield federation
 
 
 @pytest.fixture
-def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
-    with two_patient_nodes(tmp_path) as federation:
-        yield federation
-        for _, pid in started(register):
-            assert not alive(pid)
+def guest(two: Federation) -> Node:
+    return two[GUEST]
 
 
-def job_of(register: Path, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any) -> Any:
-    """Return a job of tasks that last so many seconds; ``flow`` names whose output a task needs."""
-    body = copy.deepcopy(A_JOB)
-    component = body["dag"]["components"][0]
-    body["dag"]["components"] = [
-        component
-        | {
-            "name": name,
-            "input": [{"type": "dataset", "key": f"{flow[name]}.data0"}] if name in (flow or {}) else [],
-        }
-        for name in lasting
-    ]
-    body["config"]["initiator"] = {"role": "guest", "node_id": jobs.GUEST}
-    body["config"]["role"] = {"guest": [jobs.GUEST], "host": [jobs.HOST]}
-    body["config"]["task_params"] = {
-        "common": {
-            name: {"name": name, "lasts": seconds, "register": str(register)} | more
-            for name, seconds in lasting.items()
-        }
-    }
-    return body
+@pytest.fixture
+def host(two: Federation) -> Node:
+    return two[HOST]
 
 
-def started(register: Path) -> list[tuple[str, int]]:
-    """Return task and process id of every container that there ever was."""
-    found = [path.name.split(".") for path in register.iterdir()]
-    return [(parts[0], int(parts[-1])) for parts in found]
-
-
-def running(register: Path) -> list[str]:
-    return sorted(task for task, pid in started(register) if alive(pid))
-
-
-def status(node: Node, job_id: str) -> dict[str, Any]:
-    return dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
-
-
-def stopped_everywhere(federation: Federation, job_id: str, register: Path) -> dict[str, Any]:
-    """Wait until nothing of the job runs anywhere and every node knows its end; return how it is shown."""
-    federation[jobs.GUEST].wait_job(job_id, 60, outcome="STOPPED")
-    for node in federation.nodes.values():
-        wait_for(lambda node=node: node.job(job_id)["status"] in ("FINISHED", "REJECTED"), 30)
-        wait_for(
-            lambda node=node: all(_over(run) for run in node.job(job_id)["runs"]), 30, about="all runs are over"
-        )
+def nothing_runs(register: Path) -> None:
     wait_for(lambda: running(register) == [], 30, about="no container is left")
-    shown = [status(node, job_id) for node in federation.nodes.values()]
-    assert shown[0] == shown[1]
-    assert shown[0]["outcome"] == "STOPPED" and shown[0]["failed_by"]["reason"] == "STOPPED"
-    for task in shown[0]["tasks"]:
+
+
+def stopped_everywhere(two: Federation, job_id: str) -> dict[str, Any]:
+    """Wait until every run of the job is over and every node knows its end; return how it is shown."""
+    two[GUEST].wait_job(job_id, 60, outcome="STOPPED")
+    for node in two.nodes.values():
+        wait_for(lambda node=node: node.job(job_id)["status"] in ("FINISHED", "REJECTED"), 30)
+        wait_for(lambda node=node: all(run["ended_at"] for run in node.job(job_id)["runs"]), 30, about="runs end")
+    one, other = (status(node, job_id) for node in two.nodes.values())
+    assert one == other
+    assert one["outcome"] == "STOPPED" and one["failed_by"]["reason"] == "STOPPED"
+    for task in one["tasks"]:
         assert task["status"] in ("READY", "SUCCESS", "FAILED")
-        states = {state for roles in task["parties"].values() for state in roles.values()}
         if task["status"] == "FAILED":
-            assert task["failed_by"]["reason"] == "STOPPED" and states <= {"FAILED", "SUCCESS"}
-    return shown[0]
+            assert task["failed_by"]["reason"] == "STOPPED"
+            states = {state for roles in task["parties"].values() for state in roles.values()}
+            assert states <= {"FAILED", "SUCCESS"}
+    return one
 
 
-def _over(run: dict[str, Any]) -> bool:
-    return run["status"] in ("SUCCESS", "FAILED")
-
-
-def states(shown: dict[str, Any]) -> dict[str, str]:
-    return {task["task_name"]: task["status"] for task in shown["tasks"]}
-
-
-@pytest.mark.parametrize("where", [jobs.GUEST, jobs.HOST], ids=["initiator", "partner"])
 def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_not_end(
-    two: Federation, register: Path, where: str
+    two: Federation, guest: Node, register: Path
 ):
     body = job_of(register, {"a": FOR_EVER, "b": 0, "c": FOR_EVER}, {"b": "a"}, stubborn=True)
-    job_id = two[jobs.GUEST].submit(body)
-    wait_for(lambda: running(register) == ["a", "a", "c", "c"], 60)
-    assert two[where].post(STOP, {"job_id": job_id}) == DONE
-    assert two[where].post(STOP, {"job_id": job_id}) == DONE
-    shown = stopped_everywhere(two, job_id, register)
-    assert states(shown) == {"a": "FAILED", "b": "READY", "c": "FAILED"}
-    assert shown["failed_by"]["message"] == f"stopped by {where}"
-    for node in two.nodes.values():
-        failures = [run["failure"] for run in node.job(job_id)["runs"]]
-        assert {(f["reason"], f["exit_code"]) for f in failures} == {("STOPPED", 137)}
-        assert node.post(STOP, {"job_id": job_id}) == DONE
-    assert status(two[jobs.GUEST], job_id) == shown
+    ids = {where: guest.submit(body) for where in (GUEST, HOST)}
+    wait_for(lambda: running(register) == ["a"] * 4 + ["c"] * 4, 60)
+    for where, job_id in ids.items():
+        assert [two[where].post(STOP, {"job_id": job_id}) for _ in range(2)] == [DONE, DONE]
+    for where, job_id in ids.items():
+        shown = stopped_everywhere(two, job_id)
+        assert [(t["task_name"], t["status"]) for t in shown["tasks"]] == list(zip("abc", ENDS, strict=True))
+        assert shown["failed_by"]["message"] == f"stopped by {where}"
+        for node in two.nodes.values():
+            failures = [run["failure"] for run in node.job(job_id)["runs"]]
+            assert {(f["reason"], f["exit_code"]) for f in failures} == {("STOPPED", 137)}
+            assert node.post(STOP, {"job_id": job_id}) == DONE
+        assert status(guest, job_id) == shown
+    nothing_runs(register)
 
 
 def test_a_stop_is_kept_by_a_scheduling_node_that_dies_and_reaches_a_partner_that_was_down(
-    two: Federation, register: Path
+    two: Federation, guest: Node, host: Node, register: Path
 ):
-    guest, host = two[jobs.GUEST], two[jobs.HOST]
     job_id = guest.submit(job_of(register, {"a": FOR_EVER}))
     wait_for(lambda: running(register) == ["a", "a"], 60)
     host.kill()
@@ -140,38 +102,117 @@ def test_a_stop_is_kept_by_a_scheduling_node_that_dies_and_reaches_a_partner_tha
     guest.wait_job(job_id, 60, outcome="STOPPED")
     wait_for(lambda: running(register) == ["a"], 30, about="the container of the node that answers is gone")
     host.start()
-    stopped_everywhere(two, job_id, register)
+    stopped_everywhere(two, job_id)
+    nothing_runs(register)
 
 
-def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(tmp_path: Path, register: Path):
-    federation = Federation(tmp_path, [jobs.GUEST, jobs.HOST], PATIENT_ENGINE)
+def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
+    guest: Node, host: Node, register: Path
+):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes requests and never answers
-        add_route(federation[jobs.GUEST], jobs.ARBITER, silent.getsockname()[1])
-        add_route(federation[jobs.HOST], jobs.ARBITER, silent.getsockname()[1])
-        with federation:
-            for node in federation.nodes.values():
-                node.register(A_PROVIDER)
-            guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-            body = job_of(register, {"a": 0})
-            body["config"]["role"]["arbiter"] = [jobs.ARBITER]
-            answers: list[dict[str, Any]] = []
-            waiting = Thread(target=lambda: answers.append(guest.post(f"{SCHEDULE}/job/create_all", body)))
-            waiting.start()
-            listed = f"{SCHEDULE}/job/query_job_list"
-            (job_id,) = wait_for(lambda: host.get(listed)["data"]["job_list"], 30, 0.02)
-            assert status(guest, job_id)["job_status"] == "PENDING"
-            assert host.post(STOP, {"job_id": job_id}) == DONE
-            waiting.join(60)
-            assert answers[0]["code"] != 0 and answers[0]["data"]["reason"] == "STOPPED"
-            job = guest.wait_job(job_id, 30, outcome="STOPPED")
-            assert job["status"] == "REJECTED"
-            wait_for(lambda: host.job(job_id)["status"] == "REJECTED", 30)
-            assert [node.job(job_id)["runs"] for node in (guest, host)] == [[], []]
-            assert "job READY" not in [entry["event"] for entry in guest.timeline(job_id)]
+        route = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}", "deadline": 2}
+        for node in (guest, host):
+            assert node.ask("PUT", f"/api/v1/routes/{ARBITER}", json={"route": route}).is_success
+        body = job_of(register, {"a": 0})
+        body["config"]["role"]["arbiter"] = [ARBITER]
+        known = set(host.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"])
+        answers: list[dict[str, Any]] = []
+        waiting = Thread(target=lambda: answers.append(guest.post(f"{SCHEDULE}/job/create_all", body)))
+        waiting.start()
+
+        def new() -> set[str]:
+            return set(host.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"]) - known
+
+        (job_id,) = wait_for(new, 30, 0.02)
+        assert status(guest, job_id)["job_status"] == "PENDING"
+        assert host.post(STOP, {"job_id": job_id}) == DONE
+        waiting.join(60)
+        assert answers[0]["code"] != 0 and answers[0]["data"]["reason"] == "STOPPED"
+        assert guest.wait_job(job_id, 30, outcome="STOPPED")["status"] == "REJECTED"
+        wait_for(lambda: host.job(job_id)["status"] == "REJECTED", 30)
+        assert [node.job(job_id)["runs"] for node in (guest, host)] == [[], []]
+        assert events(guest, job_id, "job READY") == []
+        for node in (guest, host):
+            assert node.ask("DELETE", f"/api/v1/routes/{ARBITER}").is_success
     assert started(register) == []
 
 
-def add_route(node: Node, other: str, port: int) -> None:
-    file = node.home / "routes.yml"
-    routes = yaml.safe_load(file.read_text())
-    file.write_text(yaml.safe_dump(routes | {other: {"host": "127.0.0.1", "port": port, "deadline": 2}}))
+# ---------------------------------------------------------------- attempts and timeouts
+
+
+def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host: Node, register: Path):
+    body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+    body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1}}}
+    job_id = guest.submit(limited(body, auto_retries=1, auto_retry_delay=0.5))
+    guest.wait_job(job_id, 60)
+    shown = status(host, job_id)
+    a = next(t for t in shown["tasks"] if t["task_name"] == "a")
+    assert (a["status"], a["attempt"]) == ("SUCCESS", 1)
+    (past,) = a["attempts"]
+    assert (past["status"], past["attempt"], past["failed_by"]["reason"]) == ("FAILED", 0, "EXIT_3")
+    assert past["failed_by"]["node"] == HOST and past["task_id"] not in shown["status"]
+    assert shown["status"] == {t["task_id"]: "SUCCESS" for t in shown["tasks"]}
+    assert guest.job(job_id)["tasks"][0]["attempts"][0]["failure"] == past["failed_by"]
+
+    runs = [run for run in host.job(job_id)["runs"] if run["task_name"] == "a"]
+    assert [(r["attempt"], r["status"], r["task_id"]) for r in runs] == [
+        (0, "FAILED", past["task_id"]),
+        (1, "SUCCESS", a["task_id"]),
+    ]
+    first, second = (host.ask("GET", run["log"]).text for run in runs)
+    assert "container number 0 of a" in first and "it broke" in first and "it broke" in runs[0]["last_lines"]
+    assert "container number 1 of a" in second and "it broke" not in second
+    lines = host.get(f"{SCHEDULE}/task/get_log_line", task_id=past["task_id"], log_level="info")
+    assert lines["code"] == 0, lines
+    (b,) = (run for run in host.job(job_id)["runs"] if run["task_name"] == "b")
+    assert {address["name"] for address in b["inputs"].values()} == {f"{a['task_id']}-data0"}
+    assert seconds(guest, job_id, "attempt failed, another follows", "next attempt") >= 0.5
+
+
+def test_a_task_that_takes_too_long_fails_everywhere_even_over_a_restart(guest: Node, host: Node, register: Path):
+    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER}), task_timeout=5))
+    wait_for(lambda: running(register) == ["a", "a"], 60)
+    guest.kill()
+    guest.start()
+    guest.wait_job(job_id, 60, outcome="FAILED")
+    assert seconds(guest, job_id, "job RUNNING", "task FAILED") >= 5
+    nothing_runs(register)
+    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
+    one, other = (status(node, job_id) for node in (guest, host))
+    assert one["failed_by"] == other["failed_by"] and one["failed_by"]["reason"] == "TIMEOUT"
+    assert one["failed_by"]["task"] == "a" and [t["status"] for t in one["tasks"]] == ["FAILED"]
+
+
+def test_a_job_that_takes_too_long_ends_everywhere(guest: Node, register: Path):
+    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER, "b": 0}, {"b": "a"}), timeout=3))
+    job = guest.wait_job(job_id, 60, outcome="FAILED")
+    assert job["failure"]["reason"] == "TIMEOUT" and "a, b" in job["failure"]["message"]
+    nothing_runs(register)
+
+
+def seconds(node: Node, job_id: str, first: str, last: str) -> float:
+    """Return how long passed at the scheduler from an event to another."""
+    at = [next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler") for e in (first, last)]
+    begun, ended = map(datetime.fromisoformat, at)
+    return (ended - begun).total_seconds()
+
+
+# ---------------------------------------------------------------- kills, and many at once
+
+
+def test_a_job_is_there_after_a_kill_right_after_the_response(guest: Node, register: Path):
+    job_id = guest.submit(job_of(register, {"a": 0.2, "b": 0}, {"b": "a"}))
+    guest.kill()
+    guest.start()
+    guest.wait_job(job_id, 120)
+
+
+@pytest.mark.slow
+def test_jobs_submitted_at_once_by_16_clients_all_end_and_none_runs_twice(guest: Node, host: Node, register: Path):
+    first = guest.submit(job_of(register, {"first": 0.0}))
+    ids, times = asked_meanwhile(guest, first, lambda: at_once(guest, job_of(register, {"a": 0.0}), 24, 16))
+    assert len(set(ids)) == 24 and times
+    for job_id in ids:
+        guest.wait_job(job_id, 300)
+        assert len(events(host, job_id, "run RUNNING")) == 1
+    assert Counter(path.name.split(".")[0] for path in register.iterdir()) == {"first": 2, "a": 48}

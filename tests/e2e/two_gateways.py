@@ -10,7 +10,6 @@ from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, wait_for
-from tests.e2e.test_stop import PATIENT_ENGINE
 
 
 @contextmanager
@@ -18,7 +17,7 @@ def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, 
     """Yield the two gateways of the guest's node and the host's node; the host's route leads to the first."""
     with ExitStack() as stack:
         url = stack.enter_context(careless_database(name))
-        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], PATIENT_ENGINE)
+        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], jobs.PATIENT_ENGINE)
         first, second, host = federation.nodes.values()
         second.settings["node"] = {"id": jobs.GUEST}
         for node in (first, second):

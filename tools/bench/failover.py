@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 
 from tests.e2e import jobs
 from tests.e2e.nodes import wait_for
-from tests.e2e.test_stop import job_of
 from tests.e2e.two_gateways import shared_node
 
 
@@ -19,7 +18,7 @@ def failover() -> float:
         host.stop()
         host.settings["node"] = {"id": jobs.HOST, "coordinator": jobs.GUEST}
         host.start()
-        body = job_of(register, {"a": 2, "b": 0.1}, {"b": "a"})
+        body = jobs.job_of(register, {"a": 2, "b": 0.1}, {"b": "a"})
         body["config"]["initiator"] = {"role": "guest", "node_id": jobs.HOST}
         body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
         host.submit(body)

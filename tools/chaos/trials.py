@@ -11,9 +11,8 @@ from typing import Any
 
 import httpx
 
-from tests.e2e import jobs
+from tests.e2e.jobs import STOP, job_of
 from tests.e2e.nodes import Node, wait_for
-from tests.e2e.test_stop import STOP, job_of
 from tools.chaos import pair, proxy
 from tools.chaos.pair import Pair
 from tools.chaos.world import World
@@ -318,4 +317,4 @@ def _shown(node: Node, job_id: str) -> str:
     return "(the node does not answer)"
 
 
-__all__ = ["FAULTS", "PHASES", "Result", "Trial", "all_trials", "jobs", "play"]
+__all__ = ["FAULTS", "PHASES", "Result", "Trial", "all_trials", "play"]

@@ -1,7 +1,8 @@
-"""A training leaves a model at each party; it is deployed, travels, and is deleted."""
+"""The user's training and what it leaves: outputs, a model that is deployed and travels, or a reason at both."""
 
 import csv
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine
+from tests.e2e.jobs import events
+from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
 
 STRANGER = "JG0100003300000030"
 FLOW = "JG0100001100000000"
+ALIGN, TRAIN = TASKS = ("intersect_rsa_1", "hetero_secureboost_1")
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,6 @@ def url(version: str, what: str = "", model_id: str = FLOW) -> str:
     return f"/api/v1/models/{model_id}/{version}{what}"
 
 
-@pytest.mark.slow
 def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Federation, version: str):
     for node, party in ((three[jobs.GUEST], "guest.0"), (three[jobs.HOST], "host.0")):
         listed = [m for m in node.get("/api/v1/models")["models"] if m["version"] == version]
@@ -46,7 +50,7 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Feder
         assert shown["damage"] == []
         (part,) = shown["models"][0]["parts"]
         assert (part["task"], part["component"], part["output"]) == (
-            "hetero_secureboost_1",
+            TRAIN,
             "HeteroSecureBoost",
             "model",
         )
@@ -60,24 +64,22 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Feder
     assert three[STRANGER].get("/api/v1/models")["models"] == []
 
 
-@pytest.mark.slow
 def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, version: str):
     guest = three[jobs.GUEST]
     listed = guest.get(f"/api/v1/jobs/{version}/reports")
     found = {(r["task"], r["output"]): guest.get(r["url"]) for r in listed["reports"]}
     assert listed["warnings"] == []
-    assert found["hetero_secureboost_1", "train-auc"]["values"]["auc"] > 0.98
-    (loss,) = found["hetero_secureboost_1", "train-loss"]["series"]
+    assert found[TRAIN, "train-auc"]["values"]["auc"] > 0.98
+    (loss,) = found[TRAIN, "train-loss"]["series"]
     assert (loss["name"], loss["columns"], len(loss["points"])) == ("loss", ["tree", "loss"], 2)
-    (curve,) = found["hetero_secureboost_1", "train-ks"]["series"]
+    (curve,) = found[TRAIN, "train-ks"]["series"]
     assert len(curve["points"]) > 5
-    (counts,) = found["intersect_rsa_1", "train-intersection"]["series"]
+    (counts,) = found[ALIGN, "train-intersection"]["series"]
     assert ["intersection", 509.0] in counts["points"]
     url = f"/api/v1/jobs/{version}/reports/hetero_secureboost_1/guest.0/data0"
     assert guest.ask("GET", url).json()["data"]["reason"] == "NO_REPORT"
 
 
-@pytest.mark.slow
 def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: Federation, version: str):
     guest, other = three[jobs.GUEST], three[STRANGER]
     archive = guest.ask("GET", url(version, "/export")).content
@@ -123,13 +125,12 @@ def refusal(three: Federation, body: Any, node: str = jobs.GUEST) -> str:
 
 
 def scores(node: Node, job_id: str) -> dict[str, str]:
-    address = node.outputs(job_id)["hetero_secureboost_1", "guest.0", "data0"]
+    address = node.outputs(job_id)[TRAIN, "guest.0", "data0"]
     text = (node.storage / address["namespace"] / address["name"] / "data_0").read_text()
     header, *rows = csv.reader(text.splitlines())
     return {row[0]: row[header.index("score")] for row in rows}
 
 
-@pytest.mark.slow
 def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_training_did(
     three: Federation, version: str, tmp_path: Path
 ):
@@ -142,7 +143,7 @@ def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_trainin
     (tmp_path / "new.csv").write_text("\n".join(",".join(c[:label] + c[label + 1 :]) for c in cells) + "\n")
     guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
     body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
-    body["config"]["task_params"]["guest"]["0"]["intersect_rsa_1"]["dataset_id"] = "testspace#new_guest"
+    body["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = "testspace#new_guest"
     job_id = guest.submit(body)
     job = guest.wait_job(job_id)
     trained, predicted = scores(guest, version), scores(guest, job_id)
@@ -150,7 +151,7 @@ def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_trainin
     assert predicted == {key: trained[key] for key in predicted}  # digit for digit
     for node, party in ((guest, "guest.0"), (host, "host.0")):
         (part,) = node.get(url(version))["models"][0]["parts"]
-        (run,) = [r for r in node.job(job_id)["runs"] if r["task_name"] == "hetero_secureboost_1"]
+        (run,) = [r for r in node.job(job_id)["runs"] if r["task_name"] == TRAIN]
         assert run["inputs"]["model"] == {"namespace": part["namespace"], "name": part["name"]}
         assert node.job(job_id)["model"]["version"] == version
         assert job_id not in {m["version"] for m in node.get("/api/v1/models")["models"]}  # it leaves none itself
@@ -159,7 +160,6 @@ def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_trainin
     assert any("has no input of category model" in w for w in job["local_warnings"])  # the user's own description
 
 
-@pytest.mark.slow
 def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_different_reasons(
     three: Federation, version: str
 ):
@@ -173,12 +173,12 @@ def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_di
     deployed(three, version)
     swapped = jobs.predict_job(jobs.HOST, jobs.GUEST, version)  # whose parts of the model they do not have
     for role, dataset in (("guest", "testspace#test_host"), ("host", "testspace#test_guest")):
-        swapped["config"]["task_params"][role]["0"]["intersect_rsa_1"]["dataset_id"] = dataset
+        swapped["config"]["task_params"][role]["0"][ALIGN]["dataset_id"] = dataset
     assert refusal(three, swapped, jobs.HOST) == "MODEL_UNKNOWN"
     archive = three[jobs.GUEST].ask("GET", url(version, "/export")).content
     try:
         stranger = jobs.predict_job(STRANGER, jobs.HOST, version)
-        stranger["config"]["task_params"]["guest"]["0"]["intersect_rsa_1"]["dataset_id"] = "testspace#test_guest"
+        stranger["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = "testspace#test_guest"
         assert three[STRANGER].ask("POST", "/api/v1/models/import", content=archive).status_code == 200
         assert three[STRANGER].ask("POST", url(version, "/deploy")).status_code == 200
         assert refusal(three, stranger, STRANGER) == "MODEL_NOT_AUTHORISED"
@@ -201,3 +201,106 @@ def _asking(body: Any, **common: Any) -> Any:
     config = body["config"]
     params = config["job_params"]
     return {**config, "job_params": {**params, "common": {**params["common"], **common}}}
+
+
+# ---------------------------------------------------------------- failing, and killed
+
+
+def failed_by(federation: Federation, job_id: str) -> list[dict[str, Any]]:
+    guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+    guest.wait_job(job_id, 60, outcome="FAILED")
+    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)
+    shown = [n.get("/v1/platform/schedule/job/status_all", job_id=job_id)["data"] for n in (guest, host)]
+    assert [s["job_status"] for s in shown] == ["FINISHED", "FINISHED"]
+    assert [s["outcome"] for s in shown] == ["FAILED", "FAILED"]
+    return [s["failed_by"] for s in shown]
+
+
+def test_a_vendors_exit_code_is_the_reason_at_both_parties(three: Federation):
+    body = jobs.user_job(jobs.GUEST, jobs.HOST)
+    body["config"]["task_params"]["common"][ALIGN]["id"] = "no_such_column"
+    job_id = three[jobs.GUEST].submit(body)
+    one, other = failed_by(three, job_id)
+    assert one == other
+    assert one["task"] == ALIGN and one["role"] in ("guest", "host") and one["node"]
+    assert one["reason"].startswith("EXIT_") or one["reason"] == "REPORTED_FAILED"
+    for node in (three[jobs.GUEST], three[jobs.HOST]):  # the other party's run was stopped, its logs are there
+        assert all(r["status"] == "FAILED" for r in node.job(job_id)["runs"])
+        wait_for(lambda node=node: list((node.home / "state" / "runs").glob("*/stdout.log")), 10)
+
+
+def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(three: Federation):
+    body = jobs.user_job(jobs.GUEST, jobs.HOST)
+    body["config"]["task_params"]["host"]["0"][ALIGN]["dataset_id"] = "testspace#missing"
+    answer = three[jobs.GUEST].post("/v1/platform/schedule/job/create_all", body)
+    assert answer["code"] != 0
+    assert jobs.HOST in answer["msg"] and "testspace#missing" in answer["msg"]
+    job_id = answer["data"]["job_id"]
+    assert job_id not in three[jobs.HOST].get("/v1/platform/schedule/job/query_job_list")["data"]["job_list"]
+    wait_for(lambda: three[jobs.GUEST].job(job_id)["status"] == "REJECTED", 5)
+
+
+def test_a_killed_node_takes_up_where_it_was(three: Federation):
+    takes_up_where_it_was(three, jobs.GUEST, "model saved", 1)
+
+
+# ---------------------------------------------------------------- in containers
+
+
+@pytest.mark.docker
+def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path: Path):
+    """The user's own requests, unchanged, from upload to model and reports."""
+    with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:
+        node = federation[jobs.GUEST]
+        for message in ("create success", "update success"):
+            answer = node.post("/v2/provider/register", example("register_unionpay.json"))
+            assert answer == {"code": 0, "message": message}
+        jobs.upload(node, "guest")
+        jobs.upload(node, "host")
+        job_id = node.submit(example("create_all_psi_sbt.json"), "/v2/schedule/job/create_all")
+        listed = node.get(f"{jobs.SCHEDULE}/job/query_job_list")["data"]["job_list"]
+        assert listed[job_id] in ("READY", "RUNNING")
+        job = node.wait_job(job_id)
+        assert {t["name"]: t["status"] for t in job["tasks"]} == dict.fromkeys(TASKS, "SUCCESS")
+        assert job["progress"] == 100
+        outputs = node.outputs(job_id)
+        assert {(task, party) for task, party, _ in outputs} == {
+            (t, p) for t in TASKS for p in ("guest.0", "host.0")
+        }
+        assert all(o["there"] for o in outputs.values()), outputs
+        scores = outputs[TRAIN, "guest.0", "report1"]["value"]
+        assert scores["auc"] > 0.99 and scores["ks"] > 0.9
+        assert outputs[TRAIN, "guest.0", "model0"]["value"]
+        aligned = outputs[ALIGN, "guest.0", "train_data"]
+        meta = json.loads((node.storage / aligned["namespace"] / aligned["name"] / "metadata").read_text())
+        assert meta["count"] == 509
+        shown = jobs.status(node, job_id)
+        assert shown["job_status"] == "FINISHED" and set(shown["status"].values()) == {"SUCCESS"}
+        assert any("rsa_params" in w for w in job["local_warnings"])
+        node.post(url(job_id, "/deploy"), {})
+        predicting = node.submit(jobs.predict_job(jobs.GUEST, jobs.GUEST, job_id))
+        node.wait_job(predicting)  # its containers read the model through a mount of their own
+        assert node.outputs(predicting)[TRAIN, "guest.0", "data0"]["there"]
+
+
+@pytest.mark.docker
+def test_a_killed_node_takes_up_its_containers(reference_image: str, tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"}) as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        takes_up_where_it_was(federation, jobs.HOST, "run RUNNING", 2)
+
+
+def takes_up_where_it_was(federation: Federation, victim: str, event: str, times: int) -> None:
+    """Nothing is started twice, and the model is saved once at every party before the job is FINISHED."""
+    guest, killed = federation[jobs.GUEST], federation[victim]
+    job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+    wait_for(lambda: len(events(killed, job_id, event)) == times, 90, 0.01, f"{event} at {victim}")
+    killed.kill()
+    killed.start()
+    assert guest.wait_job(job_id, 120)["progress"] == 100
+    (finished,) = events(guest, job_id, "job FINISHED")
+    for node in (guest, federation[jobs.HOST]):
+        assert len(events(node, job_id, "run RUNNING")) == len(node.job(job_id)["runs"]) == len(TASKS)
+        (saved,) = events(node, job_id, "model saved")
+        assert saved["at"] <= finished["at"]
+        assert node.get(url(job_id), verify="1")["damage"] == []

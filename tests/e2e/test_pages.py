@@ -1,0 +1,202 @@
+"""What the README and the first hours of a vendor, a platform and an admin tell to type, typed.
+
+A page's commands run in its order in one shell, in an empty folder. What differs from the page is said here: the
+ports are free ones, the partner's address is that of a real node beside, and a node that is left running goes to
+the background. ``bfia-gateway`` is a fork of a process that has imported everything (`tests.forks`).
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests import forks
+from tests.e2e.nodes import REFERENCE_IMAGE, ROOT, Federation, example, free_ports, process_engine, wait_for
+
+ME, PARTNER = "JG0100001100000010", "JG0100002200000020"
+PARTNERS_ADDRESS = "10.0.0.7:7380"
+"""as the pages name it"""
+COMMAND = """#!{python} -ISs
+import json, os, socket, sys
+way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+way.connect({place!r})
+socket.send_fds(way, [json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()], [0, 1, 2])
+sys.exit(int(way.recv(16)))
+"""
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(block: str) -> list[str]:
+    """Return a block's commands, each with the lines that continue it."""
+    return [c for c in block.replace("\\\n", " ").splitlines() if c.strip()]
+
+
+@pytest.mark.parametrize("page", ["README", "docs/vendor", "docs/platform", "docs/admin"])
+def test_both_languages_tell_the_same(page: str):
+    english, chinese = (
+        [re.sub(" +#.*", "", c) for kind in ("sh", "yaml") for b in blocks(p, kind) for c in commands(b)]
+        for p in (f"{page}.md", f"{page}.zh-CN.md")
+    )
+    assert english == chinese != []
+
+
+@contextmanager
+def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
+    """Put ``bfia-gateway`` into a folder; yield the environment that finds it. Ends what still runs of it."""
+    started: list[forks.Process] = []
+
+    def run(way: socket.socket) -> None:
+        with way:
+            request, files, _, _ = socket.recv_fds(way, 1 << 20, 3)
+            words, env, cwd = json.loads(request)
+            stdin, stdout, stderr = files
+            process = forks.start(words, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+            started.append(process)
+            for file in files:
+                os.close(file)
+            way.send(str(process.wait() % 256).encode())
+
+    def serve() -> None:
+        while True:
+            try:
+                way, _ = listener.accept()
+            except OSError:
+                return
+            Thread(target=run, args=(way,), daemon=True).start()
+
+    with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{short}/s")
+        listener.listen()
+        Thread(target=serve, daemon=True).start()
+        command = folder / "bin" / "bfia-gateway"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(COMMAND.format(python=sys.executable, place=f"{short}/s"))
+        command.chmod(0o755)
+        path = f"{command.parent}:{os.environ['PATH']}"
+        try:
+            yield os.environ | {"PATH": path, "no_proxy": "*", "COLUMNS": "200"}
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for process in started:
+                process.kill()
+
+
+def typed(text: str, folder: Path) -> str:
+    """Type commands in a folder that looks like a checkout; return what they printed."""
+    text = re.sub(
+        r"^(bfia-gateway serve .*)$",
+        "\\1 --ready-file up.json > serve.log 2>&1 &\nuntil [ -e up.json ]; do kill -0 $!; sleep 0.1; done",
+        text,
+        flags=re.MULTILINE,
+    )
+    for part in ("examples", ".venv-vendor"):
+        if not (folder / part).exists():
+            (folder / part).symlink_to(ROOT / part)
+    with gateway_in(folder) as env:
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail; set -v\n{text}"],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def told(page: str, names: dict[str, str]) -> str:
+    """Return a page's commands. ``names``: what to type instead of what."""
+    text = "".join(blocks(f"docs/{page}.md", "sh"))
+    for name, real in names.items():
+        text = text.replace(name, real)
+    return text
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Federation]:
+    """A partner's node with the vendor's image and its own table, and the place of our node, which is not up."""
+    federation = Federation(tmp_path / "nodes", [ME, PARTNER], process_engine(REFERENCE_IMAGE))
+    partner = federation[PARTNER]
+    try:
+        partner.start()
+        partner.register(example("reference_vendor/register_reference.json"))
+        partner.upload(ROOT / "examples/data/breast_hetero_host.csv", "partner", "customers")
+        yield federation
+    finally:
+        federation.__exit__(True)
+
+
+def test_first_hour_of_an_admin(pair: Federation, tmp_path: Path):
+    own = pair[ME].settings["listen"]
+    ports = {"7380": own["peer"]["bind"], "7381": own["container"]["bind"], "7382": own["operator"]["bind"]}
+    # the addresses that `init` writes are others here, as an admin would change them
+    moved = "; ".join(f's/bind: "[0-9.]*:{port}"/bind: "{bind}"/' for port, bind in ports.items())
+    create = "bfia-gateway token create"
+    names = {
+        PARTNERS_ADDRESS: pair[PARTNER].peer.removeprefix("http://"),
+        "127.0.0.1:7382": ports["7382"],
+        create: f"sed -i '{moved}' node.yml; {create}",
+    }
+    (tmp_path / "admin").mkdir()
+    assert "data partner, contract 17" in typed(told("admin", names), tmp_path / "admin")
+
+
+def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):
+    me = pair[ME]
+    me.start()
+    names = {"127.0.0.1:7382": me.operator.removeprefix("http://")}
+    typed(told("vendor", names), me.home)
+    assert "SUCCEEDED" in typed(told("platform", names), me.home)
+
+
+def test_one_node_runs_the_example_of_the_readme(tmp_path: Path):
+    shell = blocks("README.md", "sh")
+    ports = dict(zip(("7380", "7381", "7382"), map(str, free_ports(3)), strict=True))
+
+    def asked(command: str, job_id: str = "") -> dict[str, Any]:
+        moved = re.sub("738[012]", lambda found: ports[found.group()], command.replace("…", job_id))
+        line = ["bash", "-c", f"export no_proxy='*'; {moved}"]
+        return dict(json.loads(subprocess.run(line, cwd=ROOT, capture_output=True, check=True).stdout))
+
+    first = next(commands(b)[0] for b in shell if "bfia-gateway init" in b).partition("#")[0].split()
+    config = tmp_path / "node.yml"
+    assert forks.run([*first[1:], "--engine", "process", "--output", str(config)]).returncode == 0
+    (images,) = (b.strip() for b in blocks("README.md", "yaml") if "unionpay:2.0.0" in b)
+    text = re.sub("738[012]", lambda found: ports[found.group()], config.read_text(encoding="utf-8"))
+    assert "\n    images: {}\n" in text
+    images = images.replace("/path/to/checkout", str(ROOT))
+    config.write_text(text.replace("\n    images: {}\n", f"\n    {images}\n"), encoding="utf-8")
+
+    ready = tmp_path / "ready.json"
+    process = forks.start(["serve", "--config", str(config), "--ready-file", str(ready)])
+    try:
+        wait_for(lambda: process.poll() is not None or ready.exists(), 60, about="the node is up")
+        *work, status = commands(next(b for b in shell if "create_all" in b))
+        for command in work:
+            answer = asked(command)
+            assert answer["code"] == 0, (command, answer)
+        job_id = answer["data"]["job_id"]
+        wait_for(lambda: asked(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs")
+        stop = next(commands(b)[0] for b in shell if "stop_all" in b)
+        assert asked(stop, job_id)["code"] == 0
+        over = wait_for(lambda: (found := asked(status, job_id)["data"])["outcome"] and found, 60, 0.2, "it ended")
+        assert over["outcome"] == "STOPPED", over
+    finally:
+        process.terminate()
+        process.wait(60)
