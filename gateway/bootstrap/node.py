@@ -40,15 +40,13 @@ from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.partner_quota import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.jobs import admission, launcher
-from gateway.jobs.admission import Admission
+from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.dry_run import DryRun
 from gateway.jobs.executor import Executor, Hooks, RunFiles
-from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.participant import Participant
-from gateway.jobs.planner import TaskPlanner
-from gateway.jobs.readiness import Fetching, Readiness
+from gateway.jobs.planner import Inheritance, TaskPlanner
 from gateway.jobs.resources import EngineRooms, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Left
 from gateway.jobs.scheduler import Scheduler
@@ -335,16 +333,17 @@ class Gateway:
         self.inheritance = Inheritance(
             settings.node.id, self.store, self.planner, self.storage, self.engine.image_digest
         )
+        storage = settings.storage.path
+        reserve = settings.limits.storage_reserve_bytes
         self.readiness = Readiness(
             settings.node.id,
             self.registry,
             self._engine_named_for,
-            partial(
-                check_storage, self.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes
-            ),
-            settings.state_dir / "channel",
-            lambda: self.door.address(),
-            Fetching(settings.engine.kind == "docker" and docker.pull == "missing", docker.pull_seconds),
+            {
+                "storage": partial(check_storage, self.storage.staging, storage, reserve),
+                "transport": self._check_transport,
+            },
+            docker if settings.engine.kind == "docker" else None,
         )
         rules = admission.Rules(
             self.peer_table,
@@ -431,6 +430,10 @@ class Gateway:
         with traced(spec.trace_id), suppress(GatewayError):  # it asks by itself in any case, only later
             node = self.settings.node.id
             self.peers.scheduler(spec.scheduler, spec.protocol).resources_free(spec.job_id, node)
+
+    def _check_transport(self) -> None:
+        try_to_write(self.settings.state_dir / "channel")
+        self.door.address()
 
     def _place(self) -> Place:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""

@@ -191,7 +191,7 @@ UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None: as much as the node allows (`gateway.jobs.capacity`)."""
+    """What each run of a party may use; None: as much as the node allows (`gateway.jobs.resources`)."""
 
     cpu: float | None = None
     """cores"""

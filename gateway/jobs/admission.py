@@ -4,12 +4,14 @@ Each step adds to a draft. For a creation the first step that refuses raises; a 
 found and stores nothing.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from engines.base import EngineError
+from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
+from gateway.config.engine import DockerEngineSettings
 from gateway.data.models import Models
 from gateway.data.sharing import NotShared, Sharing
 from gateway.data.storage import FileStorage
@@ -17,18 +19,179 @@ from gateway.domain import approval, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import CREATE, START, Policy, Verdict
 from gateway.domain.dry_run import Item, Standing, as_problems, as_warnings, fine, in_order, problem
+from gateway.domain.problems import Problem
 from gateway.domain.resources import Pool
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused
-from gateway.jobs.inheritance import Inheritance, Offer
-from gateway.jobs.planner import TaskPlanner
-from gateway.jobs.readiness import JobImage, Lack, Readiness, Ready
+from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.submission import Intake, digest, roles_of
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext
+from provider_registry.model import Provider
+from provider_registry.registry import Registry, Unknown
+
+_RECHECK = 1.0
+"""seconds for which a place that was fine is not checked again"""
+
+_PLACES = (
+    (
+        "storage",
+        "STORAGE_NOT_WRITABLE",
+        "the storage cannot be written",
+        "writable",
+        "check storage.url and the room there (bfia-gateway doctor)",
+    ),
+    (
+        "transport",
+        "TRANSPORT_DOWN",
+        "containers could not exchange messages through the channel",
+        "up",
+        "check listen.container and the state folder (bfia-gateway doctor)",
+    ),
+)
+"""what every job needs: its name, the reason of a refusal and its words, how it should be, what to do otherwise"""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What is the matter with a place that every job needs, in words that another institution may read."""
+
+    reason: str
+    """STORAGE_NOT_WRITABLE, NO_SPACE or TRANSPORT_DOWN; ENGINE_DOWN refuses nothing"""
+    text: str
+
+    @property
+    def refuses(self) -> bool:
+        """Whether no task could begin, or none end well. Tasks wait for an engine, which may be back by then."""
+        return self.reason != EngineDown.reason
+
+
+@dataclass(frozen=True)
+class JobImage:
+    """An image that a job needs here, as its engine has it."""
+
+    name: str
+    provider: Provider
+    path: str
+    """the place in the job that names it first"""
+    engine: Engine
+    engine_name: str
+    digest: str = ""
+    error: EngineError | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Whether the engine answers and does not have it."""
+        return isinstance(self.error, ImageNotFound)
+
+
+class Readiness:
+    """Checks whether this node has what a job needs: images, and the places that every job needs."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        registry: Registry,
+        engine_of: Callable[[str], tuple[str, Engine] | None],
+        places: Mapping[str, Callable[[], object]],
+        docker: DockerEngineSettings | None = None,
+    ) -> None:
+        """``engine_of`` finds the engine of a provider's address, with its name.
+
+        ``places``: what checks the storage (raises `OSError`, or `NoSpace` for too little room) and the transport
+        (`OSError`, or `GatewayError` where containers cannot reach this gateway).
+        """
+        self._node = node
+        self._registry = registry
+        self._engine_of = engine_of
+        self._checks = places
+        self._fetches = docker is not None and docker.pull == "missing"
+        self._seconds = docker.pull_seconds if docker else 0.0
+        self._fine_until: dict[str, float] = {}
+
+    def places(self) -> dict[str, Lack]:
+        """Check the places; return what is the matter with those that are not as they should be."""
+        found: dict[str, Lack] = {}
+        for name, reason, words, _, _ in _PLACES:
+            if time.monotonic() < self._fine_until.get(name, 0.0):
+                continue
+            try:
+                self._checks[name]()
+            except OSError as error:  # its own text names the folder
+                found[name] = Lack(reason, f"{words}: {error.strerror}")
+            except NoSpace as error:
+                found[name] = Lack(error.reason, f"the storage has too little room for tasks: {error}")
+            except GatewayError as error:
+                away = error.reason == EngineDown.reason
+                found[name] = (
+                    Lack(error.reason, error.reason) if away else Lack(reason, f"{words}: {error.reason}")
+                )
+            else:
+                self._fine_until[name] = time.monotonic() + _RECHECK
+        return found
+
+    def place_items(self) -> Iterator[Item]:
+        """Say whether the engine answers, the storage can be written and containers reach the channel."""
+        found = self._engine_of("")
+        assert found is not None
+        try:
+            found[1].check()
+            yield fine("engine", found[1].kind)
+        except EngineError as error:
+            yield problem("engine", f"{error.reason}: {error}", f"start the container engine of {self._node}")
+        lacks = self.places()
+        for name, _, _, good, remedy in _PLACES:
+            lack = lacks.get(name)
+            if lack is None:
+                yield fine(name, good)
+            elif lack.refuses:
+                yield problem(name, f"{lack.reason}: {lack.text}", f"at {self._node}: {remedy}")
+            else:
+                yield Item(name, Standing.UNKNOWN, cause=lack.text)
+
+    def images(self, spec: JobSpec) -> list[JobImage]:
+        """Return each image that the job needs here."""
+        found: dict[tuple[str, str], JobImage] = {}
+        for i, node in enumerate(spec.dag.nodes):
+            ref = node.component
+            with suppress(Unknown):
+                provider, component = self._registry.find(ref.provider, ref.version, ref.name)
+                at = self._engine_of(provider.base_url)  # None is refused with the components
+                key = (provider.image_for(ref.name), provider.base_url)
+                here = any(party.role in component.roles for party in spec.parties_at(self._node))
+                if at is not None and here and key not in found:
+                    image = JobImage(key[0], provider, f"dag.components[{i}]", at[1], at[0])
+                    try:
+                        found[key] = replace(image, digest=image.engine.image_digest(image.name))
+                    except EngineError as error:
+                        found[key] = replace(image, error=error)
+        return list(found.values())
+
+    def image_item(self, image: JobImage) -> Item:
+        """Say whether a task could start from an image."""
+        error, approved = image.error, image.provider.digests.get(image.name, "")
+        if isinstance(error, ImageNotFound):
+            if self._fetches:
+                return Item("image", Standing.UNKNOWN, "is fetched before the start", error.what, about=image.name)
+            remedy = f"at {self._node}: {error.remedy}"
+            return problem("image", f"{error.reason}: {error.what}", remedy, image.name)
+        if error is not None:
+            return problem("image", f"{error.reason}: {error}", f"check the engine of {self._node}", image.name)
+        if approved not in ("", image.digest):
+            text = f"DIGEST_CHANGED: it is {image.digest} here, {approved} was approved"
+            return problem("image", text, "register the provider again if the new image is wanted", image.name)
+        return fine("image", image.digest, image.name)
+
+    def to_fetch(self, images: Sequence[JobImage]) -> dict[str, str]:
+        """Return the images that are not here and are to be fetched, each with the engine that is to have it."""
+        return {image.name: image.engine_name for image in images if image.missing} if self._fetches else {}
+
+    def timeout(self, images: int) -> float:
+        """Return the longest time in seconds that fetching so many images may take, one after the other."""
+        return 2 * self._seconds * max(images, 1) + 60.0  # a stalled download is begun a second time
 
 
 class Peers(Protocol):
@@ -81,7 +244,7 @@ class _Draft:
     images: list[JobImage] = field(default_factory=list)
     hidden: frozenset[str] = frozenset()
     """paths of datasets that the job may not use: nothing more is reported of them"""
-    offer: Offer | None = None
+    offer: Offer = field(default_factory=Offer)
     pool: Pool | None = None
 
     def refuse(self, error: GatewayError, *items: Item) -> None:
@@ -103,6 +266,7 @@ class Admission:
         readiness: Readiness,
         rules: Rules,
     ) -> None:
+        self._node = context.node
         self._context = context
         self._planner = planner
         self._registry = planner.registry
@@ -124,13 +288,15 @@ class Admission:
         Raises as `validated`, and where the node cannot take jobs now, or its policy says no.
         """
         draft = self._validated(self._draft(spec, sender))
-        ready = Ready()
+        checks: dict[str, str] = {}
         if draft.known is None or approval.unused(draft.known):
-            ready = self._ready(draft)
-        local = self._approved(self._record(draft), sender, ready, known=draft.known is not None)
-        timeout = self._readiness.timeout(len(ready.to_fetch))
-        local = replace(local, checks=ready.checks)
-        return approval.with_preparation(local, ready.to_fetch, timeout, self._context.clock())
+            checks = self._check_readiness(draft)
+        # else, and where nobody waits for it, images are fetched before the launch
+        waits = draft.known is None and self._takes_confirm(spec.scheduler)
+        fetch = self._readiness.to_fetch(draft.images) if waits else {}
+        local = self._approved(self._record(draft), draft, checks, "PENDING" if fetch else "READY")
+        timeout = self._readiness.timeout(len(fetch))
+        return approval.with_preparation(replace(local, checks=checks), fetch, timeout, self._context.clock())
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Report what would happen to a job here; create nothing."""
@@ -140,10 +306,10 @@ class Admission:
                 return as_problems("job", problems, "correct the job")
             self._validated(draft)
             draft.items += [
-                *self._signed(draft),
+                *map(self._signed, draft.images),
                 *self._data(draft),
                 *self._reserved(draft),
-                *self._approval(spec, sender),
+                self._approval(spec, sender),
                 *self._readiness.place_items(),
                 *self._routes(spec),
             ]
@@ -151,87 +317,86 @@ class Admission:
 
     def judged(self, spec: JobSpec, sender: NodeId, command: str = CREATE) -> tuple[Verdict, str]:
         """Apply the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
-        source = spec.initiator if sender in ("", self._context.node) else sender
-        own = source == self._context.node
-        wanted = list(
-            approval.pieces(spec, self._context.node, source, flow.once_per_component(self.roles), command)
-        )
+        source = spec.initiator if sender in ("", self._node) else sender
+        own = source == self._node
+        roles = flow.once_per_component(lambda task: roles_of(self._registry, task))
+        wanted = list(approval.pieces(spec, self._node, source, roles, command))
         for piece in () if own else wanted:
             if words := self._rules.peers.barred(piece.source, piece.component):
                 return Verdict.REJECT, words
         return approval.judge(self._rules.policy, wanted, own=own)
 
-    def roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
-        """Return the roles that take part in a task; None where its component is not registered here."""
-        return roles_of(self._registry, task)
-
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Apply the policy again before anything starts. Raises `NotAllowed`, `Conflict`."""
-        node = self._context.node
         if approval.prepares(local) and not approval.asks_person(local):
-            raise Conflict(f"images of job {local.id} are still fetched at {node}", reason="NOT_READY")
+            raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
         if local.status is JobStatus.PENDING:
-            raise Conflict(f"nobody at {node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
+            raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
         with self._registry.one_view():
             verdict, words = self.judged(local.spec, sender, START)
             closed = self._access.sharing.refusal(local.spec)
+        error: GatewayError | None = closed
         if verdict is Verdict.REJECT:
-            self._start_denied(local, sender, words)
-            raise NotAllowed(f"node {node} does not take part any more: {words}")
-        if closed is not None:
-            self._start_denied(local, sender, closed.why)
-            raise closed
-
-    def lacks(self) -> Sequence[Lack]:
-        """Return what keeps this node from taking any job just now."""
-        return self._readiness.places()[1]
-
-    def _start_denied(self, local: LocalJob, sender: NodeId, words: str) -> None:
+            error = NotAllowed(f"node {self._node} does not take part any more: {words}")
+        elif closed is not None:
+            words = closed.why
+        if error is None:
+            return
         now = self._context.clock()
         self._context.store.local_jobs.update(
             local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
         )
-        who = sender or self._context.node
-        self._rules.audit(who, f"start of job {local.id} not allowed", {"message": words})
+        self._rules.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
+        raise error
+
+    def lacks(self) -> Sequence[Lack]:
+        """Return what keeps this node from taking any job just now."""
+        return [lack for lack in self._readiness.places().values() if lack.refuses]
 
     # ------------------------------------------------------------ steps of a creation
 
     def _draft(self, spec: JobSpec, sender: NodeId, *, dry_run: bool = False) -> _Draft:
-        node = self._context.node
-        if sender not in ("", node) and not self._rules.peers.knows(sender):
-            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {node} for one")
-        if not spec.parties_at(node):
-            raise Refused(f"the job names no role of node {node}", reason="NOT_A_PARTY")
+        if sender not in ("", self._node) and not self._rules.peers.knows(sender):
+            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
+        if not spec.parties_at(self._node):
+            raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         return _Draft(spec, sender, self._context.store.local_jobs.find(spec.job_id), dry_run)
 
     def _validated(self, draft: _Draft) -> _Draft:
-        self._check_intake(draft)
-        if problems := validation.check(draft.spec)[0]:
+        spec = draft.spec
+        if draft.sender not in ("", self._node) and draft.known is None:
+            try:
+                self._rules.intake.check(draft.sender)
+            except GatewayError as error:
+                remedy = f"ask {self._node} when it takes jobs again"
+                draft.refuse(error, problem("takes jobs", error.message, remedy))
+        if problems := validation.check(spec)[0]:
             draft.refuse(Invalid(problems))
         self._check_components(draft)
-        self._check_inherited(draft)
-        self._check_resources(draft)
-        draft.images = self._readiness.images(draft.spec)
+        if spec.old_job_id and draft.known is None and not draft.dry_run:
+            draft.offer = self._access.inheritance.offer(spec)
+            self._access.inheritance.keep(spec, draft.offer)
+            draft.warnings += [f"task {name} is not inherited: {why}" for name, why in draft.offer.lacking.items()]
+        try:
+            draft.pool = self._resources.pool_for(spec)
+        except GatewayError as error:
+            text = f"{error.reason}: {error.message}"
+            draft.refuse(error, problem("resources", text, "ask for less in job_params"))
+        except EngineError as error:
+            if not draft.dry_run:
+                raise
+            draft.items.append(Item("resources", Standing.UNKNOWN, cause=str(error)))
+        draft.images = self._readiness.images(spec)
         if not draft.dry_run:
             draft.warnings += [
                 f"{item.check} {item.about}: {item.cause}; {item.remedy}"
-                for item in self._readiness.items(draft.images)
+                for item in map(self._readiness.image_item, draft.images)
                 if item.standing is Standing.PROBLEM
             ]
         return draft
 
-    def _check_intake(self, draft: _Draft) -> None:
-        if draft.sender in ("", self._context.node) or draft.known is not None:
-            return
-        try:
-            self._rules.intake.check(draft.sender)
-        except GatewayError as error:
-            remedy = f"ask {self._context.node} when it takes jobs again"
-            draft.refuse(error, problem("takes jobs", error.message, remedy))
-
     def _check_components(self, draft: _Draft) -> None:
         """Check components, parameters, datasets and the model; whatever is wrong is reported together."""
-        node = self._context.node
         problems, warnings = self._planner.check(draft.spec)
         draft.warnings += [str(w) for w in warnings]
         closed = self._access.sharing.refusal(draft.spec)
@@ -243,7 +408,7 @@ class Admission:
         if not problems and not warnings:
             draft.items.append(fine("components", "fit the job"))
         if closed is not None:
-            remedy = f"have an admin of {node} enable the dataset, or grant it to the job's nodes"
+            remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
             error = NotShared(closed.reason, [*closed.problems, *problems], closed.why)
             draft.refuse(error, *as_problems("datasets", closed.problems, remedy))
         refused = self._access.models.refusal(draft.spec)
@@ -255,87 +420,75 @@ class Admission:
         if problems:
             draft.refuse(Invalid(problems))
 
-    def _check_inherited(self, draft: _Draft) -> None:
-        if not draft.spec.old_job_id or draft.known is not None or draft.dry_run:
-            return
-        draft.offer = self._access.inheritance.offer(draft.spec)
-        self._access.inheritance.keep(draft.spec, draft.offer)
-        draft.warnings += [f"task {name} is not inherited: {why}" for name, why in draft.offer.lacking.items()]
-
-    def _check_resources(self, draft: _Draft) -> None:
-        try:
-            draft.pool = self._resources.pool_for(draft.spec)
-        except GatewayError as error:
-            text = f"{error.reason}: {error.message}"
-            draft.refuse(error, problem("resources", text, "ask for less in job_params"))
-        except EngineError as error:
-            if not draft.dry_run:
-                raise
-            draft.items.append(Item("resources", Standing.UNKNOWN, cause=str(error)))
-
     def _record(self, draft: _Draft) -> LocalJob:
-        offer = draft.offer
+        offered = bool(draft.spec.old_job_id) and draft.known is None
         return LocalJob(
             draft.spec,
-            self._context.node,
+            self._node,
             JobStatus.READY,
             self._context.clock(),
             digest(draft.spec),
             warnings=tuple(draft.warnings),
             pool=draft.pool,
-            inherited=tuple(offer.runs) if offer else (),
-            can_inherit=tuple(offer.tasks) if offer else None,
+            inherited=tuple(draft.offer.runs),
+            can_inherit=tuple(draft.offer.tasks) if offered else None,
             home=self._context.owner,
         )
 
-    def _ready(self, draft: _Draft) -> Ready:
-        ready = self._readiness.check(draft.images)
-        if ready.lacks:
-            words = "; ".join((*(lack.text for lack in ready.lacks), *map(str, ready.missing)))
-            text = f"node {self._context.node} cannot take jobs now: {words}"
-            raise Refused(text, reason=ready.lacks[0].reason)
-        if ready.missing and self._rules.require_images:
-            raise Invalid(ready.missing, reason="IMAGE_NOT_FOUND")
-        waits = draft.known is None and self._takes_confirm(draft.spec.scheduler)
-        return ready if waits else replace(ready, to_fetch={})  # else images are fetched before the launch
+    def _check_readiness(self, draft: _Draft) -> dict[str, str]:
+        """Return what is the matter with images and places; raise where that refuses the job."""
+        places, fetched = self._readiness.places(), self._readiness.to_fetch(draft.images)
+        checks: dict[str, str] = {}
+        missing: list[Problem] = []
+        for image in draft.images:
+            if image.name in fetched:
+                checks["image"] = f"{image.name} is fetched"
+            elif image.missing:
+                missing.append(Problem(image.path, f"IMAGE_NOT_FOUND: {image.error}", image.name))
+                checks["image"] = f"{image.name} is missing"
+            elif image.error is not None:  # it may be back before the first task
+                checks["image"] = f"{image.name}: {image.error.reason}"
+        if lacks := [lack for lack in places.values() if lack.refuses]:
+            words = "; ".join((*(lack.text for lack in lacks), *map(str, missing)))
+            raise Refused(f"node {self._node} cannot take jobs now: {words}", reason=lacks[0].reason)
+        if missing and self._rules.require_images:
+            raise Invalid(missing, reason="IMAGE_NOT_FOUND")
+        return checks | {name: lack.text for name, lack in places.items()}
 
-    def _approved(self, local: LocalJob, sender: NodeId, ready: Ready, *, known: bool) -> LocalJob:
-        node, now = self._context.node, self._context.clock()
-        verdict, words = self.judged(local.spec, sender)
+    def _approved(self, local: LocalJob, draft: _Draft, checks: Mapping[str, str], status: str) -> LocalJob:
+        node, now, scheduler = self._node, self._context.clock(), local.spec.scheduler
+        verdict, words = self.judged(local.spec, draft.sender)
         if verdict is Verdict.REJECT:
             raise NotAllowed(f"node {node} does not take part: {words}")
-        if verdict is Verdict.APPROVE or known:
-            detail = {"checks": dict(ready.checks)} if ready.checks else {}
-            return local.noted(now, f"job {'PENDING' if ready.to_fetch else 'READY'} here", sender, **detail)
-        if not self._takes_confirm(local.spec.scheduler):
-            text = f"a person at {node} has to agree ({words}), which {local.spec.scheduler} does not wait for"
+        if verdict is Verdict.APPROVE or draft.known is not None:
+            detail = {"checks": dict(checks)} if checks else {}
+            return local.noted(now, f"job {status} here", draft.sender, **detail)
+        if not self._takes_confirm(scheduler):
+            text = f"a person at {node} has to agree ({words}), which {scheduler} does not wait for"
             raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
-        return approval.opened(local.noted(now, "job PENDING here", sender), self._rules.policy, words, now)
+        return approval.opened(local.noted(now, "job PENDING here", draft.sender), self._rules.policy, words, now)
 
     def _takes_confirm(self, scheduler: NodeId) -> bool:
-        return scheduler == self._context.node or self._rules.peers.takes_confirm(scheduler)
+        return scheduler == self._node or self._rules.peers.takes_confirm(scheduler)
 
     # ------------------------------------------------------------ what only a dry run reports
 
-    def _signed(self, draft: _Draft) -> Iterator[Item]:
-        """Report each image, and of one that may start whether it is signed as it has to be."""
-        for image, item in zip(draft.images, self._readiness.items(draft.images), strict=True):
-            if item.standing is not Standing.OK:
-                yield item
-                continue
-            try:
-                signed = self._rules.signatures.check(image.provider.name, image.name, image.engine)
-            except EngineError as error:
-                remedy = f"have it signed with a key that engine.docker.signatures of {self._context.node} names"
-                yield problem("image", f"{error.reason}: {error}", remedy, image.name)
-            else:
-                yield replace(item, found=f"{item.found}, signed") if signed else item
+    def _signed(self, image: JobImage) -> Item:
+        """Report an image, and if it may start whether it is signed as it has to be."""
+        item = self._readiness.image_item(image)
+        if item.standing is not Standing.OK:
+            return item
+        try:
+            signed = self._rules.signatures.check(image.provider.name, image.name, image.engine)
+        except EngineError as error:
+            remedy = f"have it signed with a key that engine.docker.signatures of {self._node} names"
+            return problem("image", f"{error.reason}: {error}", remedy, image.name)
+        return replace(item, found=f"{item.found}, signed") if signed else item
 
     def _data(self, draft: _Draft) -> Iterator[Item]:
-        spec = draft.spec
-        for node in spec.dag.nodes:
+        for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # not registered, which was reported with the components
-                for party, _, inputs in self._planner.sources(spec, node):
+                for party, _, inputs in self._planner.sources(draft.spec, node):
                     at = f"config.task_params.{party.label}.{node.name}."
                     if any(path.startswith(at) for path in draft.hidden):
                         continue
@@ -360,29 +513,27 @@ class Admission:
         else:
             yield fine("resources", "the job asks for none")
 
-    def _approval(self, spec: JobSpec, sender: NodeId) -> Iterator[Item]:
-        node = self._context.node
+    def _approval(self, spec: JobSpec, sender: NodeId) -> Item:
+        node = self._node
         verdict, words = self.judged(spec, sender)
         starts, never = self.judged(spec, sender, START)
         if Verdict.REJECT in (verdict, starts):
             text = words if verdict is Verdict.REJECT else f"it would be taken, and refused at its start: {never}"
             remedy = f"have an admin of {node} change approval.rules, or the route"
-            yield problem("approval", f"NOT_AUTHORISED: {text}", remedy)
-        elif verdict is Verdict.APPROVE:
-            yield fine("approval", "nobody has to be asked")
-        elif self._takes_confirm(sender or spec.scheduler):
+            return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
+        if verdict is Verdict.APPROVE:
+            return fine("approval", "nobody has to be asked")
+        if self._takes_confirm(sender or spec.scheduler):
             remedy = f"tell those who decide at {node}"
-            yield Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
-        else:
-            text = f"APPROVAL_UNSUPPORTED: a person has to agree ({words}), for which the other node does not wait"
-            yield problem("approval", text, f"have an admin of {node} add a rule under approval.rules")
+            return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
+        text = f"APPROVAL_UNSUPPORTED: a person has to agree ({words}), for which the other node does not wait"
+        return problem("approval", text, f"have an admin of {node} add a rule under approval.rules")
 
     def _routes(self, spec: JobSpec) -> Iterator[Item]:
-        node = self._context.node
-        others = sorted({n for n in (*spec.nodes, spec.scheduler) if n not in ("", node)})
+        others = sorted({n for n in (*spec.nodes, spec.scheduler) if n not in ("", self._node)})
         unknown = [n for n in others if not self._rules.peers.knows(n)]
         if unknown:
-            text = f"{node} has no enabled route to {', '.join(unknown)}"
-            yield problem("routes", text, f"have an admin of {node} add a route, or enable it")
+            text = f"{self._node} has no enabled route to {', '.join(unknown)}"
+            yield problem("routes", text, f"have an admin of {self._node} add a route, or enable it")
         elif others:
             yield fine("routes", f"to {', '.join(others)}")

@@ -9,7 +9,7 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
-from gateway.jobs.inheritance import Offer
+from gateway.jobs.planner import Offer
 from tests.builders import a_job, a_local_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, under_way
 from tests.cleaning.waiting import waiting_nodes

@@ -1,6 +1,6 @@
 """A node that cannot write its storage, or whose containers could not talk, takes no job; over two real nodes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -17,7 +17,7 @@ from gateway.domain.dry_run import Standing
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import EngineFailed, Refused
-from gateway.jobs.readiness import Readiness
+from gateway.jobs.admission import Readiness
 from tests.builders import a_spec
 from tests.contracts.apis import World
 from tests.e2e.nodes import wait_for
@@ -120,22 +120,16 @@ def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):
     world.me.participant.stop_job(spec.job_id, "", None, PEER)
 
 
-def looking(world: World, way: Callable[[], object]) -> Readiness:
-    node = world.me
-    channel = node.settings.state_dir / "channel"
-    return Readiness(ME, node.registry, lambda _: ("", node.engine), lambda: None, channel, way)
-
-
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
 def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(world: World, reason: str):
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
-    readiness = looking(world, way)
-    looked = readiness.check(readiness.images(a_job()))
+    node = world.me
+    readiness = Readiness(ME, node.registry, lambda _: ("", node.engine), {"storage": bool, "transport": way})
+    lack = readiness.places()["transport"]
     if reason == EngineDown.reason:
-        assert dict(looked.checks) == {"transport": "ENGINE_DOWN"} and looked.lacks == ()
+        assert lack.text == "ENGINE_DOWN" and not lack.refuses
         return
-    (lack,) = looked.lacks
-    assert lack.reason == "TRANSPORT_DOWN" and reason in lack.text and "10.0.0.1" not in lack.text
-    assert dict(looked.checks) == {"transport": lack.text}
+    assert lack.refuses and lack.reason == "TRANSPORT_DOWN"
+    assert reason in lack.text and "10.0.0.1" not in lack.text

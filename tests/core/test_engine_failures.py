@@ -21,7 +21,6 @@ from engines.base import (
 from gateway.bootstrap.node import Gateway
 from gateway.domain.execution.messages import Broken, Inspected
 from gateway.domain.states import TaskStatus
-from gateway.jobs.readiness import Ready
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -202,7 +201,7 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
         assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
         ready = ask(node, "operator", "GET", "/health/ready")
         assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
-        node.readiness.check = lambda _: Ready()  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
+        node.readiness.places = dict  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "NO_SPACE"
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message
