@@ -13,7 +13,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.requests import Caller, Done, Peers, on, required
 from gateway.domain.run import Audit
-from gateway.jobs.audits import JobAudits
+from gateway.jobs.participant import JobAudits
 
 
 def router(audits: JobAudits, peers: Peers) -> APIRouter:

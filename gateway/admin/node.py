@@ -27,7 +27,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import EngineFailed, Invalid
 from gateway.http.pagination import page_of
 from gateway.jobs.retention import Cleaner, Item
-from gateway.runtime.drain import Drain
+from gateway.jobs.submission import Drain
 from gateway.store.serialization import to_plain
 
 

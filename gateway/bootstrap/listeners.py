@@ -38,7 +38,7 @@ from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
 from gateway.http.peer_lookup import PeerLookup
-from gateway.jobs.audits import JobAudits
+from gateway.jobs.participant import JobAudits
 from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION

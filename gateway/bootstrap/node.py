@@ -28,7 +28,6 @@ from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
-from gateway.data.reports import output_warnings
 from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.storage import FileStorage
 from gateway.data.workspace import Workspace
@@ -42,24 +41,21 @@ from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.coordinator import Coordinator
-from gateway.jobs.dry_run import DryRun
-from gateway.jobs.executor import Executor, Hooks, RunFiles
+from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, TaskPlanner
 from gateway.jobs.resources import EngineRooms, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Left
 from gateway.jobs.scheduler import Scheduler
-from gateway.jobs.submission import Intake, roles_of
+from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
 from gateway.ports import Clock
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
 from gateway.runtime.context import NodeContext, Peers, traced
-from gateway.runtime.drain import Drain
-from gateway.runtime.executors import Lanes
-from gateway.runtime.heartbeat import Heartbeat
+from gateway.runtime.liveness import Heartbeat, Outages
+from gateway.runtime.loop import Lanes
 from gateway.runtime.metrics import Metrics, telling
-from gateway.runtime.outages import Outages
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
@@ -286,7 +282,7 @@ class Gateway:
             self.launching,
             self.peers,
             self.lanes,
-            RunFiles(self.workspace, self.storage, disk, partial(output_warnings, self.storage)),
+            self.storage,
             Hooks(
                 self.sessions.end,
                 self.resources.release,

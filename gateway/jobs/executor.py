@@ -10,23 +10,21 @@ from functools import partial
 import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
-from gateway.data.files import DiskWatch
-from gateway.data.workspace import Workspace
+from gateway.data.reports import output_warnings
+from gateway.data.storage import FileStorage
 from gateway.domain import orphans
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.transitions import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.scheduling import transitions
-from gateway.domain.spec import UNCERTAIN, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
-from gateway.jobs.timeline import with_calls
-from gateway.ports import Clock, Outputs, TaskReport
+from gateway.ports import Clock, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Failed, Shell, while_away
+from gateway.runtime.loop import Failed, Lanes, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
@@ -108,17 +106,6 @@ _LAST_WORDS = 16 * 1024
 
 
 @dataclass(frozen=True)
-class RunFiles:
-    """Where runs keep what, and how much of it there may be."""
-
-    workspace: Workspace
-    outputs: Outputs
-    disk: DiskWatch
-    warnings: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: ()
-    """about what a run that succeeded has written"""
-
-
-@dataclass(frozen=True)
 class Hooks:
     """What is called as jobs go on."""
 
@@ -143,7 +130,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         launching: Launching,
         peers: Peers,
         lanes: Lanes,
-        files: RunFiles,
+        storage: FileStorage,
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:
@@ -152,10 +139,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._engine = launching.engine
         self._launching = launching
         self._lanes = lanes
-        self._workspace = files.workspace
-        self._outputs = files.outputs
-        self._disk = files.disk
-        self._warnings = files.warnings
+        self._workspace = launching.workspace
+        self._storage = storage
         self._close_session = hooks.close_session
         self._release = hooks.release
         self._observe = hooks.observe
@@ -317,13 +302,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
                 return messages.Broken(run.run_id, _without_network(run), self._clock())
-            too_much = self._disk.over(run)
+            too_much = self._launching.disk.over(run)
             return (
                 messages.Broken(run.run_id, too_much, self._clock())
                 if too_much
                 else messages.Inspected(run.run_id, self._clock())
             )
-        missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
+        missing = tuple(name for name, address in run.outputs.items() if not self._storage.exists(address))
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message)
@@ -348,7 +333,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
-            warnings = self._warnings(local.spec, run) if run.status is RunStatus.SUCCESS else ()
+            warnings = output_warnings(self._storage, local.spec, run) if run.status is RunStatus.SUCCESS else ()
             self._workspace.clear(run)
         except (EngineError, OSError) as error:
             return messages.Done(action, self._clock(), final=False, message=str(error))
@@ -357,8 +342,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _seal(self, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out."""
         try:
-            there = [(name, run.outputs[name]) for name in run.to_seal if self._outputs.exists(run.outputs[name])]
-            files = tuple(replace(f, output=name) for name, address in there for f in self._outputs.sums(address))
+            there = [(name, run.outputs[name]) for name in run.to_seal if self._storage.exists(run.outputs[name])]
+            files = tuple(replace(f, output=name) for name, address in there for f in self._storage.sums(address))
         except (GatewayError, OSError) as error:
             return messages.Sealed(run.run_id, None, self._clock(), str(error))
         return messages.Sealed(run.run_id, files, self._clock())

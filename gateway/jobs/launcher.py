@@ -82,8 +82,8 @@ class Launching:
         self._store = context.store
         self._clock = context.clock
         self._peers = peers
-        self._workspace = workspace
-        self._disk = disk
+        self.workspace = workspace
+        self.disk = disk
         self._place = place
         self._rules = rules
 
@@ -104,7 +104,7 @@ class Launching:
         Raises `ImageIsFetched` where the image is not here, unless ``fetching``: then it is fetched first.
         """
         try:
-            self._disk.check_room(run)
+            self.disk.check_room(run)
             digest = self._image(local, run, fetching)
             signed = self._rules.signatures.check(run.component.provider, run.image, self.engine_at(run.engine))
             if self._given_up(local, run):
@@ -199,7 +199,7 @@ class Launching:
 
     def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
-        return self._environment(local, run, self._workspace.placement(run), self._place())
+        return self._environment(local, run, self.workspace.placement(run), self._place())
 
     def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
         secret = place.secret_of(run.run_id)
@@ -215,7 +215,7 @@ class Launching:
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
     def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
-        placement, place = self._workspace.prepare(run), self._place()
+        placement, place = self.workspace.prepare(run), self._place()
         party, allowed = run.party, self._allowed(run)
         more = (Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts)
         return LaunchSpec(

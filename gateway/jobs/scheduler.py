@@ -41,10 +41,8 @@ from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
-from gateway.jobs.timeline import with_calls
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
-from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Change, Failed, Shell, while_away
+from gateway.runtime.loop import Change, Failed, Lanes, Shell, while_away, with_calls
 
 log = structlog.get_logger(__name__)
 

@@ -1,15 +1,16 @@
 """What advances records: a loop over those that are due, turns of those who change one, and the shell of both.
 
-`Loop` and `gateway.runtime.executors` hold the only waiting in the core.
+`Loop` and `gateway.runtime.loop` hold the only waiting in the core.
 """
 
 import heapq
 import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, Generic, TypeVar
@@ -19,9 +20,9 @@ import structlog
 from gateway.auth import with_proof
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import NodeId
+from gateway.domain.spec import NodeId, Note
 from gateway.errors import DatabaseAway, NotFound, Unreadable
-from gateway.runtime.context import NodeContext
+from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon
 from gateway.store.records import Records
 
@@ -267,6 +268,154 @@ def while_away(work: Callable[[], X], seconds: float = 20.0, pause: float = 0.2)
             if time.monotonic() + pause > end:
                 raise
             time.sleep(pause)
+
+
+Work = Callable[[], None]
+
+
+class Lanes:
+    """Lanes by name (a peer, the engine), so that whoever hangs delays only what is meant for it.
+
+    Within a lane every job has its turn, and none holds more than half of the threads: one with a thousand calls
+    to make hardly delays another.
+    """
+
+    def __init__(self, threads: int = 8) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
+        self._closed = False
+
+    def submit(self, lane: str, work: Work, job: str = "") -> None:
+        """Have the work done in a lane, after what the same job left there before."""
+        with self._lock:
+            if self._closed:
+                return
+            if lane not in self._lanes:
+                self._lanes[lane] = _Lane(lane, self._threads)
+            found = self._lanes[lane]
+        found.put(job, work)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Let the work in hand end, and wait for that unless told not to; drop the rest."""
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.close(wait)
+
+
+class _Lane:
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._share = max(most // 2, 1)
+        self._condition = threading.Condition()
+        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
+        self._busy: Counter[str] = Counter()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._left = 0
+        self._closed = False
+
+    def put(self, job: str, work: Work) -> None:
+        with self._condition:
+            if self._closed:
+                return
+            self._waiting.setdefault(job, deque()).append(work)
+            self._left += 1
+            if self._idle >= self._left or len(self._threads) >= self._most:
+                self._condition.notify()
+                return
+            name = f"lane-{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def close(self, wait: bool) -> None:
+        with self._condition:
+            self._closed = True
+            self._waiting.clear()
+            self._condition.notify_all()
+        for thread in self._threads if wait else ():
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            job, work = found
+            try:
+                work()
+            except Exception:
+                log.exception("work in a lane failed", lane=self._name)
+            with self._condition:
+                self._busy[job] -= 1
+                if not self._busy[job]:
+                    del self._busy[job]
+
+    def _next(self) -> tuple[str, Work] | None:
+        with self._condition:
+            self._idle += 1
+            try:
+                while not self._closed:
+                    job = next((name for name in self._waiting if self._busy[name] < self._share), None)
+                    if job is not None:
+                        return job, self._take(job)
+                    self._condition.wait()
+                return None
+            finally:
+                self._idle -= 1
+
+    def _take(self, job: str) -> Work:
+        works = self._waiting[job]
+        work = works.popleft()
+        self._busy[job] += 1
+        if works:
+            self._waiting.move_to_end(job)  # behind the others
+        else:
+            del self._waiting[job]
+        self._left -= 1
+        return work
+
+
+CALLED = "called"
+_ALWAYS = 3
+"""tries that are all written; of later ones every second, fourth, eighth and so on"""
+
+
+def with_calls(
+    change: Callable[[J], J],
+    calls: Sequence[Exchange],
+    at: datetime,
+    tries: int = 1,
+    quiet: Callable[[J], int] | None = None,
+) -> Callable[[J], J]:
+    """Return the change that also notes these calls, before the notes of what followed from them.
+
+    With ``quiet``, for questions, only where the answer has changed something worth a note; it returns how many
+    questions before brought no news.
+    """
+
+    def changed(record: J) -> J:
+        new = change(record)
+        repeated = tries > _ALWAYS and tries & (tries - 1)
+        if not calls or (len(new.notes) == len(record.notes) if quiet else repeated):
+            return new
+        more: dict[str, int] = {"tries": tries} if tries > 1 else {}
+        if quiet and (before := quiet(record)):
+            more["quiet_before"] = before
+        return _before(record, new, notes_of(calls, at, **more))
+
+    return changed
+
+
+def _before(old: J, new: J, notes: Sequence[Note]) -> J:
+    return replace(new, notes=(*old.notes, *notes, *new.notes[len(old.notes) :]))
+
+
+def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
+    """Return one line for each call."""
+    return [Note(at, CALLED, call.node, {**call.as_dict(), **more}) for call in calls]
 
 
 class Shell(Generic[J, X]):

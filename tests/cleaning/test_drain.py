@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import PeerUnreachable, Refused
-from gateway.jobs.submission import Intake
-from gateway.runtime.drain import Drain
+from gateway.jobs.submission import Drain, Intake
 from tests import forks
 from tests.cleaning.ended import left_behind
 from tests.cleaning.waiting import Waiting, waiting_nodes
@@ -70,7 +69,7 @@ def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
 
 
 def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gateway.runtime.drain.STOP_AGAIN", 0.05)
+    monkeypatch.setattr("gateway.jobs.submission.STOP_AGAIN", 0.05)
     monkeypatch.setattr("gateway.store.queries.under_way", lambda store: [("job-1", "RUNNING")])
     asked: list[str] = []
 

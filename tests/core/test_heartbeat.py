@@ -8,7 +8,7 @@ import pytest
 
 from gateway.domain.execution.messages import Event, OwnerLost
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.runtime.heartbeat import Heartbeat
+from gateway.runtime.liveness import Heartbeat
 from gateway.store.database import opened
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store

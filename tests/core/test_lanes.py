@@ -3,7 +3,7 @@
 import threading
 from functools import partial
 
-from gateway.runtime.executors import Lanes
+from gateway.runtime.loop import Lanes
 
 
 def test_a_job_with_much_to_do_delays_another_by_one_call():

@@ -11,7 +11,7 @@ from gateway.domain.scheduling import transitions
 from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.runtime.outages import Outages
+from gateway.runtime.liveness import Outages
 from tests.builders import OK, T0, a_job, a_local_job, a_run, at
 
 LOST = Call(CallState.LOST, sent_at=T0, due_at=at(3600), tries=9)

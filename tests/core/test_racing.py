@@ -15,7 +15,7 @@ from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.context import NodeContext, Peers
-from gateway.runtime.executors import Lanes
+from gateway.runtime.loop import Lanes
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import T0, a_job

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import status_body
 from gateway.domain.job import Job
-from gateway.jobs.views import view
+from gateway.jobs.coordinator import view
 from tests.domain.clockwork import Broken
 from tests.domain.strategies import PLAYED, plots
 from tests.domain.world import World
