@@ -1,10 +1,11 @@
 """Use cases of the scheduling node: accept a job, report on it, record news, stop it."""
 
-import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from queue import Empty, Queue
 from typing import Any
 
 from gateway.domain import consent, orphans, quorum, rerun, run, waiting
@@ -122,7 +123,7 @@ class Coordinator:
             yield
         except GatewayError as error:
             unreachable = isinstance(error, PeerUnreachable)
-            if unreachable or self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
+            if unreachable or self._record(job_id):
                 error.job_id = job_id
             raise
 
@@ -140,8 +141,8 @@ class Coordinator:
     def _renamed(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
         self._store.drop_submission(spec.job_id)
-        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
-        if job is not None or (local is not None and local.spec.scheduler != spec.scheduler):
+        known = self._record(job_id)
+        if isinstance(known, Job) or (known is not None and known.spec.scheduler != spec.scheduler):
             text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
             raise Refused(text, reason="JOB_ID_CONFLICT")
         self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
@@ -180,17 +181,15 @@ class Coordinator:
         `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
         """
         self._intake.check()
-        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
-        record = job or local
+        record = self._record(job_id)
         node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
-        nodes = (node, *record.spec.nodes) if record else (node,)
-        wanted = Order(job_id, self.new_id(nodes), start, parameters)
-        if job is not None:
+        wanted = Order(job_id, self.new_id((node, *(record.spec.nodes if record else ()))), start, parameters)
+        if isinstance(record, Job):
             with self._naming(wanted.new_job_id):
                 made = self.rerun_job(wanted, self._peers.node)
         else:
-            scheduler = self._elsewhere_scheduled(job_id, local)
-            flow = local.spec.flow_id if local else ""
+            scheduler = self._scheduling(job_id, record)
+            flow = record.spec.flow_id if record else ""
             with self._submitting(wanted.new_job_id, flow, node, job_id, rerun_of=job_id), traced(current_trace()):
                 made = scheduler.rerun_job(wanted, self._peers.node)
             if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
@@ -224,11 +223,10 @@ class Coordinator:
 
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
-        job = self._store.jobs.find(job_id)
-        if job is not None:
-            return view(job)
-        local = self._store.local_jobs.find(job_id)
-        scheduler = self._elsewhere_scheduled(job_id, local)
+        local = self._record(job_id)
+        if isinstance(local, Job):
+            return view(local)
+        scheduler = self._scheduling(job_id, local)
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
@@ -243,13 +241,17 @@ class Coordinator:
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
         return with_ids(found, local)
 
-    def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:
-        """Return the way to the node that schedules a job which is not scheduled here. Raises `NotFound`."""
-        protocol = local.spec.protocol if local else "bfia"
-        scheduler = local.spec.scheduler if local else self._store.scheduler_of(job_id)
+    def _record(self, job_id: str) -> Job | LocalJob | None:
+        return self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id)
+
+    def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
+        """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""
+        if isinstance(record, Job):
+            return self
+        scheduler = record.spec.scheduler if record else self._store.scheduler_of(job_id)
         if scheduler is None:
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
-        return self._peers.scheduler(scheduler, protocol)
+        return self._peers.scheduler(scheduler, record.spec.protocol if record else "bfia")
 
     def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
         """Return every job this node submitted, schedules or takes part in, newest first."""
@@ -267,49 +269,42 @@ class Coordinator:
         """
         found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent: set[NodeId] = set()
-        left, none_left, lanes = len(jobs), threading.Event(), Lanes()
-        lock = threading.Lock()
+        answers: Queue[tuple[str, JobStatus]] = Queue()
+        lanes = Lanes()
 
         def ask(job_id: str, node: NodeId) -> None:
-            nonlocal left
-            with suppress(GatewayError):
-                try:
-                    status = self.status(job_id).status if node not in silent else JobStatus.PENDING
-                    with lock:
-                        found[job_id] = status
-                except PeerUnreachable:
-                    silent.add(node)
-            with lock:
-                left -= 1
-                if not left:
-                    none_left.set()
+            status = JobStatus.PENDING
+            try:
+                if node not in silent:
+                    status = self.status(job_id).status
+            except PeerUnreachable:
+                silent.add(node)
+            except GatewayError:
+                pass
+            finally:
+                answers.put((job_id, status))
 
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
-        if jobs:
-            none_left.wait(_LIST_WITHIN)
+        end = time.monotonic() + _LIST_WITHIN
+        with suppress(Empty):
+            for _ in jobs:
+                job_id, status = answers.get(timeout=max(end - time.monotonic(), 0))
+                found[job_id] = status
         lanes.close(wait=False)
-        with lock:
-            return dict(found)
+        return found
 
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
-        job = self._store.jobs.find(job_id)
-        if job is not None:
-            if task_name:
-                _known_task(job.spec, task_name)
-            if job.ending is None:
-                self._asked(job_id, "stop", task=task_name)
-            self.stop_job(job_id, task_name, self._peers.node)
+        record = self._record(job_id)
+        if record is not None and task_name:
+            _known_task(record.spec, task_name)
+        scheduler = self._scheduling(job_id, record)
+        if isinstance(record, LocalJob) and ended(JOB, record.status) and self._over_there(scheduler, record):
             return
-        local = self._store.local_jobs.find(job_id)
-        if local is not None and task_name:
-            _known_task(local.spec, task_name)
-        scheduler = self._elsewhere_scheduled(job_id, local)
-        if local is not None and ended(JOB, local.status) and self._over_there(scheduler, local):
-            return
-        self._asked(job_id, "stop", task=task_name)
-        with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
+        if not (isinstance(record, Job) and record.ending):
+            self._asked(job_id, "stop", task=task_name)
+        with traced(record.spec.trace_id if record else current_trace()), self._in_timeline(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
 
     def _over_there(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
@@ -367,13 +362,10 @@ class Coordinator:
 
         Raises `NotFound`, `PeerUnreachable`, `Conflict` where the job has ended, `NotServed`.
         """
-        if self._store.jobs.find(job_id) is not None:
-            self.suspend_job(job_id, on, self._peers.node)
-        else:
-            local = self._store.local_jobs.find(job_id)
-            scheduler = self._elsewhere_scheduled(job_id, local)
-            with traced(local.spec.trace_id if local else current_trace()):
-                scheduler.suspend_job(job_id, on, self._peers.node)
+        record = self._record(job_id)
+        scheduler = self._scheduling(job_id, record)
+        with traced(record.spec.trace_id if record else current_trace()):
+            scheduler.suspend_job(job_id, on, self._peers.node)
         self._asked(job_id, "suspend" if on else "resume")
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
