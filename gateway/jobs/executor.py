@@ -1,7 +1,7 @@
 """Carries out what `gateway.domain.execution` decides, on the engine; wakes on the engine's exit events."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,7 +22,7 @@ from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
-from gateway.ports import Clock, TaskReport
+from gateway.ports import Clock, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
 from gateway.runtime.loop import Failed, Lanes, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
@@ -31,72 +31,82 @@ _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 """with what a scheduling node refuses a decision on a job that has ended there, or is gone"""
 
 
+_LANES = {
+    messages.StopRun: "engine-end",
+    messages.Collect: "engine-end",
+    messages.Seal: "seal",
+    messages.Prepare: "engine-pull",
+}
+"""of actions on the engine; all others are in the lane ``engine``, or of the node that is called"""
+
+
+_Call = messages.Tell | messages.Confirm | messages.QueryScheduler
+
+
+@dataclass(frozen=True)
 class Telling:
     """Calls the nodes that schedule the jobs here, whatever the protocol."""
 
-    def __init__(
-        self, peers: Peers, clock: Clock, reported: Callable[[LocalJob], None], silent: Callable[[NodeId], None]
-    ) -> None:
-        """``reported``: called with a job whose scheduling node has answered; ``silent``: with a silent node."""
-        self._peers = peers
-        self._clock = clock
-        self._reported = reported
-        self._silent = silent
+    peers: Peers
+    clock: Clock
+    reported: Callable[[LocalJob], None]
+    """called with a job whose scheduling node has answered"""
+    silent: Callable[[NodeId], None]
 
     def tell(self, local: LocalJob, run: Run, action: messages.Tell) -> messages.Event:
         """Tell how a task is at the role of a run."""
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
         report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries)
         try:
-            self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
-        except (PeerUnreachable, Busy) as error:
+            self._scheduler(local).report_task(report, local.node)
+        except GatewayError as error:  # a node that does not want to know will ask
             if isinstance(error, PeerUnreachable):
-                self._silent(local.spec.scheduler)
-            return messages.Done(action, self._clock(), final=False, message=error.message)
-        except GatewayError as error:  # it does not want to know: it will ask
-            return messages.Done(action, self._clock(), message=f"{error.reason} {error.message}")
-        self._reported(local)
-        return messages.Done(action, self._clock())
+                self.silent(local.spec.scheduler)
+            return self._failed(action, error)
+        self.reported(local)
+        return messages.Done(action, self.clock())
 
     def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
         """Tell what was decided here on a job that waited for somebody, and hear whether that still counts."""
         failure = local.approval.failure if local.approval else None
-        scheduler = self._peers.scheduler(local.spec.scheduler, local.spec.protocol)
         try:
-            scheduler.confirm_job(local.id, failure, local.node, local.audit.id if local.audit else "")
-        except (PeerUnreachable, Busy) as error:
-            return [messages.Done(action, self._clock(), final=False, message=error.message)]
+            self._scheduler(local).confirm_job(
+                local.id, failure, local.node, local.audit.id if local.audit else ""
+            )
         except GatewayError as error:
-            final = error.reason not in UNCERTAIN
-            done = messages.Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
+            done = self._failed(action, error, UNCERTAIN)
             if failure is not None or error.reason not in _TOO_LATE:
                 return [done]
             # the job has ended there, and the stop that says so may have been lost, or be long on its way
-            return [
-                done,
-                *(e for e in self.ask(local, messages.QueryScheduler()) if isinstance(e, messages.StopRequested)),
-            ]
-        return [messages.Done(action, self._clock())]
+            asked = self.ask(local, messages.QueryScheduler())
+            return [done, *(event for event in asked if isinstance(event, messages.StopRequested))]
+        return [messages.Done(action, self.clock())]
 
     def ask(self, local: LocalJob, action: messages.QueryScheduler) -> list[messages.Event]:
         """Ask the scheduling node whether the job still exists there, and do as it says."""
-        scheduler, now = local.spec.scheduler, self._clock
+        scheduler = local.spec.scheduler
         try:
-            view = self._peers.scheduler(scheduler, local.spec.protocol).job_status(local.id, local.node)
+            view = self._scheduler(local).job_status(local.id, local.node)
         except NotFound as error:
             text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
-            failure = Failure(orphans.FORGOT, text, local.node)
-            ending = Ending(Outcome.STOPPED, now(), failure, local.node)
-            return [messages.StopRequested(now(), None, ending, local.node)]
-        except (PeerUnreachable, Busy) as error:
-            return [messages.Done(action, now(), final=False, message=error.message)]
+            failure, now = Failure(orphans.FORGOT, text, local.node), self.clock()
+            ending = Ending(Outcome.STOPPED, now, failure, local.node)
+            return [messages.StopRequested(now, None, ending, local.node)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
-            final = error.reason not in ("NODE_UNKNOWN", *UNCERTAIN)
-            return [messages.Done(action, now(), final, message=f"{error.reason} {error.message}")]
-        if ended(JOB, view.status):  # and its stop was lost
-            ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
-            return [messages.Done(action, now()), messages.StopRequested(now(), None, ending, scheduler)]
-        return [messages.Done(action, now())]
+            return [self._failed(action, error, ("NODE_UNKNOWN", *UNCERTAIN))]
+        now = self.clock()
+        if not ended(JOB, view.status):
+            return [messages.Done(action, now)]
+        ending = Ending(view.outcome or Outcome.STOPPED, now, view.failure, scheduler)  # and its stop was lost
+        return [messages.Done(action, now), messages.StopRequested(now, None, ending, scheduler)]
+
+    def _scheduler(self, local: LocalJob) -> SchedulerApi:
+        return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
+
+    def _failed(self, action: _Call, error: GatewayError, open_: Collection[str] = ()) -> messages.Done:
+        if isinstance(error, (PeerUnreachable, Busy)):
+            return messages.Done(action, self.clock(), final=False, message=error.message)
+        return messages.Done(action, self.clock(), error.reason not in open_, f"{error.reason} {error.message}")
 
 
 log = structlog.get_logger(__name__)
@@ -216,21 +226,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def _begin(self, local: LocalJob, actions: list[messages.Action]) -> None:
         for action in actions:
-            lane = self._lane(local, action)
+            calls = isinstance(action, _Call)
+            lane = local.spec.scheduler if calls else _LANES.get(type(action), "engine")
             self._lanes.submit(lane, partial(self._perform, local, action), local.id)
-
-    def _lane(self, local: LocalJob, action: messages.Action) -> str:
-        match action:
-            case messages.Tell() | messages.Confirm() | messages.QueryScheduler():
-                return local.spec.scheduler
-            case messages.StopRun() | messages.Collect():
-                return "engine-end"
-            case messages.Seal():
-                return "seal"
-            case messages.Prepare():
-                return "engine-pull"
-            case _:
-                return "engine"
 
     def _perform(self, local: LocalJob, action: messages.Action, *, fetching: bool = False) -> None:
         with traced(local.spec.trace_id), listening() as calls:
@@ -301,13 +299,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return messages.Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
-                return messages.Broken(run.run_id, _without_network(run), self._clock())
-            too_much = self._launching.disk.over(run)
-            return (
-                messages.Broken(run.run_id, too_much, self._clock())
-                if too_much
-                else messages.Inspected(run.run_id, self._clock())
-            )
+                who = f"the container of {run.party.label} in task {run.task_name}"
+                text = f"{who} was taken off its network, and can reach nobody"
+                return messages.Broken(run.run_id, Failure("NETWORK_LOST", text), self._clock())
+            if too_much := self._launching.disk.over(run):
+                return messages.Broken(run.run_id, too_much, self._clock())
+            return messages.Inspected(run.run_id, self._clock())
         missing = tuple(name for name, address in run.outputs.items() if not self._storage.exists(address))
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
@@ -365,11 +362,6 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
             return local.ask.tries
         case _:
             return 1
-
-
-def _without_network(run: Run) -> Failure:
-    who = f"the container of {run.party.label} in task {run.task_name}"
-    return Failure("NETWORK_LOST", f"{who} was taken off its network, and can reach nobody")
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

@@ -116,10 +116,8 @@ class Launching:
                 self.engine.launch(self._spec(local, run, expected))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
-        except EngineError as error:
+        except (EngineError, EngineFailed) as error:
             return self._not_launched(run, error.reason, str(error))
-        except EngineFailed as error:
-            return self._not_launched(run, error.reason, error.message)
         except (OSError, GatewayError) as error:
             return self._not_launched(run, "CREATE_FAILED", str(error))
         return Launched(run.run_id, self._clock(), digest, _described(self._allowed(run)))

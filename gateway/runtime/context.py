@@ -5,10 +5,10 @@ timeline.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from gateway.domain.spec import JobSpec, NodeId
@@ -68,9 +68,6 @@ class Peers:
         return self._adapters[protocol]
 
 
-_trace: ContextVar[str] = ContextVar("trace_id", default="")
-
-
 @dataclass(frozen=True)
 class Exchange:
     """One request to another node, and what came back; ``code`` and ``message`` are the other's own, unchanged."""
@@ -95,7 +92,19 @@ class Exchange:
         return {**found, "said": message}
 
 
+_trace: ContextVar[str] = ContextVar("trace_id", default="")
+_user: ContextVar[str] = ContextVar("acting_user", default="")
 _exchanges: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)
+T = TypeVar("T")
+
+
+@contextmanager
+def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 def exchanged(exchange: Exchange) -> None:
@@ -104,15 +113,9 @@ def exchanged(exchange: Exchange) -> None:
         collected.append(exchange)
 
 
-@contextmanager
-def listening() -> Iterator[list[Exchange]]:
+def listening() -> AbstractContextManager[list[Exchange]]:
     """Collect the requests that are made inside."""
-    collected: list[Exchange] = []
-    token = _exchanges.set(collected)
-    try:
-        yield collected
-    finally:
-        _exchanges.reset(token)
+    return _set(_exchanges, [])
 
 
 def new_trace_id() -> str:
@@ -125,17 +128,14 @@ def current_trace() -> str:
     return _trace.get()
 
 
-@contextmanager
-def traced(trace_id: str) -> Iterator[None]:
+def traced(trace_id: str) -> AbstractContextManager[str]:
     """Work under this trace id."""
-    token = _trace.set(trace_id)
-    try:
-        yield
-    finally:
-        _trace.reset(token)
+    return _set(_trace, trace_id)
 
 
-_user: ContextVar[str] = ContextVar("acting_user", default="")
+def acting(name: str) -> AbstractContextManager[str]:
+    """Have what is done inside be done by somebody."""
+    return _set(_user, name)
 
 
 def acting_user() -> str:
@@ -146,13 +146,3 @@ def acting_user() -> str:
 def by_user() -> dict[str, str]:
     """Return who asks as a detail of a line in a job's timeline; empty where nobody is known."""
     return {"user": name} if (name := acting_user()) else {}
-
-
-@contextmanager
-def acting(name: str) -> Iterator[None]:
-    """Have what is done inside be done by somebody."""
-    token = _user.set(name)
-    try:
-        yield
-    finally:
-        _user.reset(token)

@@ -1,4 +1,4 @@
-"""Figures for monitoring, in the form that Prometheus reads: counted as things happen, or looked up when asked."""
+"""Figures for monitoring, in the form that Prometheus reads."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,8 +21,8 @@ _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ACTIONS = (*_CALLS, 30.0, 60.0, 120.0)
 
 
-class Metrics:
-    """The figures of one node."""
+class Metrics(Collector):
+    """The figures of one node: counted as things happen, or looked up at the moment somebody asks."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -60,7 +60,11 @@ class Metrics:
             ["side"],
             registry=self._registry,
         )
-        self._registry.register(_Looked(counts, channel, clock, ledger))
+        self._counts = counts
+        self._channel = channel
+        self._clock = clock
+        self._ledger = ledger
+        self._registry.register(self)
 
     def requested(self, exchange: Exchange) -> None:
         """Count one request to another node."""
@@ -80,26 +84,12 @@ class Metrics:
         """Return all figures."""
         return generate_latest(self._registry)
 
-
-class _Looked(Collector):
-    """What is looked up at the moment somebody asks."""
-
-    def __init__(
-        self,
-        counts: Callable[[], Counts],
-        channel: Callable[[], Usage],
-        clock: Callable[[], datetime],
-        ledger: Callable[[], Ledger],
-    ) -> None:
-        self._counts = counts
-        self._channel = channel
-        self._clock = clock
-        self._ledger = ledger
-
     def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return nothing: the registry is not to look at them when it is built."""
         return ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Look up what is not counted."""
         counts, used, ledger = self._counts(), self._channel(), self._ledger()
         oldest = counts.oldest_waiting
         age = max(0.0, self._clock().timestamp() - oldest) if oldest is not None else 0.0

@@ -13,6 +13,7 @@ import yaml
 from adapter.bfia import peer as calls
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome
+from gateway.jobs import coordinator
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec
@@ -24,7 +25,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
-def node_and_peers(home: Path, deadline: float = 10) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
+def node_and_peers(home: Path, deadline: float = 4) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
     with ExitStack() as stack:
         found = [stack.enter_context(scripted()) for _ in PEERS]
         node = stack.enter_context(running(home))
@@ -80,6 +81,7 @@ def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(calls, "LONGEST_CALL", 600.0)
+    monkeypatch.setattr(coordinator, "_LIST_WITHIN", 2.0)
     gave_up = threading.Event()
 
     def holds(handler: BaseHTTPRequestHandler) -> None:
@@ -100,5 +102,5 @@ def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(
         wanted |= {f"job-silent-{i}": JobStatus.PENDING for i in range(30)}
         found = node.coordinator.jobs("flow")
         assert not gave_up.is_set(), "it waited until the silent node hung up"
-        # a machine that stands still for the five seconds of one question hears nobody in them
+        # a machine that stands still for the seconds of one question hears nobody in them
         wait_for(lambda: found == wanted or node.coordinator.jobs("flow") == wanted)
