@@ -10,9 +10,9 @@ from gateway.domain.dry_run import Item
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided, Reported, StopRequested
 from gateway.domain.execution.transitions import merge_runs
-from gateway.domain.job import Acceptance
+from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
-from gateway.domain.run import Audit, LocalJob
+from gateway.domain.run import Audit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
@@ -108,16 +108,15 @@ class Participant:
         if local.approval is None or approval.alone(local):
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
         event = Decided(approve, by, words, self._clock())
-        known = self._executor.record(job_id, event).approval
+        local = self._executor.record(job_id, event)
+        known, prepares = local.approval, approval.prepares(local)
         wanted = JobStatus.READY if approve else JobStatus.REJECTED
-        pending = self._store.local_jobs.get(job_id)
-        if approve and known is not None and approval.prepares(pending) and not approval.asks_person(pending):
-            return pending, (known.decided_at, known.by) == (event.at, by)
-        if known is None or known.decision is not wanted:
+        agreed = approve and prepares and not approval.asks_person(local)
+        if known is None or not (agreed or known.decision is wanted):
             reported = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
-            reported = JobStatus.READY if approval.prepares(pending) else reported
+            reported = JobStatus.READY if prepares else reported
             raise Conflict(f"job {job_id} is {reported} here already", reason="ALREADY_DECIDED")
-        return self._store.local_jobs.get(job_id), (known.decided_at, known.by) == (event.at, by)
+        return local, (known.decided_at, known.by) == (event.at, by)
 
     def waiting(self) -> list[LocalJob]:
         """Return the jobs here that wait for a person, the oldest first."""
@@ -177,10 +176,8 @@ class Participant:
         node = local.spec.dag.get(task_name)
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
-        if self._store.local_job_of_task(task_id) not in (
-            None,
-            job_id,
-        ):  # the same start may come twice at the same time
+        # the same start may come twice at the same time
+        if self._store.local_job_of_task(task_id) not in (None, job_id):
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
         with self._registry.one_view():
             self.admission.check_start(local, sender)
@@ -213,8 +210,7 @@ class Participant:
         """
         local = self._of_task(task_id)
         self._allow(local, sender)
-        name, _, index = role.partition(".")
-        runs = local.runs_of(task_id, name, _index(index))
+        runs = _runs(local, task_id, role)
         if not runs:
             raise NotFound(f"task {task_id} has no role {role} here", reason="ROLE_UNKNOWN")
         failed = next((run.failure for run in runs if run.failure), None)
@@ -237,9 +233,8 @@ class Participant:
             self._allow(local, sender)
         name = task_name or local.runs_of(task_id)[0].task_name
         newest = local.newest_runs(name)
-        if task_id and newest and newest[0].task_id != task_id:
-            return  # a late stop of an attempt that another has followed
-        self._stop_task(local, name, sender)
+        if not (task_id and newest and newest[0].task_id != task_id):
+            self._stop_task(local, name, sender)
 
     def _stop_task(self, local: LocalJob, task_name: str, sender: NodeId) -> None:
         """End a task's runs and those of what follows it.
@@ -286,13 +281,11 @@ class Participant:
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
         if report.run_id:
-            job_id = self._store.job_of_run(report.run_id)
-            if job_id is None:
-                raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
-            return job_id, report.run_id
+            if job_id := self._store.job_of_run(report.run_id):
+                return job_id, report.run_id
+            raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         local = self._of_task(report.task_id)
-        name, _, index = report.role.partition(".")
-        named = local.runs_of(report.task_id, name, _index(index))
+        named = _runs(local, report.task_id, report.role)
         runs = [run for run in named if report.address and self._executor.address_of(run) == report.address]
         if len(runs) != 1:
             raise NotAllowed(
@@ -363,55 +356,50 @@ class JobAudits:
 
     def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
         """Hand the answer to the job that it is about."""
-        job_id = approval.job_of(audit_id)
-        if self._store.jobs.find(job_id) is None:
-            raise _unknown(audit_id, sender)
-        self._scheduler.confirm_job(job_id, failure, sender)
+        self._scheduler.confirm_job(self._scheduled(audit_id, sender).id, failure, sender)
 
     def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
         """Take back what the sender asked, or stop the job that the sender had agreed to."""
-        job_id = self._audits.job_of(sender, audit_id)
-        if job_id is not None:
-            self._take_back(self._of(job_id, audit_id, sender), sender, ending)
+        if self._audits.job_of(sender, audit_id) is None:
+            job = self._scheduled(audit_id, sender)
+            if sender not in job.nodes or not ended(JOB, job.status):
+                self._scheduler.stop_job(job.id, "", sender)
             return
-        job = self._store.jobs.find(approval.job_of(audit_id))
-        if job is None:
-            raise _unknown(audit_id, sender)
-        if sender not in job.nodes or not ended(JOB, job.status):
-            self._scheduler.stop_job(job.id, "", sender)
 
-    def _take_back(self, local: LocalJob, sender: NodeId, reported: Ending | None) -> None:
         def change(local: LocalJob) -> LocalJob:
             if local.status is JobStatus.RUNNING:
                 text = f"job {local.id} runs here already; job/stop ends it"
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
-            ending = approval.withdrawal(sender, now, reported)
-            return machine.apply(local, StopRequested(now, None, ending, sender))
+            return machine.apply(local, StopRequested(now, None, approval.withdrawal(sender, now, ending), sender))
 
-        self._executor.change(local.id, change)
+        self._executor.change(self._asked(audit_id, sender).id, change)
 
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
         """Tell how a question of the sender's stands. Raises `NotFound` for those of others, too."""
-        job_id = self._audits.job_of(sender, audit_id)
-        if job_id is None:
-            raise _unknown(audit_id, sender)
-        return approval.status(self._of(job_id, audit_id, sender))
+        return approval.status(self._asked(audit_id, sender))
 
-    def _of(self, job_id: str, audit_id: str, sender: NodeId) -> LocalJob:
-        local = self._store.local_jobs.find(job_id)
+    def _asked(self, audit_id: str, sender: NodeId) -> LocalJob:
+        """Return the job here that a question of the sender's is about."""
+        job_id = self._audits.job_of(sender, audit_id)
+        local = self._store.local_jobs.find(job_id) if job_id else None
         if local is None or local.audit is None or local.audit.id != audit_id:
             raise _unknown(audit_id, sender)
         return local
+
+    def _scheduled(self, audit_id: str, sender: NodeId) -> Job:
+        """Return the job of this node that a question of its own is about."""
+        if (job := self._store.jobs.find(approval.job_of(audit_id))) is None:
+            raise _unknown(audit_id, sender)
+        return job
 
 
 def _unknown(audit_id: str, sender: NodeId) -> NotFound:
     return NotFound(f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN")
 
 
-def _index(text: str) -> int | None:
-    """Return the index that a role such as ``guest.0`` names: None for none, -1 for one that no party has."""
-    if not text:
-        return None
-    index = index_of(text)
-    return -1 if index is None else index
+def _runs(local: LocalJob, task_id: str, role: str) -> Sequence[Run]:
+    """Return the runs of a task at a role such as ``guest`` or ``guest.0``."""
+    name, _, index = role.partition(".")
+    number = index_of(index) if index else None
+    return local.runs_of(task_id, name, -1 if index and number is None else number)

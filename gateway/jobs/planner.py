@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 from uuid import uuid4
 
 from engines.base import EngineError, run_name
@@ -36,21 +36,12 @@ STORAGE_KIND = "file"
 """what containers get their data from, in the words of ``storageEngine``"""
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """One local run as it will be started, or what is wrong with it."""
+class _Planned(NamedTuple):
+    """One local run as it will be started, without ids of its own, and what is wrong with it."""
 
-    party: Party
-    component: Component
-    provider: Provider
-    parameters: Mapping[str, Any]
-    inputs: Mapping[str, Address]
-    outputs: Mapping[str, Address]
-    output_keys: Mapping[str, str]
-    limits: Mapping[str, float | None]
-    limit_origins: Mapping[str, str]
-    problems: Sequence[Problem] = ()
-    warnings: Sequence[Problem] = field(default=())
+    run: Run
+    problems: Sequence[Problem]
+    warnings: Sequence[Problem]
 
 
 class TaskPlanner:
@@ -155,7 +146,20 @@ class TaskPlanner:
         plans = [self._plan(local.spec, node, task_id, p, provider, component, local.standing()) for p in parties]
         if problems := [p for plan in plans for p in plan.problems]:
             raise Invalid(problems, reason="INPUT_MISSING")
-        return tuple(self._run(local, node, task_id, plan) for plan in plans)
+        attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
+        return tuple(
+            replace(
+                run,
+                run_id=uuid4().hex + uuid4().hex,
+                token=uuid4().hex,
+                name=run_name(self._node, local.id, task_id, run.party.role, run.party.index, attempt),
+                attempt=attempt,
+                created_at=self._clock(),
+                checkpoint_from=run.checkpoint_from if self.follows(local.spec) else None,
+                owner=local.home or self._owner,
+            )
+            for run, _, _ in plans
+        )
 
     def seats(self, spec: JobSpec) -> Mapping[str, Seat]:
         """Return at which engine each task runs here, and whose it is; what is not registered is not told."""
@@ -180,43 +184,13 @@ class TaskPlanner:
         for party in spec.parties_at(self._node):
             if party.role in component.roles:
                 plan = self._plan(spec, node, "", party, provider, component)
-                found.append((party, provider.image_for(node.component.name), dict(plan.inputs)))
+                found.append((party, plan.run.image, dict(plan.run.inputs)))
         return found
 
     def follows(self, spec: JobSpec) -> bool:
         """Tell whether a job may have the checkpoints of the earlier one that it names."""
         old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
         return old is not None and same_family(old.spec, spec)
-
-    def _run(self, local: LocalJob, node: DagNode, task_id: str, plan: _Planned) -> Run:
-        party = plan.party
-        attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
-        return Run(
-            run_id=uuid4().hex + uuid4().hex,
-            token=uuid4().hex,
-            name=run_name(self._node, local.id, task_id, party.role, party.index, attempt),
-            attempt=attempt,
-            task_id=task_id,
-            task_name=node.name,
-            party=party,
-            component=node.component,
-            image=plan.provider.image_for(node.component.name),
-            engine=self._engines[plan.provider.base_url],
-            created_at=self._clock(),
-            parameters=plan.parameters,
-            inputs=plan.inputs,
-            outputs=plan.outputs,
-            output_keys=plan.output_keys,
-            checkpoint=checkpoints.place(local.spec, node.name, party),
-            checkpoint_from=checkpoints.source(local.spec, node.name, party) if self.follows(local.spec) else None,
-            limits=plan.limits,
-            limit_origins=plan.limit_origins,
-            roles=plan.component.roles,
-            results={r.code: r.message for r in plan.component.results},
-            owner=local.home or self._owner,
-            expected_digest=plan.provider.digests.get(plan.provider.image_for(node.component.name), ""),
-            to_seal=models.to_seal(local.spec, node, plan.output_keys),
-        )
 
     def _plan(
         self,
@@ -243,24 +217,36 @@ class TaskPlanner:
         warnings += _undeclared(node, component, of_model)
         inputs = {**of_model, **inputs}
         granted = resources.granted(spec, party, self._defaults)
-        return _Planned(
-            party,
-            component,
-            provider,
-            values,
-            inputs,
-            outputs,
-            dict(matched),
-            {
+        image = provider.image_for(node.component.name)
+        run = Run(
+            run_id="",
+            name="",
+            task_id=task_id,
+            task_name=node.name,
+            party=party,
+            component=node.component,
+            image=image,
+            created_at=self._clock(),
+            engine=self._engines[provider.base_url],
+            parameters=values,
+            inputs=inputs,
+            outputs=outputs,
+            output_keys=dict(matched),
+            checkpoint=checkpoints.place(spec, node.name, party),
+            checkpoint_from=checkpoints.source(spec, node.name, party),
+            limits={
                 "cpu": granted.cpu,
                 "memory": granted.memory,
                 "disk": granted.disk,
                 "pids": self._defaults.for_role(party.role)[0].pids,
             },
-            granted.origins,
-            [*problems, *missing],
-            warnings,
+            limit_origins=granted.origins,
+            roles=component.roles,
+            results={r.code: r.message for r in component.results},
+            expected_digest=provider.digests.get(image, ""),
+            to_seal=models.to_seal(spec, node, matched),
         )
+        return _Planned(run, [*problems, *missing], warnings)
 
     def _inputs(
         self, spec: JobSpec, node: DagNode, party: Party, component: Component, runs: Sequence[Run], at: str
