@@ -8,14 +8,14 @@ import hashlib
 import json
 import os
 import re
-import stat
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from engines import files
 from gateway.errors import GatewayError
@@ -65,10 +65,10 @@ def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
         if missing:
             text = "".join(missing).encode()
             sums.append(f"{hashlib.sha256(text).hexdigest()}  INCOMPLETE\n")
-            with _member(archive, "INCOMPLETE", when) as member:
-                member.write(text)
-        with _member(archive, SUMS, when) as member:
-            member.write("".join(sums).encode())
+        for name, lines in (("INCOMPLETE", missing), (SUMS, sums)):
+            if lines:
+                with _member(archive, name, when) as member:
+                    member.write("".join(lines).encode())
         yield sink.take()
     yield sink.take()
 
@@ -78,17 +78,32 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, indent=1, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def without_secrets(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return plain data with masks for what its name calls secret, and for the given texts wherever they are."""
-    known = [secret for secret in secrets if secret]
-    return _masked(value, known)
+def without_secrets(value: Any, secrets: Sequence[str] = (), hidden: bool = False) -> Any:
+    """Return plain data with masks for what its name calls secret, and for the given texts wherever they are.
+
+    ``hidden``: the name of the value says so, or one above it.
+    """
+    if isinstance(value, Mapping):
+        return {
+            str(k): without_secrets(v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k))))
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(v, secrets, hidden) for v in value]
+    if hidden and isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
+        return MASK
+    if isinstance(value, str):
+        for secret in filter(None, secrets):
+            value = value.replace(secret, MASK)
+        return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", rf"\1:{MASK}@", value)
+    return value
 
 
 def of_files(folder: Path, prefix: str, secrets: Iterable[str]) -> Iterator[Entry]:
     """Yield the regular files of a folder and below it; links are not followed."""
     known = [secret.encode() for secret in secrets if secret]
-    found = (Path(entry.path) for entry in files.walk(folder, _MOST))
-    for path in sorted(path for path in found if _is_regular(path)):
+    found = (Path(entry.path) for entry in files.walk(folder, _MOST) if entry.is_file(follow_symlinks=False))
+    for path in sorted(found):
         inside = "/".join((prefix, *path.relative_to(folder).parts))
         yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
 
@@ -109,35 +124,11 @@ def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]
         yield held
 
 
-def _masked(value: Any, secrets: list[str], hidden: bool = False) -> Any:
-    """Return the value masked; what is ``hidden`` belongs to a name that says so, with all below it."""
-    if isinstance(value, Mapping):
-        return {
-            str(k): _masked(v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k))))
-            for k, v in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_masked(v, secrets, hidden) for v in value]
-    if hidden and _is_scalar(value) and value != "":
-        return MASK
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, MASK)
-        return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", rf"\1:{MASK}@", value)
-    return value
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
-
-
 def _sayable(name: str, taken: set[str]) -> str:
     """Return a name that a zip and a line of the sums can hold, another one than those before it."""
-    shown = _UNSAYABLE.sub("?", name)
-    number = 1
-    while shown in taken:
-        number += 1
-        shown = f"{_UNSAYABLE.sub('?', name)} ({number})"
+    plain = _UNSAYABLE.sub("?", name)
+    numbered = (f"{plain} ({number})" for number in count(2))
+    shown = next(one for one in chain((plain,), numbered) if one not in taken)
     taken.add(shown)
     return shown
 
@@ -152,20 +143,10 @@ def _member(archive: zipfile.ZipFile, name: str, when: Any) -> Iterator[Any]:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    with _opened(path) as file:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
         while piece := file.read(_CHUNK):
             yield piece
-
-
-def _opened(path: Path) -> BinaryIO:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(handle, "rb")
-
-
-def _is_regular(path: Path) -> bool:
-    with suppress(OSError):
-        return stat.S_ISREG(path.lstat().st_mode)
-    return False
 
 
 def _words(error: Exception) -> str:
