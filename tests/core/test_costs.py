@@ -1,4 +1,7 @@
-"""What a job costs in statements: counted, never timed. What every job asks never reads all that is over."""
+"""What a job costs in statements, and a request in files and round trips: counted, never timed.
+
+What every job asks never reads all that is over. `tools.crossings` prints what a request crosses.
+"""
 
 import re
 import threading
@@ -14,6 +17,7 @@ from gateway.domain.states import JobStatus
 from gateway.store.store import Store
 from tests.builders import a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
+from tools.crossings import Crossing, measure
 
 GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
 """tables with rows of what is over"""
@@ -92,8 +96,26 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
 @pytest.mark.parametrize(("side", "most"), [("scheduling", 105), ("taking part", 60)])
 def test_a_job_of_one_task_costs_few_statements(played, side, most):
     counted = [text for text, _ in played[1][side] if "due_at <=" not in text and "gateway" not in text]
-    counted = [
-        text for text in counted if not text.startswith("SELECT job.version")
-    ]  # the test itself looks often
-    counted = [text for text in counted if not text.startswith("SELECT local_job.version")]
+    looks = ("SELECT job.version", "SELECT local_job.version")  # the test itself looks often
+    counted = [text for text in counted if not text.startswith(looks)]
     assert 20 < len(counted) <= most, "\n".join(counted)
+
+
+MOST = {
+    "create_all until the job is stored": (27, 5),
+    "a container's callback": (20, 2),
+}
+"""files, round trips"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Crossing]:
+    return {crossing.name: crossing for crossing in measure(tmp_path_factory.mktemp("node"))}
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_request_crosses_few_files_and_makes_few_round_trips(measured: dict[str, Crossing], name: str) -> None:
+    files, round_trips = MOST[name]
+    found = measured[name]
+    assert 10 < len(found.files) <= files, sorted(found.files)
+    assert 1 < found.round_trips <= round_trips, found.statements

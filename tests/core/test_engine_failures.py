@@ -1,4 +1,4 @@
-"""What a job is told when its engine fails it: reasons, images that are fetched, disk that runs out."""
+"""What a job is told when its engine or its container fails it: reasons, images that are fetched, last words."""
 
 import threading
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from engines.base import (
 from gateway.bootstrap.node import Gateway
 from gateway.domain.execution.messages import Broken, Inspected
 from gateway.domain.states import TaskStatus
+from tests.cli.test_jobs import cli
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -68,12 +69,14 @@ def ended(node: Gateway, job_id: str) -> Any:
     return node.store.jobs.get(job_id)
 
 
-def test_an_image_is_fetched_before_its_first_start(tmp_path: Path) -> None:
-    def fetch(told: Callable[[str], None]) -> None:
-        told("1 of 3 layers")
+def played(node: Gateway, **more: float) -> Any:
+    """Submit a job, and return it as it is at its end."""
+    return ended(node, submit(node, **more).json()["data"]["job_id"])
 
-    with running(tmp_path, make_engine=fetching(fetch)) as node:
-        job = ended(node, submit(node).json()["data"]["job_id"])
+
+def test_an_image_is_fetched_before_its_first_start(tmp_path: Path) -> None:
+    with running(tmp_path, make_engine=fetching(lambda told: told("1 of 3 layers"))) as node:
+        job = played(node)
         assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
         assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
 
@@ -84,7 +87,7 @@ def test_what_fetching_fails_on_is_the_jobs_reason(tmp_path: Path, error: Engine
         raise error
 
     with running(tmp_path, make_engine=fetching(fetch)) as node:
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        failure = played(node).ending.failure
         assert (failure.reason, failure.message) == (error.reason, str(error))
 
 
@@ -117,7 +120,7 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
 
     with running(tmp_path, make_engine=making(partial(Elsewhere, moves))) as node:
         nodes.append(node)
-        ended(node, submit(node).json()["data"]["job_id"])
+        played(node)
         assert isinstance(node.engine, Elsewhere)
         told = list(node.engine.told.values())
     assert told and all(words[1:] == [ELSEWHERE] for words in told)
@@ -129,13 +132,12 @@ def test_what_an_engine_says_of_folders_here_stays_here(tmp_path: Path) -> None:
         "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
     )
     with running(tmp_path, make_engine=failing(CreateFailed(words))) as node:
-        job_id = submit(node).json()["data"]["job_id"]
-        failure = ended(node, job_id).ending.failure
-        assert failure.reason == "CREATE_FAILED"
-        assert failure.message == (
+        job = played(node)
+        assert job.ending.failure.reason == "CREATE_FAILED"
+        assert job.ending.failure.message == (
             "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
         )
-        notes = [e for e in node.store.timeline(job_id) if e.event == "engine said"]
+        notes = [e for e in node.store.timeline(job.id) if e.event == "engine said"]
         assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
 
 
@@ -184,9 +186,7 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
     }
     engine = {"kind": "process", "docker": {"allow": allow}}
     with running(tmp_path, make_engine=making(), engine=engine) as node:
-        job_id = submit(node).json()["data"]["job_id"]
-        ended(node, job_id)
-        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
+        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{played(node).id}").json()["runs"]
         granted = [f"{tmp_path} at /opt/models, read-only", "capability NET_BIND_SERVICE"]
         assert runs and all(run["granted"] == granted for run in runs)
         assert isinstance(node.engine, MemoryEngine)
@@ -202,7 +202,7 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
         ready = ask(node, "operator", "GET", "/health/ready")
         assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
         node.readiness.places = dict  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        failure = played(node).ending.failure
         assert failure.reason == "NO_SPACE"
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message
 
@@ -242,3 +242,35 @@ def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_pat
         failure = ended(node, job_id).ending.failure
         assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
+
+
+SCRIPT = """
+for i in $(seq 150); do echo "line $i"; done
+echo '{"result_code": "00000000", "message": "bye"}'
+exit 7
+"""
+"""its code has a text in the description"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "message", "last"),
+    [
+        (SCRIPT, "EXIT_7", "00000000", "bye"),
+        ("echo '[1]'; exit 3", "EXIT_3", "exit code 3", "[1]"),
+        ("exec env python9 run", "EXIT_127", "interpreter", "python9"),
+    ],
+)
+def test_what_was_said_last_is_shown(tmp_path: Path, script: str, reason: str, message: str, last: str):
+    command = ["/bin/sh", "-c", script]
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
+    with running(tmp_path, engine=engine) as node:
+        job = played(node)
+        failure, job_id = job.ending.failure, job.id
+        assert failure.reason == reason and message in failure.message
+        assert ("ok" in failure.message) is (script is SCRIPT), "the description's text for the code"
+        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
+        lines = next(r["last_lines"] for r in runs if r["exit"] and f"EXIT_{r['exit']['code']}" == reason)
+        assert last in lines[-1] and len(lines) <= 100
+        if script is not SCRIPT:
+            shown = cli(node, "show", job_id).stdout
+            assert message in shown and "last lines of" in shown

@@ -1,5 +1,7 @@
-"""Who may predict with a model and who may not, each for a reason of its own; what is in use stays."""
+"""Who may predict with a model and who may not, each for a reason of its own; archives of models that race."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +9,20 @@ from typing import Any
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.run import LocalJob
-from gateway.domain.spec import JobSpec
+from gateway.data import model_archive
+from gateway.data.models import Models
+from gateway.data.storage import FileStorage
+from gateway.domain.dag import ComponentRef
+from gateway.domain.models import ModelPart, PartyModel
+from gateway.domain.run import Address, LocalJob
+from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
-from gateway.errors import Conflict, Invalid
+from gateway.errors import Conflict, Invalid, TooLarge
+from gateway.store.database import opened
+from gateway.store.models import SqlModels
+from gateway.store.store import Store
 from provider_registry.model import Component, DataSpec
-from tests.builders import T0, a_spec
+from tests.builders import T0, a_spec, at
 from tests.cli.test_models import FLOW, PLACE, left
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -101,3 +111,58 @@ def test_a_training_is_deleted_only_after_its_model(node: Gateway):
     assert node.models.damaged(MODEL, VERSION) == []
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
+
+
+class LateSight(SqlModels):
+    """Sees a version only at the second look: another archive of it came in right after the first."""
+
+    looked = False
+
+    def find(self, model_id: str, version: str) -> list[Any]:
+        found = super().find(model_id, version) if self.looked else []
+        self.looked = True
+        return found
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(opened(f"sqlite:///{tmp_path / 'test.db'}"))) as store:
+        yield store
+
+
+def models(store: Store, home: Path, kept: type[SqlModels] = SqlModels, reserve: int = 0) -> Models:
+    return Models("n1", kept(store), FileStorage(home / "storage"), list, lambda: at(0), reserve)
+
+
+def an_archive(home: Path, text: str) -> Path:
+    elsewhere, place = FileStorage(home / "elsewhere"), Address("job-1", text)
+    elsewhere.path(place).mkdir(parents=True)
+    (elsewhere.path(place) / "data_0").write_text(text)
+    part = ModelPart(
+        "t", ComponentRef("vendor", "1.0.0", "Thing"), "model0", "model", place, elsewhere.sums(place), {}
+    )
+    me, other = Party("guest", 0, "n1"), Party("host", 0, "n2")
+    model = PartyModel("credit", "v1", me, (me, other), "job-1", "flow", T0, (part,))
+    file = home / f"{text}.zip"
+    file.write_bytes(b"".join(model_archive.write(elsewhere, [model])))
+    return file
+
+
+def unpacked(home: Path) -> list[str]:
+    return sorted(file.read_text() for file in (home / "storage").rglob("data_0"))
+
+
+def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Store, tmp_path: Path):
+    archive = an_archive(tmp_path, "one")
+    first = models(here, tmp_path).import_archive(archive)
+    assert models(here, tmp_path, LateSight).import_archive(archive) == first, "the same once more"
+    with pytest.raises(Conflict) as caught:
+        models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"))
+    assert caught.value.reason == "MODEL_EXISTS"
+    assert models(here, tmp_path).damaged("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
+
+
+def test_what_has_no_room_is_not_unpacked(here: Store, tmp_path: Path):
+    with pytest.raises(TooLarge, match="storage_reserve_bytes") as caught:
+        models(here, tmp_path, reserve=1 << 60).import_archive(an_archive(tmp_path, "one"))
+    assert caught.value.reason == "NO_SPACE" and unpacked(tmp_path) == []

@@ -15,6 +15,7 @@ from engines.base import Capacity
 from gateway.bootstrap.node import Gateway
 from gateway.domain.resources import GIB, Amounts, Claim, ClaimState
 from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused
 from gateway.ports import Callback
@@ -138,6 +139,12 @@ def three_nodes(home: Path, **over: dict[str, Any]) -> Iterator[Nodes]:
         yield found
 
 
+def foreign(cpu: int = 20) -> JobSpec:
+    """Return a job that another node schedules, of a party at B."""
+    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
+    return replace(spec, job_id="job-foreign-1", job_params={"host": {"0": {"resources": {"cpu": cpu}}}})
+
+
 def waits_at(nodes: Nodes, job_id: str, node: str) -> str:
     """Return why the job waits at the node; empty while it does not."""
     return next((w["reason"] for w in nodes.view(node)["waiting"] if w["job_id"] == job_id), "")
@@ -203,10 +210,8 @@ def none_holds_anything(nodes: Nodes) -> None:
 
 def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):
     """It knows nothing of resources: the node holds by itself, or says that it cannot."""
-    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
-    spec = replace(spec, job_params={"host": {"0": {"resources": {"cpu": 20}}}})
     for i in (1, 2):
-        nodes[B].participant.create_job(replace(spec, job_id=f"job-foreign-{i}"), A)
+        nodes[B].participant.create_job(replace(foreign(), job_id=f"job-foreign-{i}"), A)
     nodes[B].participant.start_job("job-foreign-1", A)
     assert nodes.remaining(B) == 4
     for begin in (
@@ -226,9 +231,7 @@ def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: No
 
 def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
     body: dict[str, Any] = {"job_id": "job-foreign-1"}
-    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
-    spec = replace(spec, job_id="job-foreign-1", job_params={"host": {"0": {"resources": {"cpu": 20}}}})
-    assert nodes[B].participant.create_job(spec, A).tasks_at_once == 1
+    assert nodes[B].participant.create_job(foreign(), A).tasks_at_once == 1
 
     def asked(what: str, sender: str = A) -> Any:
         path = f"/v1/interconn/schedule/job/resource/{what}"
@@ -283,8 +286,7 @@ def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_agai
 
 def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp_path: Path):
     with three_nodes(tmp_path) as nodes:
-        spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
-        spec = replace(spec, job_params={"host": {"0": {"resources": {"cpu": 20}}}})
+        spec = foreign()
         nodes[B].participant.create_job(spec, A)
         nodes[B].participant.hold(spec.job_id, A)
         resources = nodes[B].resources
