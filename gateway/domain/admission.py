@@ -16,8 +16,7 @@ from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Portion
 class Rules:
     """Bounds of waiting, in seconds."""
 
-    ageing: float = 600.0
-    """after this a job goes before all younger ones, whatever their priority"""
+    ageing: float = 600.0  # after this a job goes before all younger ones, whatever their priority
     fresh: float = 90.0
     """a waiting job that has not asked for this long is passed over; its scheduling node asks every 30 s, or as
     the settings say"""

@@ -39,12 +39,9 @@ class Verdict(StrEnum):
 class Mode(StrEnum):
     """Who decides where no rule does."""
 
-    OFF = "off"
-    """every job of a known node is accepted, unless a rule rejects it"""
-    RULES = "rules"
-    """the rules decide, and a person where they say so or none matches"""
-    PERSON = "person"
-    """a person decides on every job that no rule rejects"""
+    OFF = "off"  # every job of a known node is accepted, unless a rule rejects it
+    RULES = "rules"  # the rules decide, and a person where they say so or none matches
+    PERSON = "person"  # a person decides on every job that no rule rejects
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,7 @@ class Piece:
     """One task at one party here. ``dataset`` is empty where the task has no data of its own."""
 
     source: NodeId
-    component: str
-    """``provider/name``"""
+    component: str  # ``provider/name``
     dataset: str
     role: str
     command: str = CREATE

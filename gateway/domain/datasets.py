@@ -28,8 +28,7 @@ class Default(StrEnum):
     OPEN = "open"
     """every node that may take part in jobs here; from its first grant on, only whom it is granted. For what was
     uploaded only: an output of a job is always as if `LISTED`"""
-    LISTED = "listed"
-    """nobody"""
+    LISTED = "listed"  # nobody
 
 
 @dataclass(frozen=True)
@@ -139,23 +138,16 @@ class Dataset:
     namespace: str
     name: str
     columns: tuple[str, ...]
-    count: int
-    """rows, headers not counted"""
+    count: int  # rows, headers not counted
     partitions: int
-    meta: Mapping[str, Any]
-    """as uploaded: delimiter is that of the uploaded file, in the storage it is a comma"""
-    checksum: str
-    """sha256 of the uploaded file, hex"""
-    size: int
-    """bytes of the uploaded file"""
+    meta: Mapping[str, Any]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
+    checksum: str  # sha256 of the uploaded file, hex
+    size: int  # bytes of the uploaded file
     created_at: datetime
-    origin: str
-    """``path:`` and the server path, or ``file:`` and the name of the file that was sent"""
+    origin: str  # ``path:`` and the server path, or ``file:`` and the name of the file that was sent
     disabled: bool = False
-    types: tuple[str, ...] = ()
-    """of each column: int, float, boolean or string"""
-    sid: str = ""
-    """name of the generated column, empty where there is none"""
+    types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
+    sid: str = ""  # name of the generated column, empty where there is none
     description: str = ""
 
     @property

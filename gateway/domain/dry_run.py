@@ -12,13 +12,10 @@ class Standing(StrEnum):
     """What was found of one thing that a job needs."""
 
     OK = "ok"
-    WARNING = "warning"
-    """unusual, and perhaps not meant; the job runs all the same"""
-    WAITS = "waits"
-    """nothing is wrong, but somebody or something has to be waited for first"""
+    WARNING = "warning"  # unusual, and perhaps not meant; the job runs all the same
+    WAITS = "waits"  # nothing is wrong, but somebody or something has to be waited for first
     PROBLEM = "problem"
-    UNKNOWN = "unknown"
-    """the node does not report it, or cannot"""
+    UNKNOWN = "unknown"  # the node does not report it, or cannot
 
 
 CHECKS = (
@@ -50,15 +47,12 @@ REPORTED_WARNINGS = 50
 class Item:
     """One thing that was checked."""
 
-    check: str
-    """one of `CHECKS`"""
+    check: str  # one of `CHECKS`
     standing: Standing
     found: str = ""
-    cause: str = ""
-    """why it is not ok"""
+    cause: str = ""  # why it is not ok
     remedy: str = ""
-    about: str = ""
-    """the task, party or dataset, where there are several"""
+    about: str = ""  # the task, party or dataset, where there are several
 
 
 @dataclass(frozen=True)

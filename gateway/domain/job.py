@@ -13,22 +13,15 @@ from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, m
 class Acceptance:
     """What a node adds when it accepts a job; a peer that follows the standard adds nothing."""
 
-    holds: bool = False
-    """the job needs resources of the node that must be reserved before it starts"""
-    tasks_at_once: int | None = None
-    """for how many tasks at the same time that is enough; None: no limit"""
-    waits: bool = False
-    """the job needs approval there; the node reports the decision"""
-    within: float | None = None
-    """seconds that this may take, where it reports them"""
+    holds: bool = False  # the job needs resources of the node that must be reserved before it starts
+    tasks_at_once: int | None = None  # for how many tasks at the same time that is enough; None: no limit
+    waits: bool = False  # the job needs approval there; the node reports the decision
+    within: float | None = None  # seconds that this may take, where it reports them
     inherited: tuple[str, ...] | None = None
     """tasks of the earlier job that the node can inherit; None: it does not report them"""
-    asked_only: bool = False
-    """the job is not created there yet: the node was requested to audit it first"""
-    waits_for: str = ""
-    """what the node waits for where that is not a person, in its words"""
-    checks: Mapping[str, str] = field(default_factory=dict)
-    """image, data, storage, transport -> how each is"""
+    asked_only: bool = False  # the job is not created there yet: the node was requested to audit it first
+    waits_for: str = ""  # what the node waits for where that is not a person, in its words
+    checks: Mapping[str, str] = field(default_factory=dict)  # image, data, storage, transport -> how each is
 
 
 @dataclass(frozen=True)
@@ -36,13 +29,10 @@ class Reservation:
     """The reservation of a job at one node, as the scheduler knows it."""
 
     acceptance: Acceptance = field(default=Acceptance(), metadata={"stored": "said"})
-    apply: Call = Call()
-    """OK while the node has granted it; SENT or LOST: it may have granted it"""
+    apply: Call = Call()  # OK while the node has granted it; SENT or LOST: it may have granted it
     give_back: Call = Call()
-    waiting_since: datetime | None = None
-    """when the node first had too little free"""
-    freed_at: datetime | None = None
-    """when it last reported free capacity"""
+    waiting_since: datetime | None = None  # when the node first had too little free
+    freed_at: datetime | None = None  # when it last reported free capacity
 
 
 GRACE = 30.0
@@ -54,14 +44,10 @@ class Consent:
     """The approval of a job at another node, as the scheduler knows it."""
 
     asked_at: datetime
-    until: datetime
-    """without a decision by then the node counts as having refused"""
-    status: JobStatus = JobStatus.PENDING
-    """PENDING, then READY or REJECTED, once"""
-    asked_only: bool = False
-    """the job is not created there yet; that follows once the node has agreed"""
-    waits_for: str = ""
-    """what it waits for where that is not a person, in the node's words"""
+    until: datetime  # without a decision by then the node counts as having refused
+    status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
+    asked_only: bool = False  # the job is not created there yet; that follows once the node has agreed
+    waits_for: str = ""  # what it waits for where that is not a person, in the node's words
 
     @property
     def decides_by(self) -> datetime:
@@ -78,13 +64,10 @@ class NodeJob:
     start: Call = Call()
     stop: Call = Call()
     unreachable_since: datetime | None = None
-    pushes: bool = False
-    """the node pushes its states, so it is polled rarely"""
+    pushes: bool = False  # the node pushes its states, so it is polled rarely
     reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
-    consent: Consent | None = None
-    """None: the node needs no approval"""
-    excluded: Failure | None = None
-    """why the job runs without this node, where it may"""
+    consent: Consent | None = None  # None: the node needs no approval
+    excluded: Failure | None = None  # why the job runs without this node, where it may
 
 
 @dataclass(frozen=True)
@@ -97,14 +80,10 @@ class NodeTask:
     poll: Call = Call()
     stop: Call = Call()
     reported_at: datetime | None = field(default=None, metadata={"stored": "heard_at"})
-    polls: int = 0
-    """polls since the last news; the pause between them grows with it"""
-    quiet: int = 0
-    """polls in a row that brought no news; logged with the next one that does"""
-    denials: int = 0
-    """polls refused in a row"""
-    unknowns: int = 0
-    """how often the node did not know the task after a start had been sent"""
+    polls: int = 0  # polls since the last news; the pause between them grows with it
+    quiet: int = 0  # polls in a row that brought no news; logged with the next one that does
+    denials: int = 0  # polls refused in a row
+    unknowns: int = 0  # how often the node did not know the task after a start had been sent
 
     @property
     def status(self) -> TaskStatus:
@@ -121,8 +100,7 @@ class NodeTask:
 class Attempt:
     """A failed attempt of a task, which was retried under another id."""
 
-    number: int
-    """from 0"""
+    number: int  # from 0
     task_id: str
     failure: Failure
     started_at: datetime | None = None
@@ -145,20 +123,16 @@ class Task:
     task_id: str
     status: TaskStatus
     nodes: Mapping[NodeId, NodeTask]
-    attempt: int = 0
-    """number of the present one, from 0"""
+    attempt: int = 0  # number of the present one, from 0
     failure: Failure | None = None
     ending: Ending | None = None
     """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
-    started_at: datetime | None = None
-    """of the attempt"""
+    started_at: datetime | None = None  # of the attempt
     ended_at: datetime | None = None
     again_from: datetime | None = None
     """when the attempt failed, while a retry is to follow: it is stopped at every node first"""
-    attempts: tuple[Attempt, ...] = ()
-    """earlier ones, oldest first"""
-    lineage: Lineage | None = None
-    """while the job is PENDING what it could inherit; then what it has inherited"""
+    attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
+    lineage: Lineage | None = None  # while the job is PENDING what it could inherit; then what it has inherited
 
     def has(self, task_id: str) -> bool:
         """Say whether the id is that of the task, now or in an earlier attempt."""
@@ -188,11 +162,9 @@ class Origin:
     """The job that this one runs again."""
 
     job_id: str
-    start: str
-    """the task from which on"""
+    start: str  # the task from which on
     by: NodeId
-    changed: tuple[str, ...] = ()
-    """tasks with other parameters"""
+    changed: tuple[str, ...] = ()  # tasks with other parameters
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
 
@@ -208,17 +180,13 @@ class Job:
     tasks: Mapping[str, Task]
     outcome: Outcome | None = None
     ending: Ending | None = None
-    started_at: datetime | None = None
-    """when every node had started it"""
+    started_at: datetime | None = None  # when every node had started it
     ended_at: datetime | None = None
     suspended: Suspension | None = None
     warnings: tuple[str, ...] = ()
-    digest: str = ""
-    """of the submitted body: the same id with another body is a conflict"""
-    origin: Origin | None = None
-    """where it runs another job again"""
-    user: str = ""
-    """who submitted it at this node, by token or signature; not sent to others"""
+    digest: str = ""  # of the submitted body: the same id with another body is a conflict
+    origin: Origin | None = None  # where it runs another job again
+    user: str = ""  # who submitted it at this node, by token or signature; not sent to others
     notes: tuple[Note, ...] = field(default=(), compare=False)
     """lines for the timeline that the store has not written yet"""
 

@@ -32,10 +32,8 @@ class ModelPart:
 
     task: str
     component: ComponentRef
-    key: str
-    """in the flow that trained it"""
-    output: str
-    """in the component's description"""
+    key: str  # in the flow that trained it
+    output: str  # in the component's description
     address: Address
     files: tuple[FileSum, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -48,8 +46,7 @@ class PartyModel:
     model_id: str
     version: str
     party: Party
-    parties: tuple[Party, ...]
-    """all parties of the job that trained it"""
+    parties: tuple[Party, ...]  # all parties of the job that trained it
     job_id: str
     flow_id: str
     created_at: datetime
@@ -67,10 +64,8 @@ class Kept:
     """A party's part of a model, and what operators have said of it."""
 
     model: PartyModel
-    deployed_at: float | None = None
-    """seconds since the epoch"""
-    granted: tuple[NodeId, ...] = ()
-    """nodes that may use it though they were no party of its training"""
+    deployed_at: float | None = None  # seconds since the epoch
+    granted: tuple[NodeId, ...] = ()  # nodes that may use it though they were no party of its training
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ class Problem(NamedTuple):
     path: str
     rule: str
     got: Any = None
-    suggestion: str = ""
-    """what to write instead, where that is obvious"""
+    suggestion: str = ""  # what to write instead, where that is obvious
 
     def __str__(self) -> str:
         found = "" if self.got is None or self.rule == "is missing" else f" (got {self._got})"

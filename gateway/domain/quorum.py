@@ -119,8 +119,7 @@ class PartyDetail:
     excluded: bool
     reason: str = ""
     message: str = ""
-    tries: int = 0
-    """of the call that is, or was last, to be answered"""
+    tries: int = 0  # of the call that is, or was last, to be answered
     next_try: datetime | None = None
 
 

@@ -22,8 +22,7 @@ class Order:
 
     job_id: str
     new_job_id: str
-    start: str = ""
-    """the task to begin with; empty: the first that has not succeeded"""
+    start: str = ""  # the task to begin with; empty: the first that has not succeeded
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """changes in the form of ``task_params``: common, then role -> index, then task -> parameters"""
 

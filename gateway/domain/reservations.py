@@ -31,8 +31,7 @@ class Asked:
     node: NodeId
     back: bool
     call: Call
-    after: datetime | None = None
-    """not before this"""
+    after: datetime | None = None  # not before this
 
 
 def granted(job: Job) -> bool:

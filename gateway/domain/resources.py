@@ -24,12 +24,9 @@ GIB = 1024**3
 class Amounts:
     """CPU, memory and disk together."""
 
-    cpu: int = 0
-    """thousandths of a core"""
-    memory: int = 0
-    """bytes"""
-    disk: int = 0
-    """bytes"""
+    cpu: int = 0  # thousandths of a core
+    memory: int = 0  # bytes
+    disk: int = 0  # bytes
 
     @classmethod
     def of(cls, cpu: float | None = None, memory: float | None = None, disk: float | None = None) -> Self:
@@ -147,10 +144,8 @@ _NOTHING = Amounts()
 class Pool:
     """What a job has reserved at a node for its tasks."""
 
-    amounts: Amounts
-    """of the main engine, and the disk of all"""
-    tasks_at_once: int
-    """for how many of its tasks at the same time that is enough"""
+    amounts: Amounts  # of the main engine, and the disk of all
+    tasks_at_once: int  # for how many of its tasks at the same time that is enough
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 
@@ -164,15 +159,11 @@ class Pool:
 class Defaults:
     """What a task gets where the job leaves it open (-1 or absent); None: no limit, and nothing counted."""
 
-    cpu: float | None = None
-    """cores"""
-    memory: int | None = None
-    """bytes"""
+    cpu: float | None = None  # cores
+    memory: int | None = None  # bytes
     pids: int | None = 512
-    disk: int | None = None
-    """bytes"""
-    roles: "Mapping[str, Defaults] | None" = None
-    """instead of these, for parties of a role such as ``arbiter``"""
+    disk: int | None = None  # bytes
+    roles: "Mapping[str, Defaults] | None" = None  # instead of these, for parties of a role such as ``arbiter``
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
         """Return the defaults of a role, and what they are called."""
@@ -193,14 +184,10 @@ UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 class Granted:
     """What each run of a party may use; None: as much as the node allows (`gateway.jobs.resources`)."""
 
-    cpu: float | None = None
-    """cores"""
-    memory: float | None = None
-    """bytes"""
-    disk: float | None = None
-    """bytes"""
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """cpu, memory, disk -> where the amount comes from"""
+    cpu: float | None = None  # cores
+    memory: float | None = None  # bytes
+    disk: float | None = None  # bytes
+    origins: Mapping[str, str] = field(default_factory=dict)  # cpu, memory, disk -> where the amount comes from
 
     @property
     def amounts(self) -> Amounts:
@@ -256,8 +243,7 @@ class ClaimState(StrEnum):
 
     WAITING = "WAITING"
     HELD = "HELD"
-    RETURNED = "RETURNED"
-    """released before the job has started, because another node was busy; keeps its age"""
+    RETURNED = "RETURNED"  # released before the job has started, because another node was busy; keeps its age
 
 
 @dataclass(frozen=True)
@@ -265,20 +251,14 @@ class Claim:
     """A reservation of a job at the node, or its request for one."""
 
     job_id: str
-    amounts: Amounts
-    """of the main engine, and the disk of all"""
+    amounts: Amounts  # of the main engine, and the disk of all
     state: ClaimState
-    since: datetime
-    """when it was first requested"""
-    asked_at: datetime
-    """when it was last requested"""
-    priority: int = 0
-    """the higher goes first"""
+    since: datetime  # when it was first requested
+    asked_at: datetime  # when it was last requested
+    priority: int = 0  # the higher goes first
     scheduler: NodeId = ""
-    held_at: datetime | None = None
-    """since when it is held; None while it is not"""
-    reason: str = ""
-    """what it waits for; empty while it is held"""
+    held_at: datetime | None = None  # since when it is held; None while it is not
+    reason: str = ""  # what it waits for; empty while it is held
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 
@@ -292,15 +272,11 @@ class Claim:
 class Ledger:
     """The node's pool. Every change makes a new one; what is left follows from the claims."""
 
-    total: Amounts
-    """of the main engine; likewise what is held, what remains and what is free"""
+    total: Amounts  # of the main engine; likewise what is held, what remains and what is free
     claims: Mapping[str, Claim] = field(default_factory=dict)
-    ignored: int = 0
-    """releases that had nothing to release"""
-    repaired: int = 0
-    """reservations of ended jobs that the reconciler released"""
-    expired: int = 0
-    """reservations of jobs that their scheduling node never started"""
+    ignored: int = 0  # releases that had nothing to release
+    repaired: int = 0  # reservations of ended jobs that the reconciler released
+    expired: int = 0  # reservations of jobs that their scheduling node never started
     node: NodeId = ""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """the totals of the further engines, as far as they are known"""
@@ -373,18 +349,15 @@ class Seat:
     """Where a task of a job runs at the node, and whose."""
 
     engine: str = ""
-    roles: Set[str] | None = None
-    """that the component has; None: every one"""
+    roles: Set[str] | None = None  # that the component has; None: every one
 
 
 @dataclass(frozen=True)
 class Part:
     """What a job's tasks at one engine need."""
 
-    parties: Mapping[str, Amounts]
-    """party -> what one of its tasks may use"""
-    most: int
-    """no more of these tasks can ever run in parallel"""
+    parties: Mapping[str, Amounts]  # party -> what one of its tasks may use
+    most: int  # no more of these tasks can ever run in parallel
     engine: str = ""
 
     @property
@@ -398,8 +371,7 @@ class Demand:
     """What a job needs at one node."""
 
     parts: tuple[Part, ...]
-    width: int
-    """tasks of the job that may want to run in parallel"""
+    width: int  # tasks of the job that may want to run in parallel
 
     def __bool__(self) -> bool:
         return any(part.one for part in self.parts)
@@ -466,14 +438,10 @@ def breadth(dag: Dag, names: Set[str]) -> int:
 class Room:
     """The capacity of one further engine."""
 
-    total: Amounts | None
-    """None: it has not responded yet, so it is not known"""
-    cores: float = 0.0
-    """of its machine: no container can have more"""
-    away: str = ""
-    """why nothing can be reserved of it now, since when; empty while it responds"""
-    cause: str = ""
-    """the cause of its silence, for this node only"""
+    total: Amounts | None  # None: it has not responded yet, so it is not known
+    cores: float = 0.0  # of its machine: no container can have more
+    away: str = ""  # why nothing can be reserved of it now, since when; empty while it responds
+    cause: str = ""  # the cause of its silence, for this node only
 
 
 @dataclass(frozen=True)
@@ -481,17 +449,12 @@ class Means:
     """The capacity of a node."""
 
     node: NodeId
-    total: Amounts
-    """of the main engine, and the disk of all"""
-    cores: float
-    """of the main engine: no container can have more"""
-    share: float = 1.0
-    """of the total, what one job may hold"""
+    total: Amounts  # of the main engine, and the disk of all
+    cores: float  # of the main engine: no container can have more
+    share: float = 1.0  # of the total, what one job may hold
     defaults: Defaults = field(default_factory=Defaults)
-    further: Mapping[str, Room] = field(default_factory=dict)
-    """the further engines by their names"""
-    engine: str = "main"
-    """what the main engine is called where there are several"""
+    further: Mapping[str, Room] = field(default_factory=dict)  # the further engines by their names
+    engine: str = "main"  # what the main engine is called where there are several
 
     def room(self, engine: str) -> Room:
         """Return what an engine has, with the disk that it shares with the others."""

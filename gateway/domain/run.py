@@ -34,26 +34,21 @@ class Exit:
     """How a container exited, as the engine reports it."""
 
     code: int
-    signal: int | None = None
-    """by which it died; None: by none"""
+    signal: int | None = None  # by which it died; None: by none
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    missing_outputs: tuple[str, ...] = ()
-    """outputs that the job names and that are not in the storage"""
+    missing_outputs: tuple[str, ...] = ()  # outputs that the job names and that are not in the storage
 
 
 @dataclass(frozen=True)
 class FileSum:
     """A file of an output, as it lay in the storage when its run had succeeded."""
 
-    name: str
-    """``data_<n>`` or ``metadata``"""
-    size: int
-    """bytes"""
+    name: str  # ``data_<n>`` or ``metadata``
+    size: int  # bytes
     sha256: str
-    output: str = ""
-    """the output that it belongs to, by its name in the component's description"""
+    output: str = ""  # the output that it belongs to, by its name in the component's description
 
 
 @dataclass(frozen=True)
@@ -68,40 +63,30 @@ class Reporting:
 class Run:
     """One container run of (task, role, index, attempt) on this node."""
 
-    run_id: str
-    """random; the token in the callback address handed to the container begins with it"""
-    name: str
-    """deterministic: the container's name"""
+    run_id: str  # random; the token in the callback address handed to the container begins with it
+    name: str  # deterministic: the container's name
     task_id: str
     task_name: str
     party: Party
     component: ComponentRef
     image: str
     created_at: datetime
-    engine: str = ""
-    """which of several engines runs it; empty: the main one"""
-    attempt: int = 0
-    """from 0, of this node's own counting"""
+    engine: str = ""  # which of several engines runs it; empty: the main one
+    attempt: int = 0  # from 0, of this node's own counting
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Address] = field(default_factory=dict)
-    """name in the component's description -> address"""
-    outputs: Mapping[str, Address] = field(default_factory=dict)
-    """name in the component's description -> address"""
+    inputs: Mapping[str, Address] = field(default_factory=dict)  # name in the component's description -> address
+    outputs: Mapping[str, Address] = field(default_factory=dict)  # name in the component's description -> address
     output_keys: Mapping[str, str] = field(default_factory=dict)
     """key in the flow -> name in the component's description"""
-    checkpoint: Address | None = None
-    """the folder for checkpoints of the task; None: the job wants none"""
-    checkpoint_from: Address | None = None
-    """where an earlier job left its checkpoints"""
+    checkpoint: Address | None = None  # the folder for checkpoints of the task; None: the job wants none
+    checkpoint_from: Address | None = None  # where an earlier job left its checkpoints
     limits: Mapping[str, float | None] = field(default_factory=dict)
     """cpu in cores, memory and disk in bytes, pids; None: unlimited"""
     limit_origins: Mapping[str, str] = field(default_factory=dict)
     """cpu, memory, disk -> where the limit comes from, such as ``guest.0`` or ``site default``"""
-    roles: tuple[str, ...] = ()
-    """roles that take part in the task"""
-    results: Mapping[str, str] = field(default_factory=dict)
-    """the vendor's result codes and what they mean"""
+    roles: tuple[str, ...] = ()  # roles that take part in the task
+    results: Mapping[str, str] = field(default_factory=dict)  # the vendor's result codes and what they mean
     launch: Call = Call()
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -118,25 +103,17 @@ class Run:
     collect: Call = Call()
     reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
     image_digest: str = ""
-    expected_digest: str = ""
-    """of the image that was approved; empty: any"""
-    granted: tuple[str, ...] = ()
-    """privileges of its container beyond the usual ones, by the admin's settings"""
-    away_at: datetime | None = None
-    """since when the engine has not responded"""
-    token: str = ""
-    """random; the container's token on the channel begins with it: `gateway.auth`"""
-    owner: str = ""
-    """gateway instance and engine that own the container"""
-    of_job: str = ""
-    """the earlier job that it belongs to, where its outputs are inherited"""
+    expected_digest: str = ""  # of the image that was approved; empty: any
+    granted: tuple[str, ...] = ()  # privileges of its container beyond the usual ones, by the admin's settings
+    away_at: datetime | None = None  # since when the engine has not responded
+    token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
+    owner: str = ""  # gateway instance and engine that own the container
+    of_job: str = ""  # the earlier job that it belongs to, where its outputs are inherited
     to_seal: tuple[str, ...] = ()
     """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
     seal: Call = Call()
-    files: tuple[FileSum, ...] = ()
-    """what the sealed outputs consist of"""
-    warnings: tuple[str, ...] = ()
-    """about its outputs"""
+    files: tuple[FileSum, ...] = ()  # what the sealed outputs consist of
+    warnings: tuple[str, ...] = ()  # about its outputs
 
     @property
     def over(self) -> bool:
@@ -165,46 +142,34 @@ class Approval:
     """The approval of a job by a person here; decided once."""
 
     since: datetime
-    until: datetime
-    """silence by then is a refusal"""
-    decision: JobStatus = JobStatus.PENDING
-    """PENDING, then READY or REJECTED"""
-    by: str = ""
-    """the person as the admin API names them; empty for the deadline"""
-    failure: Failure | None = None
-    """why it was refused, as every node sees it"""
+    until: datetime  # silence by then is a refusal
+    decision: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED
+    by: str = ""  # the person as the admin API names them; empty for the deadline
+    failure: Failure | None = None  # why it was refused, as every node sees it
     decided_at: datetime | None = None
-    confirm: Call = Call()
-    """reports the decision to the scheduling node"""
+    confirm: Call = Call()  # reports the decision to the scheduling node
 
 
 @dataclass(frozen=True)
 class Preparation:
     """Images that are pulled here before the job is READY; it waits as it does for an `Approval`."""
 
-    images: Mapping[str, str]
-    """image -> name of the engine that is to have it"""
+    images: Mapping[str, str]  # image -> name of the engine that is to have it
     since: datetime
-    until: datetime
-    """what is not here by then rejects the job"""
-    agreed: bool = True
-    """no approval is needed any more"""
-    fetch: Call = Call()
-    """settled once everything is here, or cannot be pulled"""
-    progress: str = ""
-    """how far it has come, in words"""
+    until: datetime  # what is not here by then rejects the job
+    agreed: bool = True  # no approval is needed any more
+    fetch: Call = Call()  # settled once everything is here, or cannot be pulled
+    progress: str = ""  # how far it has come, in words
 
 
 @dataclass(frozen=True)
 class Audit:
     """The request of another node whether this one takes part in a job that it has not created yet."""
 
-    id: str
-    """made by the requesting node"""
+    id: str  # made by the requesting node
     name: str = ""
     project_id: str = ""
-    created: bool = False
-    """the job has been created since"""
+    created: bool = False  # the job has been created since
 
 
 @dataclass(frozen=True)
@@ -219,38 +184,26 @@ class LocalJob:
     runs: tuple[Run, ...] = ()
     ended_at: datetime | None = None
     ending: Ending | None = None
-    closed: bool = False
-    """everything that the job held here is released"""
-    inherited: tuple[Run, ...] = ()
-    """runs of earlier jobs that this one can inherit here"""
+    closed: bool = False  # everything that the job held here is released
+    inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
     can_inherit: tuple[str, ...] | None = None
     """tasks that it can inherit as far as this node is concerned; None: it inherits nothing"""
-    heirs: tuple[str, ...] = ()
-    """later jobs that inherited runs of this one"""
-    home: str = ""
-    """the gateway, of several on this database, that has the job's channel and runs its containers"""
+    heirs: tuple[str, ...] = ()  # later jobs that inherited runs of this one
+    home: str = ""  # the gateway, of several on this database, that has the job's channel and runs its containers
     close: Call = Call()
-    model_saved: bool = False
-    """the job has succeeded, and its models are kept"""
-    approval: Approval | None = None
-    """None: no approval was needed"""
-    audit: Audit | None = None
-    """None: there was no audit before the job was created"""
-    preparation: Preparation | None = None
-    """None: everything that it needs was here"""
+    model_saved: bool = False  # the job has succeeded, and its models are kept
+    approval: Approval | None = None  # None: no approval was needed
+    audit: Audit | None = None  # None: there was no audit before the job was created
+    preparation: Preparation | None = None  # None: everything that it needs was here
     checks: Mapping[str, str] = field(default_factory=dict)
     """problems of image, storage or transport when the job was created; empty for none"""
-    excluded: tuple[str, ...] = ()
-    """parties without which the job runs"""
+    excluded: tuple[str, ...] = ()  # parties without which the job runs
     last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     """when the scheduling node last sent anything; kept coarsely"""
-    ask: Call = Call()
-    """asks the scheduling node whether the job still exists there"""
+    ask: Call = Call()  # asks the scheduling node whether the job still exists there
     warnings: tuple[str, ...] = ()
-    progress: int = 0
-    """per cent that the scheduling node reported last, while the job had not succeeded"""
-    pool: Pool | None = None
-    """what the job has reserved here for its tasks; None: nothing that is counted"""
+    progress: int = 0  # per cent that the scheduling node reported last, while the job had not succeeded
+    pool: Pool | None = None  # what the job has reserved here for its tasks; None: nothing that is counted
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property

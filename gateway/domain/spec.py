@@ -22,23 +22,18 @@ NodeId = str
 class TaskLimits:
     """The limits of one task; times in seconds."""
 
-    timeout: float | None = None
-    """of one attempt, from when its first start is sent"""
-    retries: int = 0
-    """how often it is begun again"""
-    retry_delay: float = 0.0
-    """between the failure of an attempt and the start of the next one"""
+    timeout: float | None = None  # of one attempt, from when its first start is sent
+    retries: int = 0  # how often it is begun again
+    retry_delay: float = 0.0  # between the failure of an attempt and the start of the next one
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits of a job and its tasks: extensions, absent by default."""
 
-    job_timeout: float | None = None
-    """seconds, from when every node has started the job"""
+    job_timeout: float | None = None  # seconds, from when every node has started the job
     usual: TaskLimits = TaskLimits()
-    tasks: Mapping[str, TaskLimits] = field(default_factory=dict)
-    """tasks that differ from the usual"""
+    tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks that differ from the usual
 
     def of(self, task: str) -> TaskLimits:
         """Return the rules for one task."""
@@ -97,8 +92,7 @@ class JobSpec:
     task_params: Mapping[str, Any] = field(default_factory=dict)
     """common, then role -> index, then task -> parameters"""
     version: str = "2.0.0"
-    old_job_id: str = ""
-    """an earlier job of which finished tasks are taken over; empty for none"""
+    old_job_id: str = ""  # an earlier job of which finished tasks are taken over; empty for none
     unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
     """ignored keys of what was submitted here; other nodes do not get them"""
 
@@ -186,8 +180,7 @@ class CallState(StrEnum):
     SENT = "SENT"
     OK = "OK"
     REFUSED = "REFUSED"
-    LOST = "LOST"
-    """no answer came; may be tried again at `Call.due_at`"""
+    LOST = "LOST"  # no answer came; may be tried again at `Call.due_at`
 
 
 @dataclass(frozen=True)
@@ -196,12 +189,9 @@ class Call:
 
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
-    due_at: datetime | None = None
-    """of one that is to be made, or made again: when; None: immediately"""
-    tries: int = 0
-    """how often it was made"""
-    reason: str = ""
-    """why it was refused"""
+    due_at: datetime | None = None  # of one that is to be made, or made again: when; None: immediately
+    tries: int = 0  # how often it was made
+    reason: str = ""  # why it was refused
     message: str = ""
 
     @property
@@ -232,8 +222,7 @@ class Failure:
     node: NodeId = ""
     role: str = ""
     task: str = ""
-    exit_code: int | None = None
-    """of the container; None where none has ended"""
+    exit_code: int | None = None  # of the container; None where none has ended
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""

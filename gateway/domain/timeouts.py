@@ -48,12 +48,9 @@ class Pauses:
 
     call_deadline: float = 12.0
     """a call without a response counts as lost after this; longer than any client's own timeout"""
-    retry_first: float = 0.2
-    """pause after the first failure; it doubles with each"""
-    retry_max: float = 10.0
-    """the longest such pause"""
-    jitter: float = 0.0
-    """the share of a pause by which it may be shorter, different for each request"""
+    retry_first: float = 0.2  # pause after the first failure; it doubles with each
+    retry_max: float = 10.0  # the longest such pause
+    jitter: float = 0.0  # the share of a pause by which it may be shorter, different for each request
 
     def retry(self, tries: int, *request: object) -> timedelta:
         """Return the pause before the next try: it doubles with each, up to a bound."""
@@ -65,32 +62,20 @@ class Pauses:
 class Timing(Pauses):
     """How long the scheduling node waits for what, in seconds."""
 
-    create_deadline: float = 10.0
-    """a node that cannot be reached for this long while a job is created refuses it"""
-    start_deadline: float = 60.0
-    """the same while a job is started"""
-    unreachable_limit: float = 600.0
-    """a running job whose node is silent for this long fails"""
-    poll_first: float = 0.05
-    """pause between the first two polls; it doubles while there is no news"""
-    poll_max: float = 2.0
-    """the longest such pause"""
-    poll_pushing: float = 2.0
-    """pause between polls of a node that reports by itself"""
-    abreast: int = 64
-    """tasks of one job under way at the same time"""
-    hold_first: float = 0.5
-    """pause before a node that had too little free is asked again; it doubles each time"""
-    hold_most: float = 30.0
-    """the longest such pause; a node of ours says by itself when it has something free"""
-    hold_tries: int = 0
-    """how often one node is asked before the job ends; 0: as long as it takes"""
+    create_deadline: float = 10.0  # a node that cannot be reached for this long while a job is created refuses it
+    start_deadline: float = 60.0  # the same while a job is started
+    unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails
+    poll_first: float = 0.05  # pause between the first two polls; it doubles while there is no news
+    poll_max: float = 2.0  # the longest such pause
+    poll_pushing: float = 2.0  # pause between polls of a node that reports by itself
+    abreast: int = 64  # tasks of one job under way at the same time
+    hold_first: float = 0.5  # pause before a node that had too little free is asked again; it doubles each time
+    hold_most: float = 30.0  # the longest such pause; a node of ours says by itself when it has something free
+    hold_tries: int = 0  # how often one node is asked before the job ends; 0: as long as it takes
     ageing: float = 600.0
     """a job that has waited for resources for this long keeps what it is granted until it has everything"""
-    stop_timeout: float = 60.0
-    """how long a failed attempt may go on at a node that has answered its stop"""
-    redeliver_for: float = 86_400.0
-    """how long a stop that was not acknowledged is repeated after the end"""
+    stop_timeout: float = 60.0  # how long a failed attempt may go on at a node that has answered its stop
+    redeliver_for: float = 86_400.0  # how long a stop that was not acknowledged is repeated after the end
 
 
 @dataclass(frozen=True)
@@ -99,23 +84,16 @@ class RunTiming(Pauses):
 
     launch_deadline: float = 120.0
     """a launch without a recorded end is repeated after this; it is idempotent by name"""
-    probe_every: float = 5.0
-    """safety net; an exit is normally reported by the engine"""
-    callback_grace: float = 1.0
-    """an exit with code 0 waits this long for a report that is still on its way"""
+    probe_every: float = 5.0  # safety net; an exit is normally reported by the engine
+    callback_grace: float = 1.0  # an exit with code 0 waits this long for a report that is still on its way
     silence_fails: bool = False
     """an exit with code 0 and all outputs, but without a report, is a failure and no success"""
-    linger: float = 30.0
-    """a container that reported success may take this long to exit"""
-    stop_grace: float = 5.0
-    """between asking a container to end and killing it"""
-    engine_timeout: float = 60.0
-    """a run fails when the engine has not answered for this long"""
-    seal_deadline: float = 600.0
-    """reading a model's files is begun again after this; it changes nothing"""
+    linger: float = 30.0  # a container that reported success may take this long to exit
+    stop_grace: float = 5.0  # between asking a container to end and killing it
+    engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
+    seal_deadline: float = 600.0  # reading a model's files is begun again after this; it changes nothing
     prepare_deadline: float = 100_000.0
     """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
-    tell_tries: int = 40
-    """not seconds: how often a state is reported before the scheduling node has to ask"""
+    tell_tries: int = 40  # not seconds: how often a state is reported before the scheduling node has to ask
     orphan: float = 660.0
     """a scheduling node that sends nothing for this long is asked whether it still has the job"""

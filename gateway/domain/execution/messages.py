@@ -20,8 +20,7 @@ class OnRun:
 class RunAction(OnRun):
     """An action on a run that is recorded as a `Call`."""
 
-    call: ClassVar[str]
-    """the run's field with the call"""
+    call: ClassVar[str]  # the run's field with the call
 
 
 class Launch(RunAction):
@@ -111,8 +110,7 @@ class Launched(RunEvent):
 
     at: datetime
     image_digest: str = ""
-    granted: tuple[str, ...] = ()
-    """privileges beyond the usual ones"""
+    granted: tuple[str, ...] = ()  # privileges beyond the usual ones
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,7 @@ class LaunchFailed(RunEvent):
 
     failure: Failure
     at: datetime
-    engine_message: str = ""
-    """the engine's own message, for this node only; empty where the failure has it"""
+    engine_message: str = ""  # the engine's own message, for this node only; empty where the failure has it
 
 
 @dataclass(frozen=True)
@@ -182,8 +179,7 @@ class Done:
     at: datetime
     final: bool = True
     message: str = ""
-    warnings: tuple[str, ...] = ()
-    """of a Collect: about the run's outputs"""
+    warnings: tuple[str, ...] = ()  # of a Collect: about the run's outputs
 
 
 @dataclass(frozen=True)

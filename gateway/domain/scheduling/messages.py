@@ -16,10 +16,8 @@ class Request:
     """A request to a node."""
 
     node: NodeId
-    call: ClassVar[str]
-    """the field of the job's record that holds its `Call`"""
-    name: ClassVar[str]
-    """what a timeline calls it"""
+    call: ClassVar[str]  # the field of the job's record that holds its `Call`
+    name: ClassVar[str]  # what a timeline calls it
 
 
 class CreateAt(Request):
@@ -109,8 +107,7 @@ class Accepted(Response):
 
     request: Request
     at: datetime
-    acceptance: Acceptance | None = None
-    """what it added when it accepted the job"""
+    acceptance: Acceptance | None = None  # what it added when it accepted the job
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,7 @@ class TaskReported:
 
     task_id: str
     node: NodeId
-    role: str
-    """empty: all roles of that node"""
+    role: str  # empty: all roles of that node
     status: TaskStatus
     at: datetime
     failure: Failure | None = None
@@ -188,8 +184,7 @@ class StopRequested:
     by: str
     at: datetime
     message: str = ""
-    if_waiting: bool = False
-    """do not stop a job that is already running"""
+    if_waiting: bool = False  # do not stop a job that is already running
 
 
 @dataclass(frozen=True)
