@@ -16,10 +16,9 @@ from gateway.auth import Role
 from gateway.data.log_copies import STREAMS
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
-from gateway.domain.parameters import effective
 from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import CallState, JobSpec, Party
+from gateway.domain.spec import CallState, JobSpec, Party, effective
 from gateway.domain.states import JobStatus, Outcome, RunStatus
 from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.pagination import page_of

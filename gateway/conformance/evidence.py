@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from gateway.domain.execution import transitions
-from gateway.domain.execution.transitions import result_of
+from gateway.domain.execution import runs
+from gateway.domain.execution.runs import result_of
 from provider_registry.model import Component
 
 KILLED = 9
@@ -111,7 +111,7 @@ class Trace:
     def started(self) -> bool:
         """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
         silent = not self.requests.reports and not self.requests.channel_calls and not self.stdout
-        return not self.not_started and not (self.code in transitions.NEVER_BEGAN and silent)
+        return not self.not_started and not (self.code in runs.NEVER_BEGAN and silent)
 
     @property
     def reported(self) -> str:
@@ -143,7 +143,7 @@ class Trace:
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
         if not self.started and self.code is not None:
-            meaning = transitions.meaning(self.code)
+            meaning = runs.meaning(self.code)
             return f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
         how = "was still running and was stopped" if self.was_stopped else f"ended with code {self.code}"
         state = f", reported {self.reported}" if self.reported else ", reported no final state"

@@ -1,8 +1,9 @@
-"""The approval of a job at a participating node: by rule immediately, or by a person before a deadline.
+"""The approval of a job by a participating node: by rule immediately, or by a person before a deadline.
 
-Rules are matched against every piece of the job here: a task at a party, with its component and its own dataset.
-The first rule that matches a piece decides on it; a piece that no rule matches needs a person. One rejected piece
-rejects the job, and one that needs a person makes the job wait.
+At the participating node it is an `Approval`, at the scheduling node a `Consent`. Rules are matched against every
+piece of the job here: a task at a party, with its component and its own dataset. The first rule that matches a
+piece decides on it; a piece that no rule matches needs a person. One rejected piece rejects the job, and one that
+needs a person makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,9 +13,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gateway.domain.dag import RolesOf
-from gateway.domain.parameters import data_location
+from gateway.domain.job import GRACE, Acceptance, Consent, Job
 from gateway.domain.run import Approval, Audit, LocalJob, Preparation
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, data_location
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
@@ -55,6 +56,9 @@ class Piece:
     command: str = CREATE
 
 
+_PATTERNS = ("source", "component", "dataset", "role", "command")
+
+
 @dataclass(frozen=True)
 class Rule:
     """Patterns with ``*`` as wildcard, and the verdict where all of them match."""
@@ -78,9 +82,6 @@ class Policy:
     mode: Mode = Mode.OFF
     deadline: float = 86_400.0
     rules: tuple[Rule, ...] = ()
-
-
-_PATTERNS = ("source", "component", "dataset", "role", "command")
 
 
 def pieces(
@@ -131,35 +132,32 @@ def opened(local: LocalJob, policy: Policy, words: str, at: datetime) -> LocalJo
 
 def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -> LocalJob:
     """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
-    reason = f"{by or 'an operator'} at {local.node} refused" + (f": {words}" if words else "")
-    failure = None if approve else Failure(REJECTED, reason, local.node)
     fetching = prepares(local)
     if fetching and fetching.agreed:
         return local  # that was decided before
-    if fetching and local.approval and approve:
+    if not approve:
+        reason = f"{by or 'an operator'} at {local.node} refused" + (f": {words}" if words else "")
+        failure = Failure(REJECTED, reason, local.node)
+        return _concluded(local, "rejected by a person", at, failure, by, words)
+    if fetching and local.approval:
         until = max(local.approval.until, fetching.until)
         known = replace(local.approval, by=by, decided_at=at, until=until)
         local = replace(local, approval=known, preparation=replace(fetching, agreed=True))
         return local.noted(at, "approved, its images are still being fetched", by, message=words)
-    return concluded(local, approve, by, failure, words, at)
+    return _concluded(local, "approved", at, None, by, words)
 
 
-def by_rule(local: LocalJob, approve: bool, words: str, at: datetime) -> LocalJob:
-    """Return the job after the node's rules decided on it, where that is reported like a person's decision."""
-    text = f"node {local.node} does not take part: {words}"
-    failure = None if approve else Failure(NOT_AUTHORISED, text, local.node)
-    return concluded(local, approve, "", failure, words, at)
-
-
-def timed_out(local: LocalJob, now: datetime) -> LocalJob:
-    """Return the job after nobody decided in time, or its images were not pulled in time."""
-    since = local.approval.since.isoformat() if local.approval else ""
-    fetching = prepares(local)
-    if fetching and fetching.agreed:
-        text = f"{', '.join(fetching.images)} not here by {now.isoformat()}: {fetching.progress}"
-        return concluded(local, False, "", Failure(LATE, text, local.node), text, now)
-    failure = Failure(TIMEOUT, f"nobody at {local.node} decided on the job, which asked at {since}", local.node)
-    return concluded(local, False, "", failure, failure.message, now)
+def _concluded(
+    local: LocalJob, event: str, at: datetime, failure: Failure | None = None, by: str = "", words: str = ""
+) -> LocalJob:
+    """Return the job as READY or REJECTED, which is then reported; nothing changes where that was done before."""
+    if local.approval is None or local.status is not JobStatus.PENDING:
+        return local
+    status = JobStatus.READY if failure is None else JobStatus.REJECTED
+    approval = replace(local.approval, decision=status, by=by, failure=failure, decided_at=at)
+    local = replace(local, status=move(JOB, local.status, status), approval=approval)
+    local = local if failure is None else replace(local, ended_at=at)
+    return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
 
 
 def prepares(local: LocalJob) -> Preparation | None:
@@ -174,27 +172,6 @@ def asks_person(local: LocalJob) -> bool:
     return local.approval is not None and local.status is JobStatus.PENDING and not agreed
 
 
-def concluded(
-    local: LocalJob, approve: bool, by: str, failure: Failure | None, words: str, at: datetime
-) -> LocalJob:
-    """Return the job as READY or REJECTED, which is then reported; nothing changes where that was done before."""
-    if local.approval is None or local.status is not JobStatus.PENDING:
-        return local
-    status = JobStatus.READY if approve else JobStatus.REJECTED
-    approval = replace(local.approval, decision=status, by=by, failure=failure, decided_at=at)
-    local = replace(local, status=move(JOB, local.status, status), approval=approval)
-    if not approve:
-        local = replace(local, ended_at=at)
-    event = "approved" if approve else "rejected by a person" if by or words != "" else "rejected"
-    if failure is not None and failure.reason == NOT_AUTHORISED:
-        event = "rejected by rule"
-    if failure is not None and failure.reason == TIMEOUT:
-        event = "approval timed out"
-    if local.preparation is not None and by == "":
-        event = "ready to take part" if approve else "not ready to take part"
-    return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
-
-
 def expires_at(local: LocalJob) -> datetime | None:
     """Return when silence becomes a refusal; None where no decision is awaited."""
     return local.approval.until if local.approval and local.status is JobStatus.PENDING else None
@@ -205,17 +182,9 @@ def to_confirm(local: LocalJob) -> Call | None:
     approval = local.approval
     if approval is None or approval.decision is JobStatus.PENDING or approval.confirm.state is CallState.OK:
         return None
-    overtaken = approval.decision is JobStatus.READY and (
-        ended(JOB, local.status) or local.status is JobStatus.RUNNING
-    )
+    over = ended(JOB, local.status) or local.status is JobStatus.RUNNING
+    overtaken = approval.decision is JobStatus.READY and over
     return None if overtaken or approval.confirm.tries >= _MOST_TRIES else approval.confirm
-
-
-def confirming(local: LocalJob, change: Callable[[Call], Call]) -> LocalJob:
-    """Return the job with the call that reports the decision changed."""
-    if local.approval is None:
-        return local
-    return replace(local, approval=replace(local.approval, confirm=change(local.approval.confirm)))
 
 
 # Job audit (management layer): another node requests approval before it creates the job here.
@@ -250,7 +219,12 @@ def asked(local: LocalJob, audit: Audit, policy: Policy, verdict: Verdict, words
     """Return a new job as one under audit, decided on immediately where the rules do so."""
     local = replace(local, audit=audit).noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
     local = opened(local, policy, words, at)
-    return local if verdict is Verdict.ASK else by_rule(local, verdict is Verdict.APPROVE, words, at)
+    if verdict is Verdict.APPROVE:
+        return _concluded(local, "approved", at, words=words)
+    if verdict is Verdict.REJECT:
+        failure = Failure(NOT_AUTHORISED, f"node {local.node} does not take part: {words}", local.node)
+        return _concluded(local, "rejected by rule", at, failure, words=words)
+    return local
 
 
 def asked_late(local: LocalJob, audit: Audit, at: datetime) -> LocalJob:
@@ -298,11 +272,18 @@ def lapses_at(local: LocalJob) -> datetime | None:
 
 
 def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], LocalJob]) -> LocalJob:
-    """Return the expired job."""
-    if local.status is JobStatus.PENDING:
-        return timed_out(local, now)
-    text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
-    return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
+    """Return the job after it was not used, nobody decided, or its images were not pulled in time."""
+    if local.status is not JobStatus.PENDING:
+        text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
+        return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
+    fetching, event = prepares(local), "not ready to take part"
+    if fetching and fetching.agreed:
+        text = f"{', '.join(fetching.images)} not here by {now.isoformat()}: {fetching.progress}"
+        return _concluded(local, event, now, Failure(LATE, text, local.node), words=text)
+    since = local.approval.since.isoformat() if local.approval else ""
+    text = f"nobody at {local.node} decided on the job, which asked at {since}"
+    event = event if local.preparation else "approval timed out"
+    return _concluded(local, event, now, Failure(TIMEOUT, text, local.node), words=text)
 
 
 def status(local: LocalJob) -> AuditStatus:
@@ -327,33 +308,28 @@ def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float,
         return local
     from_person = local.status is JobStatus.PENDING
     until = at + timedelta(seconds=seconds)
-    preparation = Preparation(dict(images), at, until, agreed=not from_person)
-    local = replace(local, preparation=preparation)
+    local = replace(local, preparation=Preparation(dict(images), at, until, agreed=not from_person))
     if not from_person:
         local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
     return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
 
 
-def with_pull_progress(local: LocalJob, progress: str) -> LocalJob:
-    """Record the progress of the pull; nothing changes once it is over."""
-    fetching = prepares(local)
-    return replace(local, preparation=replace(fetching, progress=progress)) if fetching else local
-
-
-def finished(local: LocalJob, failure: Failure | None, at: datetime) -> LocalJob:
+def prepared(local: LocalJob, failure: Failure | None, at: datetime) -> LocalJob:
     """Return the job once everything is here, or (with a failure) cannot be pulled."""
     known = prepares(local)
     if known is None:
         return local
     state = CallState.REFUSED if failure else CallState.OK
-    local = fetching(local, replace(known.fetch, state=state, due_at=None))
+    local = replace(local, preparation=replace(known, fetch=replace(known.fetch, state=state, due_at=None)))
     if failure is not None:
         local = local.noted(at, "images not fetched", **failure.as_dict())
-        return concluded(local, False, "", replace(failure, node=local.node), failure.message, at)
+        failure = replace(failure, node=local.node)
+        return _concluded(local, "not ready to take part", at, failure, words=failure.message)
     local = local.noted(at, "images fetched", seconds=round((at - known.since).total_seconds(), 1))
     if not known.agreed:
         return local  # a person has still to decide
-    return concluded(local, True, local.approval.by if local.approval else "", None, "", at)
+    by = local.approval.by if local.approval else ""
+    return _concluded(local, "approved" if by else "ready to take part", at, by=by)
 
 
 def alone(local: LocalJob) -> bool:
@@ -362,15 +338,90 @@ def alone(local: LocalJob) -> bool:
     return known is not None and known.agreed and (local.approval is None or not local.approval.by)
 
 
-def to_fetch(local: LocalJob) -> Call | None:
-    """Return the call that pulls the images; None where there is nothing to pull."""
-    known = prepares(local)
-    return known.fetch if known else None
+# The scheduling node's side: nodes that need an approval before they take part in a job.
+
+DEADLINE = 86_400.0
+"""seconds for a node that does not report how long it may take"""
 
 
-def fetching(local: LocalJob, fetch: Call) -> LocalJob:
-    """Return the job with the call that pulls the images changed."""
-    return replace(local, preparation=replace(local.preparation, fetch=fetch)) if local.preparation else local
+@dataclass(frozen=True)
+class ApprovalReported:
+    """A node's decision: it takes part, or (with a failure) it does not."""
+
+    node: NodeId
+    at: datetime
+    failure: Failure | None = None
+
+    @property
+    def status(self) -> JobStatus:
+        """READY or REJECTED."""
+        return JobStatus.READY if self.failure is None else JobStatus.REJECTED
+
+
+def waits(job: Job, node: NodeId, acceptance: Acceptance, at: datetime) -> Job:
+    """Record that the node accepted the job subject to approval, or was requested to audit it."""
+    record = job.nodes[node]
+    if job.status is not JobStatus.PENDING:
+        return job
+    if record.consent is not None:  # its decision came before its response
+        agreed = acceptance.asked_only and record.consent.status is JobStatus.READY
+        return job.with_node(replace(record, create=Call())) if agreed else job
+    seconds = DEADLINE if acceptance.within is None else acceptance.within
+    until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
+    consent = Consent(at, until, asked_only=acceptance.asked_only, waits_for=acceptance.waits_for)
+    job, by = job.with_node(replace(record, consent=consent)), consent.decides_by.isoformat()
+    if acceptance.waits_for:
+        return job.noted(at, "waits for a node to be ready", node, until=by, message=acceptance.waits_for)
+    return job.noted(at, "waits for approval", node, until=by)
+
+
+def confirmed(job: Job, event: ApprovalReported) -> Job:
+    """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
+    record = job.nodes[event.node]
+    known, failure = record.consent, event.failure
+    if known is not None and known.status is event.status:
+        return job
+    over = job.status is not JobStatus.PENDING or job.ending is not None
+    if over or (known is not None and known.status is not JobStatus.PENDING):
+        return job.noted(event.at, "late answer ignored", event.node, status=event.status)
+    consent = replace(known or Consent(event.at, event.at), status=event.status)
+    create = record.create
+    if failure is not None:
+        create = replace(create, state=CallState.REFUSED, reason=failure.reason, message=failure.message)
+    elif consent.asked_only:
+        consent, create = replace(consent, asked_only=False), Call()  # only now it is created there
+    job = job.with_node(replace(record, consent=consent, create=create, unreachable_since=None))
+    detail = failure.as_dict() if failure else {}
+    return job.noted(event.at, "rejected" if failure else "approved", event.node, **detail)
+
+
+def contradicts(job: Job, event: ApprovalReported) -> str:
+    """Return why a decision is too late; empty where it counts, or repeats the earlier one."""
+    known = job.nodes[event.node].consent
+    if known is not None and known.status is event.status:
+        return ""
+    if known is not None and known.status is not JobStatus.PENDING:
+        return f"node {event.node} has answered {known.status} before"
+    if ended(JOB, job.status) or job.ending is not None:
+        return "the job has ended, or is about to"
+    if job.status is not JobStatus.PENDING and event.failure is not None:
+        return f"the job is {job.status} already"
+    return ""
+
+
+def silent(job: Job, node: NodeId, now: datetime) -> Job:
+    """Count a node that never reported its decision as one that refused."""
+    record = job.nodes[node]
+    if record.consent is None or not record.decides:
+        return job
+    words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not told whether it takes part"
+    # it has accepted the job all the same, and is to be stopped
+    create = replace(record.create, reason=TIMEOUT, message=words)
+    record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)
+    return job.with_node(record).noted(now, "approval timed out", node, message=words)
+
+
+# Rules that never count.
 
 
 def idle(policy: Policy) -> Iterator[tuple[int, str]]:

@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gateway.domain.dag import RolesOf
-from gateway.domain.parameters import data_location
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, NodeId, data_location
 
 DISABLED = "DATASET_DISABLED"
 NOT_GRANTED = "NOT_AUTHORISED"

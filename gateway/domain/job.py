@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from gateway.domain.spec import Call, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 
@@ -69,6 +69,16 @@ class NodeJob:
     consent: Consent | None = None  # None: the node needs no approval
     excluded: Failure | None = None  # why the job runs without this node, where it may
 
+    @property
+    def decides(self) -> bool:
+        """Whether somebody there has still to approve the job."""
+        return self.consent is not None and self.consent.status is JobStatus.PENDING
+
+    @property
+    def asked_only(self) -> bool:
+        """Whether the job is not created there yet: the node was only requested to audit it."""
+        return self.consent is not None and self.consent.asked_only
+
 
 @dataclass(frozen=True)
 class NodeTask:
@@ -94,6 +104,16 @@ class NodeTask:
         """Return the part with every role that has not ended as failed."""
         roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in self.roles.items()}
         return self if roles == self.roles else replace(self, roles=roles)
+
+    @property
+    def there(self) -> bool:
+        """Whether the node has taken the task: it said so, or told how it is."""
+        return self.start.state is CallState.OK or any(s is not TaskStatus.PENDING for s in self.roles.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the attempt is left there: it ended, or certainly never began."""
+        return self.start.state is CallState.IDLE or all(ended(TASK, status) for status in self.roles.values())
 
 
 @dataclass(frozen=True)

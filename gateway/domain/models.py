@@ -20,8 +20,6 @@ from gateway.domain.states import Outcome, RunStatus
 TRAIN, PREDICT = "train", "predict"
 LONGEST_ID = 128
 """characters of a model's id and of a version"""
-SEAL_TRIES = 10
-"""how often files that cannot be read are tried before the model goes without them"""
 HOLD = timedelta(seconds=30)
 """how long the end of a successful training waits for nodes that have not confirmed, and so not saved, yet"""
 
@@ -125,17 +123,6 @@ def to_seal(spec: JobSpec, node: DagNode, output_keys: Mapping[str, str]) -> tup
     if named(spec).predicts:
         return ()
     return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
-
-
-def not_sealed(run: Run, at: datetime, pause: timedelta, message: str) -> Run:
-    """Return the run after its files could not be read: later once more, or for good without them."""
-    given_up = run.seal.tries >= SEAL_TRIES
-    state = CallState.REFUSED if given_up else CallState.LOST
-    seal = replace(run.seal, state=state, due_at=None if given_up else at + pause, message=message)
-    if not given_up:
-        return replace(run, seal=seal)
-    text = f"the model's files could not be read, so it is not saved: {message}"
-    return replace(run, seal=seal, warnings=(*run.warnings, text))
 
 
 def saves(local: LocalJob, ending: Ending | None) -> bool:

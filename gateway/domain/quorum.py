@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import dag as flow
-from gateway.domain import redaction
+from gateway.domain import redaction, retries
+from gateway.domain.dag import downstream
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -96,13 +96,9 @@ def tolerated(job: Job, task: Task, at: datetime) -> Job | None:
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
     skipped = Failure("UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name)
-    along = flow.downstream(job.spec.dag, [task.name]) - {task.name}
-    tasks = dict(job.tasks)
-    tasks[task.name] = replace(task, ending=Ending(Outcome.FAILED, at, failure))
-    for name in along:
-        if tasks[name].ending is None:
-            tasks[name] = replace(tasks[name], ending=Ending(Outcome.FAILED, at, skipped))
-    job = replace(job, tasks=tasks)
+    along = downstream(job.spec.dag, [task.name]) - {task.name}
+    job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
+    job, _ = retries.with_endings(job, along, Ending(Outcome.FAILED, at, skipped))
     return job.noted(at, "failure tolerated", task=task.name, tasks=sorted(along), reason=failure.reason)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.job import Acceptance, Job, NodeJob, Reservation
+from gateway.domain.job import Job, NodeJob, Reservation
 from gateway.domain.resources import parallelism
 from gateway.domain.spec import Call, CallState, Failure, NodeId
 from gateway.domain.states import JobStatus
@@ -85,11 +85,6 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 
 
 # ---------------------------------------------------------------- what news changes
-
-
-def accepted(node: NodeJob, acceptance: Acceptance) -> NodeJob:
-    """Record that a node accepted the job; it counts once all of them have."""
-    return replace(node, reservation=replace(node.reservation, acceptance=acceptance))
 
 
 def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:

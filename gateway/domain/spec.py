@@ -5,11 +5,11 @@ A job has two records. `gateway.domain.job.Job` is the scheduling node's: what i
 both has both. All these values are frozen; a change makes a new one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import Dag
 from gateway.domain.problems import Problem
@@ -163,6 +163,56 @@ def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:
     return kept
 
 
+# Which value each parameter has at which party, and where it came from.
+
+
+@dataclass(frozen=True)
+class Effective:
+    """A parameter's value and the entry it was taken from, such as ``common`` or ``guest.0``."""
+
+    value: Any
+    origin: str
+
+
+def overlay(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Effective]:
+    """Merge the entries that the role holds for this index: role index over common is done by `effective`."""
+    found: dict[str, Effective] = {}
+    by_index = params.get(party.role)
+    if not isinstance(by_index, Mapping):
+        return found
+    for key, by_task in by_index.items():
+        if str(party.index) not in str(key).split("|") or not isinstance(by_task, Mapping):
+            continue
+        values = by_task.get(task)
+        if isinstance(values, Mapping):
+            found |= {name: Effective(value, f"{party.role}.{key}") for name, value in values.items()}
+    return found
+
+
+def effective(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Effective]:
+    """Return the parameters of a task at a party: common, overlaid by the party's own, shallow.
+
+    Data locations are left out: ``dataset_id`` of the party's own entry names an input, not a parameter.
+    """
+    merged: dict[str, Effective] = {}
+    common = params.get("common")
+    values = common.get(task) if isinstance(common, Mapping) else None
+    if isinstance(values, Mapping):
+        merged = {name: Effective(value, "common") for name, value in values.items()}
+    own = overlay(params, party, task)
+    return merged | {name: value for name, value in own.items() if name != "dataset_id"}
+
+
+def data_location(params: Mapping[str, Any], party: Party, task: str) -> Mapping[str, str] | None:
+    """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry, if it has one."""
+    own = overlay(params, party, task)
+    if "dataset_id" in own:
+        return {"dataset_id": str(own["dataset_id"].value)}
+    if "namespace" in own and "name" in own:
+        return {"namespace": str(own["namespace"].value), "name": str(own["name"].value)}
+    return None
+
+
 @dataclass(frozen=True)
 class Note:
     """One line of a job's timeline: what happened, to whom, caused by whom."""
@@ -206,6 +256,25 @@ class Call:
     def interrupted(self) -> "Call":
         """Return a call that may be under way as one to be made again immediately."""
         return replace(self, state=CallState.LOST, due_at=None) if self.state is CallState.SENT else self
+
+    def hurried(self) -> "Call":
+        """Return a call that was tried and got no answer as due now; any other as it is."""
+        waits = self.state is CallState.LOST or (self.state is CallState.IDLE and self.tries > 0)
+        return replace(self, due_at=None) if waits and self.due_at is not None else self
+
+
+R = TypeVar("R")
+
+
+def changed(record: R, path: str, change: Callable[[Any], Any]) -> R:
+    """Return a record with the value at a dotted path changed; as it is where a part of the path is None."""
+    of: Any = record
+    name, _, rest = path.partition(".")
+    old: Any = getattr(of, name)
+    if old is None:
+        return record
+    new = changed(old, rest, change) if rest else change(old)
+    return record if new is old else replace(of, **{name: new})
 
 
 UNCERTAIN = ("INTERNAL", "NO_ENVELOPE")

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import approval, consent, orphans, reservations
+from gateway.domain import approval, reservations
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
-from gateway.domain.execution.agenda import agenda as agenda_here
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
@@ -103,7 +102,7 @@ def _of_pending(job: Job, due: datetime | None) -> Waiting:
     if unsettled:
         since = _first(n.create for n in unsettled) or job.created_at
         return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since, due)
-    asked = [n for n in job.active if consent.is_open(n)]
+    asked = [n for n in job.active if n.decides]
     first = min((n.consent.asked_at for n in asked if n.consent), default=job.created_at)
     if asked and all(n.consent and n.consent.waits_for for n in asked):
         what = "; ".join(f"{n.node}: {n.consent.waits_for}" for n in asked if n.consent)
@@ -206,7 +205,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
         if local.closed or due is None:
             return None
         return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at, due)
-    if orphans.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
+    if machine.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.last_contact or local.created_at
         text = f"nothing received from {local.spec.scheduler} since {since.isoformat()}"
         return Waiting(UNREACHABLE, text, since, due)
@@ -234,7 +233,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
 def of_runs(local: LocalJob, timing: RunTiming = RunTiming()) -> dict[str, Waiting | None]:
     """Return what each run here waits for, by its id; None for one that is over."""
     dues: dict[str, datetime] = {}
-    for due in agenda_here(local, timing):
+    for due in machine.agenda(local, timing):
         run_id = getattr(due.command, "run", "")
         dues[run_id] = min(due.at, dues.get(run_id, due.at))
     again = _moment(min(dues.values(), default=None), local.created_at)

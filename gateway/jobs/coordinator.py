@@ -8,9 +8,10 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from gateway.domain import consent, orphans, quorum, rerun, run, waiting
-from gateway.domain.consent import ApprovalReported
-from gateway.domain.execution.transitions import merge_runs
+from gateway.domain import approval, quorum, rerun, run, waiting
+from gateway.domain.approval import ApprovalReported
+from gateway.domain.execution.machine import UNREACHABLE
+from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
@@ -316,7 +317,7 @@ class Coordinator:
         try:
             return ended(JOB, scheduler.job_status(local.id, self._peers.node).status)
         except PeerUnreachable:
-            if local.ending and local.ending.failure and local.ending.failure.reason == orphans.UNREACHABLE:
+            if local.ending and local.ending.failure and local.ending.failure.reason == UNREACHABLE:
                 raise
             return True
         except GatewayError:
@@ -384,7 +385,7 @@ class Coordinator:
         if failure is not None:
             failure = replace(failure, node=sender)
         event = ApprovalReported(sender, self._clock(), failure)
-        if problem := consent.contradicts(job, event):
+        if problem := approval.contradicts(job, event):
             raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
         self._scheduler.record(job_id, event)
 

@@ -12,11 +12,9 @@ import structlog
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.reports import output_warnings
 from gateway.data.storage import FileStorage
-from gateway.domain import orphans
 from gateway.domain.execution import machine, messages
-from gateway.domain.execution.transitions import merge_runs, result_of
+from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
-from gateway.domain.scheduling import transitions
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
@@ -89,7 +87,7 @@ class Telling:
             view = self._scheduler(local).job_status(local.id, local.node)
         except NotFound as error:
             text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
-            failure, now = Failure(orphans.FORGOT, text, local.node), self.clock()
+            failure, now = Failure(machine.FORGOT, text, local.node), self.clock()
             ending = Ending(Outcome.STOPPED, now, failure, local.node)
             return [messages.StopRequested(now, None, ending, local.node)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
@@ -219,7 +217,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return machine.next_due(local, self._timing, self._owner)
 
     def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
-        return transitions.retry_reports(local, node)
+        return machine.retry_reports(local, node)
 
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         return machine.step(local, self._clock(), self._timing, self._owner)
@@ -348,8 +346,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""
         now = self._clock()
-        if orphans.worth_noting(local, now, self._timing.orphan):
-            self.record(local.id, orphans.SchedulerAlive(now))
+        if machine.worth_noting(local, now, self._timing.orphan):
+            self.record(local.id, messages.SchedulerAlive(now))
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:

@@ -9,7 +9,7 @@ from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.dry_run import Item
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided, Reported, StopRequested
-from gateway.domain.execution.transitions import merge_runs
+from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import Audit, LocalJob, Run

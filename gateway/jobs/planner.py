@@ -13,13 +13,13 @@ from uuid import uuid4
 from engines.base import EngineError, run_name
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
-from gateway.domain import checkpoints, inheritance, models, parameters, resources, validation
+from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component, order
 from gateway.domain.datasets import same_family
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run, job_of
-from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.errors import EngineFailed, GatewayError, Invalid, Refused
 from gateway.ports import Outputs
@@ -96,7 +96,7 @@ class TaskPlanner:
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
         inputs = {spec.name: spec for spec in component.inputs}
         if not node.inputs:
-            own = parameters.data_location(spec.task_params, party, node.name)
+            own = data_location(spec.task_params, party, node.name)
             at = f"config.task_params.{party.label}.{node.name}"
             found = [format_problem(TABLE_FORMAT, component.inputs[0], at)] if own and component.inputs else []
             return [Problem(*p) for p in found if p]
@@ -202,11 +202,11 @@ class TaskPlanner:
         component: Component,
         runs: Sequence[Run] = (),
     ) -> _Planned:
-        effective = parameters.effective(spec.task_params, party, node.name)
-        values = {k: v.value for k, v in effective.items()}
+        given = effective(spec.task_params, party, node.name)
+        values = {k: v.value for k, v in given.items()}
         at = f"config.task_params.{party.label}.{node.name}"
         found = check_values(values, component, at)
-        stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in effective.items()}
+        stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in given.items()}
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
@@ -218,6 +218,7 @@ class TaskPlanner:
         inputs = {**of_model, **inputs}
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
+        checkpoint, checkpoint_from = rerun.checkpoints(spec, node.name, party)
         run = Run(
             run_id="",
             name="",
@@ -232,8 +233,8 @@ class TaskPlanner:
             inputs=inputs,
             outputs=outputs,
             output_keys=dict(matched),
-            checkpoint=checkpoints.place(spec, node.name, party),
-            checkpoint_from=checkpoints.source(spec, node.name, party),
+            checkpoint=checkpoint,
+            checkpoint_from=checkpoint_from,
             limits={
                 "cpu": granted.cpu,
                 "memory": granted.memory,
@@ -272,7 +273,7 @@ class TaskPlanner:
     def _own_data(
         self, spec: JobSpec, node: DagNode, party: Party, component: Component, at: str
     ) -> tuple[dict[str, Address], list[Problem]]:
-        where = parameters.data_location(spec.task_params, party, node.name)
+        where = data_location(spec.task_params, party, node.name)
         if where is None or not component.inputs:
             return {}, []
         try:
@@ -332,7 +333,7 @@ class Inheritance:
     def offer(self, spec: JobSpec) -> Offer:
         """Return what can be taken over here. Raises `Refused` where the job demands what cannot."""
         offer = Offer()
-        wanted = inheritance.demanded(spec)
+        wanted = rerun.demanded(spec)
         old = self._store.local_jobs.find(spec.old_job_id)
         digests: dict[str, str] = {}
         for name in order(spec.dag):
@@ -346,7 +347,7 @@ class Inheritance:
                 offer.runs += runs
         if wanted is not None and offer.lacking:
             text = "; ".join(f"task {name} of job {spec.old_job_id}: {why}" for name, why in offer.lacking.items())
-            raise Refused(f"cannot inherit {text}", reason=inheritance.REASON)
+            raise Refused(f"cannot inherit {text}", reason=rerun.REASON)
         return offer
 
     def _look(
@@ -357,8 +358,8 @@ class Inheritance:
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []
         mine = spec.parties_at(self._node)
-        why = inheritance.difference(old.spec, spec, node.name, mine)
-        if why := why or inheritance.lost_upstream(spec, node.name, offer.tasks):
+        why = rerun.difference(old.spec, spec, node.name, mine)
+        if why := why or rerun.lost_upstream(spec, node.name, offer.tasks):
             return why, []
         runs = []
         for party, image, inputs in self._planner.sources(spec, node):

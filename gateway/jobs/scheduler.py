@@ -14,10 +14,11 @@ from functools import partial
 
 import structlog
 
-from gateway.domain import consent, quorum
+from gateway.domain import quorum
 from gateway.domain.job import Job
-from gateway.domain.scheduling import machine, transitions
-from gateway.domain.scheduling.agenda import call_of, quiet_polls
+from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls
+from gateway.domain.scheduling.machine import exclude
 from gateway.domain.scheduling.messages import (
     Accepted,
     CreateAt,
@@ -37,7 +38,6 @@ from gateway.domain.scheduling.messages import (
     TaskReported,
     TaskUnknown,
 )
-from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
@@ -103,7 +103,7 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
         return machine.next_due(job, self._timing)
 
     def _reached(self, job: Job, node: NodeId) -> Job:
-        return transitions.reached(job, node)
+        return machine.reached(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, tuple[list[Request], datetime]]:
         now = self._clock()
@@ -187,7 +187,7 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
                 peer.start_job(job.id, me, quorum.left_out(job))
             case StartTaskAt():
                 peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
-            case StopAt() if consent.asks_only(job.nodes[request.node]):
+            case StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
             case StopAt():
                 peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import structlog
 
 from gateway.domain import dag as flow
-from gateway.domain import inheritance, retries, validation
+from gateway.domain import rerun, retries, validation
 from gateway.domain.dag import Dag, DagNode
 from gateway.domain.dry_run import (
     REPORTED_WARNINGS,
@@ -246,12 +246,12 @@ class NewJobs:
         old = self._store.jobs.find(spec.old_job_id)
         if old is None or not ended(JOB, old.status):
             state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
-            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=inheritance.REASON)
-        found, lacking = inheritance.candidates(old, spec)
-        if lacking and inheritance.demanded(spec) is not None:
+            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=rerun.REASON)
+        found, lacking = rerun.candidates(old, spec)
+        if lacking and rerun.demanded(spec) is not None:
             at = "config.job_params.common.inherit"
             problems = [Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()]
-            raise Invalid(problems, reason=inheritance.REASON)
+            raise Invalid(problems, reason=rerun.REASON)
         return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
 
     def _roles(self, task: DagNode) -> tuple[str, ...] | None:

@@ -16,7 +16,6 @@ from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Event, OwnerLost, Tell
 from gateway.domain.run import Reporting
 from gateway.domain.scheduling import machine as scheduling_machine
-from gateway.domain.scheduling import transitions
 from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -219,8 +218,8 @@ def test_a_stop_that_was_not_heard_is_due_when_the_node_is_back():
     nodes = {n: replace(j, stop=LOST if n == "n2" else OK) for n, j in job.nodes.items()}
     job = replace(job, nodes=nodes, ending=Ending(Outcome.STOPPED, T0), outcome=Outcome.STOPPED, ended_at=T0)
     assert scheduling_machine.plan(job, at(60)) == []
-    assert scheduling_machine.plan(transitions.reached(job, "n2"), at(60)) == [StopAt("n2")]
-    assert transitions.reached(job, "n1") is job and transitions.reached(job, "n3") is job
+    assert scheduling_machine.plan(scheduling_machine.reached(job, "n2"), at(60)) == [StopAt("n2")]
+    assert scheduling_machine.reached(job, "n1") is job and scheduling_machine.reached(job, "n3") is job
 
 
 def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
@@ -230,7 +229,8 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
     def known(**calls):
         nodes = {**job.tasks["a"].nodes, "n2": replace(part, **calls)}
         changed = replace(job, tasks={"a": replace(job.tasks["a"], nodes=nodes)})
-        return [c for c in scheduling_machine.plan(transitions.reached(changed, "n2"), at(60)) if c.node == "n2"]
+        due = scheduling_machine.plan(scheduling_machine.reached(changed, "n2"), at(60))
+        return [c for c in due if c.node == "n2"]
 
     assert known(poll=LOST) == [PollTaskAt("n2", "a", ("host",))]
     assert not any(isinstance(c, StartTaskAt) for c in known(start=LOST, poll=LOST))
@@ -242,8 +242,8 @@ def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert machine.plan(local, at(60)) == []
-    assert transitions.retry_reports(local, "n2") is local
-    assert machine.plan(transitions.retry_reports(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
+    assert machine.retry_reports(local, "n2") is local
+    assert machine.plan(machine.retry_reports(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
 
 
 class Network:

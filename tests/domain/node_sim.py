@@ -5,10 +5,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gateway.domain.consent import ApprovalReported
+from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.machine import exclude
 from gateway.domain.scheduling.messages import (
     Accepted,
     CreateAt,
@@ -25,7 +26,6 @@ from gateway.domain.scheduling.messages import (
     TaskReported,
     TaskUnknown,
 )
-from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0

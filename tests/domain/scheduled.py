@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.domain.job import Job
+from gateway.domain.approval import ApprovalReported
+from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling.machine import apply, plan, step
 from gateway.domain.scheduling.messages import Accepted, Event, Lost, PollTaskAt, Refused, Request, TaskReported
 from gateway.domain.spec import Failure
@@ -53,8 +54,12 @@ def answered(job: Job, seconds: float = 0.1) -> Job:
     return after(job, *(Accepted(request, at(seconds)) for request in requests))
 
 
-def ok(request: Request, seconds: float) -> Accepted:
-    return Accepted(request, at(seconds))
+def ok(request: Request, seconds: float, added: Acceptance | None = None) -> Accepted:
+    return Accepted(request, at(seconds), added)
+
+
+def says(node: str, seconds: float, failure: Failure | None = None) -> ApprovalReported:
+    return ApprovalReported(node, at(seconds), failure)
 
 
 def no(request: Request, seconds: float, failure: Failure = NO) -> Refused:

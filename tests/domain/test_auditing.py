@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, orphans
-from gateway.domain.approval import AuditStatus, Mode, Policy, Verdict
-from gateway.domain.consent import ApprovalReported
+from gateway.domain import approval
+from gateway.domain.approval import ApprovalReported, AuditStatus, Mode, Policy, Verdict
 from gateway.domain.execution import machine
+from gateway.domain.execution.machine import watched
 from gateway.domain.execution.messages import Confirm, Decided, StopRequested
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
@@ -63,8 +63,8 @@ def test_an_approval_that_is_not_used_ends_and_one_that_is_does_not():
 
 def test_nobody_is_asked_whether_it_still_has_a_job_that_it_has_not_created():
     job = machine.apply(asked(), Decided(True, "li", "", at(10)))
-    assert not orphans.watched(job)
-    assert orphans.watched(approval.created(job, at(20), "n9"))
+    assert not watched(job)
+    assert watched(approval.created(job, at(20), "n9"))
 
 
 def test_a_question_taken_back_needs_no_decision():

@@ -5,8 +5,21 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import approval, waiting
-from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, idle, judge, pieces
-from gateway.domain.consent import DEADLINE, ApprovalReported, contradicts
+from gateway.domain.approval import (
+    CREATE,
+    DEADLINE,
+    START,
+    ApprovalReported,
+    Mode,
+    Piece,
+    Policy,
+    Rule,
+    Verdict,
+    contradicts,
+    idle,
+    judge,
+    pieces,
+)
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Confirm, Decided, Done, Restarted
 from gateway.domain.execution.messages import StopRequested as StopAskedHere

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import orphans
+from gateway.domain.execution import machine
 from gateway.domain.execution.machine import apply, next_due, plan, step
-from gateway.domain.execution.messages import Done, QueryScheduler, Restarted, StopRequested
+from gateway.domain.execution.messages import Done, QueryScheduler, Restarted, SchedulerAlive, StopRequested
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, RunStatus
@@ -42,7 +42,7 @@ def silence(job: LocalJob, seconds: float) -> LocalJob:
 def test_it_asks_only_after_a_long_silence():
     job = local()
     assert not asks(job, ASK_AT - 1) and asks(job, ASK_AT)
-    job = apply(job, orphans.SchedulerAlive(at(60)), TIMING)
+    job = apply(job, SchedulerAlive(at(60)), TIMING)
     assert not asks(job, ASK_AT) and asks(job, 60 + ASK_AT)
 
 
@@ -65,7 +65,7 @@ def test_it_asks_once_more_a_tenth_of_the_limit_later():
     job = silence(local(), ASK_AT)
     assert not asks(job, ASK_AT + 10.9) and asks(job, ASK_AT + 11)
     assert "scheduling node does not answer" in [note.event for note in job.notes]
-    healed = apply(job, orphans.SchedulerAlive(at(ASK_AT + 2)), TIMING)
+    healed = apply(job, SchedulerAlive(at(ASK_AT + 2)), TIMING)
     assert "scheduling node answers" in [note.event for note in healed.notes] and not asks(healed, ASK_AT + 11)
 
 
@@ -79,15 +79,15 @@ def test_an_answer_heals_without_a_rerun():
 
 def test_a_request_of_the_scheduling_node_heals_too():
     job = silence(local(), ASK_AT)
-    assert orphans.worth_noting(job, at(ASK_AT + 2), TIMING.orphan)
-    healed = apply(job, orphans.SchedulerAlive(at(ASK_AT + 2)), TIMING)
+    assert machine.worth_noting(job, at(ASK_AT + 2), TIMING.orphan)
+    healed = apply(job, SchedulerAlive(at(ASK_AT + 2)), TIMING)
     assert healed.ask.tries == 0 and not asks(healed, ASK_AT + 60)
 
 
 def test_news_is_kept_coarsely():
     job = local()
-    assert not orphans.worth_noting(job, at(9), TIMING.orphan)
-    assert orphans.worth_noting(job, at(11), TIMING.orphan)
+    assert not machine.worth_noting(job, at(9), TIMING.orphan)
+    assert machine.worth_noting(job, at(11), TIMING.orphan)
 
 
 def test_a_restart_asks_again_at_once_what_was_under_way():
@@ -106,7 +106,7 @@ def test_late_answers_after_the_end_change_nothing():
 
 def test_a_node_does_not_guard_against_itself():
     job = replace(local(), spec=a_spec("a", {"guest": ("n1",)}))
-    assert not asks(job, 10_000) and not orphans.watched(job)
+    assert not asks(job, 10_000) and not machine.watched(job)
     due = next_due(job, TIMING)
     assert due is None or due < at(20_000)
     assert job.ask.state is CallState.IDLE

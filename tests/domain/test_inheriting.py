@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import inheritance, validation
-from gateway.domain import rerun as domain_rerun
+from gateway.domain import rerun, validation
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Acceptance, Job, Lineage, Task
-from gateway.domain.parameters import effective
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import Accepted, CreateAt, StartTaskAt
-from gateway.domain.spec import Failure, JobSpec
+from gateway.domain.spec import Failure, JobSpec, effective
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, at, parties
 
@@ -41,7 +39,7 @@ def demanding(spec: JobSpec, *tasks: Any) -> JobSpec:
 
 def test_all_that_is_the_same_and_has_succeeded_may_be_taken_over():
     old = an_ended_job(c=FAILED)
-    found, lacking = inheritance.candidates(old, heir(old))
+    found, lacking = rerun.candidates(old, heir(old))
     assert found == {n: Lineage("job-old", f"task_{n}") for n in "abd"}
     assert lacking == {"c": "it has not succeeded in job job-old"}
 
@@ -67,7 +65,7 @@ DAG = an_ended_job().spec.dag
 )
 def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, Any], says: str):
     old = an_ended_job()
-    found, lacking = inheritance.candidates(old, heir(old, **change))
+    found, lacking = rerun.candidates(old, heir(old, **change))
     assert lacking["a"].startswith(says)
     if "parties" not in change:
         assert set(found) == {"d"} and lacking["b"] == "it needs the output of a, which is not inherited"
@@ -77,13 +75,13 @@ def test_a_task_that_was_taken_over_itself_is_traced_to_where_it_ran():
     old = an_ended_job()
     first = Lineage("job-first", "task_first")
     old = replace(old, tasks={**old.tasks, "a": replace(old.tasks["a"], lineage=first)})
-    assert inheritance.candidates(old, heir(old))[0]["a"] == first
+    assert rerun.candidates(old, heir(old))[0]["a"] == first
 
 
 def test_a_demand_is_exactly_that():
     old = an_ended_job()
-    assert set(inheritance.candidates(old, demanding(heir(old), "a", "d"))[0]) == {"a", "d"}
-    assert inheritance.candidates(old, demanding(heir(old)))[0] == {}
+    assert set(rerun.candidates(old, demanding(heir(old), "a", "d"))[0]) == {"a", "d"}
+    assert rerun.candidates(old, demanding(heir(old)))[0] == {}
 
 
 def test_what_is_wrong_with_a_demand():
@@ -104,7 +102,7 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     """Return a new job that may take over a, b and d, after n1 and n2 have said what they can."""
     old = an_ended_job(c=FAILED)
     spec = demanding(heir(old), "a", "b", "d") if demand else heir(old)
-    found, _ = inheritance.candidates(old, spec)
+    found, _ = rerun.candidates(old, spec)
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
     job, _ = machine.step(replace(job, tasks=tasks), at(0))
@@ -137,47 +135,47 @@ def test_a_node_that_does_not_say_what_it_can_take_over_refuses_the_job(silent: 
     said[silent] = None
     job = created(*said)
     assert (job.status, job.ending.outcome) == (JobStatus.PENDING, Outcome.REJECTED)
-    assert (job.ending.failure.reason, job.ending.failure.node) == (inheritance.REASON, f"n{silent + 1}")
+    assert (job.ending.failure.reason, job.ending.failure.node) == (rerun.REASON, f"n{silent + 1}")
     assert "job READY" not in {note.event for note in job.notes}
 
 
 def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
     job = created(("a", "b", "d"), ("a", "d"), demand=True)
-    assert job.ending.failure == Failure(inheritance.REASON, job.ending.failure.message, "n2", task="b")
+    assert job.ending.failure == Failure(rerun.REASON, job.ending.failure.message, "n2", task="b")
     assert created(("a", "b", "d"), ("a", "b", "d"), demand=True).status is JobStatus.READY
 
 
 # ---------------------------------------------------------------- run again
 
 
-def rerun(old: Job, start: str = "", by: str = "n1", **parameters: Any) -> tuple[Any, list[str]]:
-    made, problems = domain_rerun.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
+def again(old: Job, start: str = "", by: str = "n1", **parameters: Any) -> tuple[Any, list[str]]:
+    made, problems = rerun.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
     return made, [p.path for p in problems]
 
 
 def test_from_a_task_on_all_that_follows_runs_and_the_rest_is_taken_over():
     old = an_ended_job()
-    made, _ = rerun(old, "b")
+    made, _ = again(old, "b")
     assert (made.runs, made.inherits) == (("b", "c"), ("a", "d"))
     assert made.spec.old_job_id == "job-old" and made.spec.job_id == "job-new"
-    assert inheritance.demanded(made.spec) == ("a", "d") and validation.check(made.spec)[0] == []
-    assert inheritance.candidates(old, made.spec)[1] == {}
+    assert rerun.demanded(made.spec) == ("a", "d") and validation.check(made.spec)[0] == []
+    assert rerun.candidates(old, made.spec)[1] == {}
 
 
 def test_without_a_task_it_begins_where_the_job_failed():
-    made, _ = rerun(an_ended_job(b=FAILED, c=READY))
+    made, _ = again(an_ended_job(b=FAILED, c=READY))
     assert (made.origin.start, made.runs, made.inherits) == ("b", ("b", "c"), ("a", "d"))
-    assert rerun(an_ended_job()) == (None, ["from"])
+    assert again(an_ended_job()) == (None, ["from"])
 
 
 def test_what_had_not_succeeded_elsewhere_runs_too():
-    made, _ = rerun(an_ended_job(d=FAILED), "c")
+    made, _ = again(an_ended_job(d=FAILED), "c")
     assert (set(made.runs), set(made.inherits)) == ({"c", "d"}, {"a", "b"})
 
 
 def test_changes_reach_the_tasks_that_run_and_nothing_else():
     old = an_ended_job()
-    made, _ = rerun(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
+    made, _ = again(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
     host, guest = parties()[1], parties()[0]
     now = {(p.label, t): effective(made.spec.task_params, p, t) for p in (host, guest) for t in "abcd"}
     was = {(p.label, t): effective(old.spec.task_params, p, t) for p in (host, guest) for t in "abcd"}
@@ -188,17 +186,17 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
         ("guest.0", "c"): {"n": 5},
     }
     assert made.origin.changed == ("b", "c")
-    assert inheritance.candidates(old, made.spec)[1] == {}
+    assert rerun.candidates(old, made.spec)[1] == {}
 
 
 def test_who_may_change_what():
     old = an_ended_job()
-    assert rerun(old, "a", "n2", host={"0": {"a": {}}})[1] == []
-    assert rerun(old, "a", "n2", guest={"0": {"a": {}}}, common={"a": {}})[1] == [
+    assert again(old, "a", "n2", host={"0": {"a": {}}})[1] == []
+    assert again(old, "a", "n2", guest={"0": {"a": {}}}, common={"a": {}})[1] == [
         "parameters.guest.0",
         "parameters.common",
     ]
-    assert rerun(old, "b", host={"0": {"a": {"z": 2}}}, common=5)[1] == [
+    assert again(old, "b", host={"0": {"a": {"z": 2}}}, common=5)[1] == [
         "parameters.host.0.a",
         "parameters.common",
     ]

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.parameters import data_location, effective
-from gateway.domain.spec import Party, UnknownField
+from gateway.domain.spec import Party, UnknownField, data_location, effective
 from gateway.domain.validation import MOST_WARNINGS, check
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE

@@ -80,7 +80,7 @@ def test_an_engine_that_is_away_and_a_gateway_that_begins_anew_are_tried_again()
 
 def test_a_stop_ends_it():
     local = machine.apply(fetched(), StopRequested(at(2), None, None, "n2"))
-    assert approval.to_fetch(local) is None
+    assert approval.prepares(local) is None
     assert machine.apply(local, Prepared(None, at(3))).status is local.status is not JobStatus.READY
 
 

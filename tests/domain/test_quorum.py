@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.domain import quorum, validation
-from gateway.domain.consent import ApprovalReported
+from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling.machine import apply, next_due, plan, step
 from gateway.domain.scheduling.messages import (

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain import admission, resources, validation
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
-from gateway.domain.execution.agenda import agenda
+from gateway.domain.execution.machine import agenda
 from gateway.domain.execution.messages import (
     Close,
     Collect,

@@ -7,6 +7,7 @@ import pytest
 from gateway.domain import retries
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.machine import exclude
 from gateway.domain.scheduling.messages import (
     Accepted,
     Lost,
@@ -18,7 +19,6 @@ from gateway.domain.scheduling.messages import (
     TaskReported,
     TaskStopRequested,
 )
-from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing

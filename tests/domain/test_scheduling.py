@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
-from gateway.domain.scheduling.agenda import with_call
-from gateway.domain.scheduling.machine import apply, next_due, step
+from gateway.domain.scheduling.agenda import is_claimed, with_call
+from gateway.domain.scheduling.machine import apply, exclude, next_due, step
 from gateway.domain.scheduling.messages import (
     Accepted,
     CreateAt,
@@ -31,7 +31,6 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
-from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
-from gateway.domain.scheduling.machine import next_due, plan, step
+from gateway.domain.scheduling.machine import exclude, next_due, plan, step
 from gateway.domain.scheduling.messages import (
     Accepted,
     PollTaskAt,
@@ -22,7 +22,6 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
-from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import IDLE, a_job, a_spec, at, sent

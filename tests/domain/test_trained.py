@@ -6,10 +6,10 @@ import pytest
 
 from gateway.domain import models, validation
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.execution import machine
-from gateway.domain.execution.agenda import agenda
+from gateway.domain.execution import machine, runs
+from gateway.domain.execution.machine import agenda
 from gateway.domain.execution.messages import Collect, Done, Seal, Sealed, StopRequested, Tell
-from gateway.domain.execution.transitions import merge_runs
+from gateway.domain.execution.runs import merge_runs
 from gateway.domain.run import Address, FileSum
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.messages import Accepted, Lost, StopAt
@@ -97,7 +97,7 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     job = local(trees())
     run = job.runs[0].run_id
     now = 0.0
-    for _ in range(models.SEAL_TRIES):
+    for _ in range(runs.SEAL_TRIES):
         assert job.runs[0].unsealed
         due = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
         now = max(now + 1, (due - T0).total_seconds() if due.year > 1 else 0.0)

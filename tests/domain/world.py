@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.domain import quorum, retries
-from gateway.domain.consent import ApprovalReported
+from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, Task
 from gateway.domain.scheduling import machine

@@ -15,8 +15,8 @@ from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
 from adapter.body import read_json
 from gateway.domain import dag as flow
-from gateway.domain import parameters, validation
-from gateway.domain.spec import JobSpec, Party
+from gateway.domain import validation
+from gateway.domain.spec import JobSpec, Party, effective, overlay
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 
@@ -121,8 +121,8 @@ def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: 
     assert again.job_params.get("common") == spec.job_params.get("common")
     for party in spec.parties:
         for node in spec.dag.nodes:
-            here = {k: v.value for k, v in parameters.effective(spec.task_params, party, node.name).items()}
-            there = {k: v.value for k, v in parameters.effective(again.task_params, party, node.name).items()}
+            here = {k: v.value for k, v in effective(spec.task_params, party, node.name).items()}
+            there = {k: v.value for k, v in effective(again.task_params, party, node.name).items()}
             assert there == here
             assert job_entry(again, party, node.name) == job_entry(spec, party, node.name)
     if not PROFILES[profile].reads_task_entries and "|" not in json.dumps(body):
@@ -131,7 +131,7 @@ def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: 
 
 def job_entry(spec: JobSpec, party: Party, name: str) -> dict[str, Any]:
     """Return what the job's own settings say under a name for a party."""
-    return {k: v.value for k, v in parameters.overlay(spec.job_params, party, name).items()}
+    return {k: v.value for k, v in overlay(spec.job_params, party, name).items()}
 
 
 def test_an_entry_of_many_indices_is_not_multiplied():

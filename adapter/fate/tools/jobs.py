@@ -22,10 +22,9 @@ from adapter.fate.states import job_word, task_word
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import NOTED, ClientParts, Sight, base_of, by, on, sight
 from gateway.domain.models import named
-from gateway.domain.parameters import data_location, effective
 from gateway.domain.problems import Problem
 from gateway.domain.run import Run
-from gateway.domain.spec import Failure, Note, Party
+from gateway.domain.spec import Failure, Note, Party, data_location, effective
 from gateway.domain.states import JOB, TASK_OF_RUN, JobStatus, Outcome, ended
 from gateway.errors import Conflict, Invalid, NotFound, Refused, problems_of
 from gateway.ports import TaskView

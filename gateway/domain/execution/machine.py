@@ -1,20 +1,24 @@
-"""What a participating node does next with the runs of a job, and how an event changes them.
+"""What a participating node does next with a job and its runs, and how an event changes them.
 
-The shape is that of `gateway.domain.scheduling.machine`: `plan`, `next_due`, `step`, `apply`.
+The shape is that of `gateway.domain.scheduling.machine`: `agenda`, `plan`, `next_due`, `step`, `apply`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, assert_never
+from operator import is_
+from typing import assert_never
 
-from gateway.domain import approval, orphans
-from gateway.domain.execution import messages, transitions
-from gateway.domain.execution.agenda import agenda
+from gateway.domain import approval, models
+from gateway.domain import run as domain_run
+from gateway.domain.execution import messages, runs
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.states import RUN, RunStatus, move
-from gateway.domain.timeouts import Due, RunTiming
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move
+from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
+
+ToDo = Iterator[Due[messages.Command]]
 
 
 def plan(
@@ -29,15 +33,80 @@ def next_due(local: LocalJob, timing: RunTiming = RunTiming(), owner: str = "") 
     return min((due.at for due in _mine(local, timing, owner)), default=None)
 
 
-def _mine(local: LocalJob, timing: RunTiming, owner: str) -> Iterator[Due[messages.Command]]:
+def _mine(local: LocalJob, timing: RunTiming, owner: str) -> ToDo:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
-        if isinstance(due.command, messages.OnJob):
-            if not elsewhere:
-                yield due
-        elif due.command.run not in others:
+        if not elsewhere if isinstance(due.command, messages.OnJob) else due.command.run not in others:
             yield due
+
+
+def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield everything there is to do, each with its earliest time."""
+    may_launch = domain_run.may_launch(local)
+    for run in local.runs:
+        if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
+            yield from _of_run(run, timing)
+    if local.approval is not None:
+        if (until := approval.lapses_at(local)) is not None:
+            yield Due(until, messages.Expire())
+        if (confirm := approval.to_confirm(local)) is not None:
+            yield from when_due(confirm, messages.Confirm(), timing.call_deadline)
+    if (fetching := approval.prepares(local)) is not None:
+        yield from when_due(fetching.fetch, messages.Prepare(), timing.prepare_deadline)
+    if watched(local):
+        yield from _of_scheduler(local, timing)
+    if (
+        ended(JOB, local.status)
+        and not local.closed
+        and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
+    ):
+        yield from when_due(local.close, messages.Close(), timing.call_deadline)
+
+
+def _of_run(run: Run, timing: RunTiming) -> ToDo:
+    deadline = timing.stop_grace + timing.call_deadline
+    match run.status:
+        case RunStatus.WAITING:
+            yield Due(NOW, messages.Launch(run.run_id))
+        case RunStatus.LAUNCHING:
+            yield from when_due(run.launch, messages.Launch(run.run_id), timing.launch_deadline)
+        case RunStatus.RUNNING if run.exit is not None:
+            seen = run.exit.finished_at or run.reported_at or NOW
+            yield Due(seen + timedelta(seconds=timing.callback_grace), messages.Conclude(run.run_id))
+        case RunStatus.RUNNING:
+            yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
+            if run.reported is not TaskStatus.SUCCESS:
+                since, limit = run.away_at, timing.engine_timeout
+            else:
+                since, limit = run.reported_at, timing.linger
+            if since is not None:
+                yield Due(since + timedelta(seconds=limit), messages.Conclude(run.run_id))
+        case RunStatus.STOPPING:
+            yield from when_due(run.stop, messages.StopRun(run.run_id, timing.stop_grace), deadline)
+            if run.stop.state is CallState.OK:  # and nobody could look whether it is gone
+                yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
+        case RunStatus.SUCCESS | RunStatus.FAILED:
+            if _to_collect(run):
+                yield from when_due(run.collect, messages.Collect(run.run_id), deadline)
+            if run.unsealed:
+                yield from when_due(run.seal, messages.Seal(run.run_id), timing.seal_deadline)
+        case _:
+            assert_never(run.status)
+    news = run.reported_status
+    worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+    if worth_telling and run.reporting.status is not news and run.reporting.call.tries < timing.tell_tries:
+        yield from when_due(run.reporting.call, messages.Tell(run.run_id, news), timing.call_deadline)
+
+
+def _left_behind(local: LocalJob, run: Run) -> bool:
+    """Whether the run's container is with a gateway that the job has left: it is removed when that one returns."""
+    return bool(local.home and run.owner and run.owner != local.home)
+
+
+def _to_collect(run: Run) -> bool:
+    """Whether the engine may still hold something of the run; one that was never launched left nothing."""
+    return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK
 
 
 def step(
@@ -48,82 +117,282 @@ def step(
     for command in plan(local, now, timing, owner):
         match command:
             case messages.Conclude():
-                local = transitions.with_run(
-                    local, command.run, lambda run: transitions.conclude(run, now, timing, last=True)
-                )
+                local = with_run(local, command.run, lambda run: runs.conclude(run, now, timing, last=True))
                 continue
             case messages.Expire():
-                local = approval.expired(local, now, transitions.ended_by)
+                local = approval.expired(local, now, _ended_by)
                 continue
             case messages.Abandon():
-                local = transitions.abandoned(local, orphans.UNREACHABLE, local.ask.message, now)
+                local = _abandoned(local, now)
+                continue
+            case messages.Prepare() if approval.prepares(local) is None:  # the job has just expired
                 continue
             case messages.Probe():
-                again = partial(replace, probe_at=now + timedelta(seconds=timing.probe_every))
-                local = transitions.with_run(local, command.run, again)
-            case messages.RunAction():
-                local = transitions.with_run(local, command.run, partial(_begun, action=command, now=now))
-            case messages.Tell():
-                local = transitions.with_run(local, command.run, lambda run: _telling(run, now))
-            case messages.Close():
-                local = replace(local, close=local.close.sent(now))
-            case messages.Confirm():
-                local = approval.confirming(local, lambda call: call.sent(now))
-            case messages.Prepare():
-                fetch = approval.to_fetch(local)
-                if fetch is None:  # the job has just expired
-                    continue
-                local = approval.fetching(local, fetch.sent(now))
-            case messages.QueryScheduler():
-                local = replace(local, ask=local.ask.sent(now))
+                again = now + timedelta(seconds=timing.probe_every)
+                local = with_run(local, command.run, partial(replace, probe_at=again))
+            case messages.Launch():
+                local = with_run(local, command.run, partial(_launching, now=now))
             case _:
-                assert_never(command)
+                local = _with_call(local, command, lambda call: call.sent(now))
         actions.append(command)
     return local, actions
 
 
-def _begun(run: Run, action: messages.RunAction, now: datetime) -> Run:
-    changed: dict[str, Any] = {action.call: getattr(run, action.call).sent(now)}
-    run = replace(run, **changed)
-    launches = isinstance(action, messages.Launch) and run.status is RunStatus.WAITING
-    return replace(run, status=move(RUN, run.status, RunStatus.LAUNCHING)) if launches else run
+def _launching(run: Run, now: datetime) -> Run:
+    waits = run.status is RunStatus.WAITING
+    status = move(RUN, run.status, RunStatus.LAUNCHING) if waits else run.status
+    return replace(run, status=status, launch=run.launch.sent(now))
 
 
-def _telling(run: Run, now: datetime) -> Run:
-    return replace(run, reporting=replace(run.reporting, call=run.reporting.call.sent(now)))
+def _with_call(local: LocalJob, action: messages.Action, change: Callable[[Call], Call]) -> LocalJob:
+    if isinstance(action, messages.OnJob):
+        return changed(local, action.call, change)
+    return with_run(local, action.run, lambda run: changed(run, action.call, change))
+
+
+def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: datetime | None = None) -> LocalJob:
+    """Change one run, and write its moves into the timeline."""
+    for i, old in enumerate(local.runs):
+        if old.run_id != run_id:
+            continue
+        new = change(old)
+        if new is old:
+            return local
+        local = replace(local, runs=(*local.runs[:i], new, *local.runs[i + 1 :]))
+        if new.status is not old.status:
+            when = at or new.ended_at or new.launch.sent_at or new.created_at
+            detail = new.failure.as_dict() if new.failure else {}
+            detail = {**detail, "task": new.task_name, "role": new.party.label, "attempt": new.attempt}
+            local = local.noted(when, f"run {new.status}", **detail)
+        return local
+    return local
 
 
 def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming()) -> LocalJob:
     """Return the job after the event. A late or repeated one changes only the timeline."""
     match event:
         case messages.StopRequested():
-            return transitions.stop_asked(local, event)
+            return _stop_asked(local, event)
         case messages.Restarted():
-            return transitions.restarted(local, event)
+            return _restarted(local, event)
         case messages.OwnerLost():
-            return transitions.owner_lost(local, event)
+            return _owner_lost(local, event)
         case messages.Done():
-            return transitions.done(local, event, timing)
-        case messages.Sealed():
-            return transitions.with_run(
-                local, event.run, lambda run: transitions.sealed(run, event, timing), at=event.at
-            )
+            return _done(local, event, timing)
         case messages.Decided():
             return approval.decided(local, event.approve, event.by, event.words, event.at)
         case messages.Fetching():
-            return approval.with_pull_progress(local, event.progress)
+            return changed(local, "preparation.progress", lambda _: event.progress) if _prepares(local) else local
         case messages.Prepared():
-            return approval.finished(local, event.failure, event.at)
-        case orphans.SchedulerAlive():
-            return orphans.alive(local, event.at)
-        case messages.LaunchFailed() if event.engine_message:
-            local = apply(local, replace(event, engine_message=""), timing)
-            run = next((r for r in local.runs if r.run_id == event.run), None)
-            who = {"task": run.task_name, "role": run.party.label} if run else {}
-            return local.noted(event.at, "engine said", **who, message=event.engine_message)
+            return approval.prepared(local, event.failure, event.at)
+        case messages.SchedulerAlive():
+            return _alive(local, event.at)
         case messages.RunEvent():
-            return transitions.with_run(
-                local, event.run, lambda run: transitions.apply_to_run(run, event, timing), at=event.at
-            )
+            local = with_run(local, event.run, lambda run: runs.apply(run, event, timing), at=event.at)
+            if isinstance(event, messages.LaunchFailed) and event.engine_message:
+                run = next((r for r in local.runs if r.run_id == event.run), None)
+                who = {"task": run.task_name, "role": run.party.label} if run else {}
+                local = local.noted(event.at, "engine said", **who, message=event.engine_message)
+            return local
         case _:
             assert_never(event)
+
+
+def _prepares(local: LocalJob) -> bool:
+    return approval.prepares(local) is not None
+
+
+def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+    """Record the end of an action without an event of its own; after a failure it is due again after a pause."""
+    action = event.action
+
+    def finished(call: Call) -> Call:
+        if call.completed:
+            return call  # a repeat that failed takes nothing back
+        if event.final:
+            return replace(call, state=CallState.OK, message=event.message)
+        due = event.at + timing.retry(call.tries - 1, local.id, action)
+        return replace(call, state=CallState.LOST, due_at=due, message=event.message)
+
+    match action:
+        case messages.QueryScheduler():
+            return _asked(local, event, timing)
+        case messages.Tell(run, status):
+            return with_run(local, run, lambda r: runs.reported(r, status, finished))
+        case messages.Prepare() if not _prepares(local):
+            return local
+    local = _with_call(_not_finished(local, event), action, finished)
+    match action:
+        case messages.Close() if event.final:
+            return replace(local, closed=True)
+        case messages.Confirm() if event.final:
+            return local.noted(event.at, "decision told", message=event.message)
+        case messages.Collect(run) if event.warnings:
+            return with_run(local, run, partial(_warned, warnings=event.warnings))
+    return local
+
+
+def _warned(run: Run, warnings: tuple[str, ...]) -> Run:
+    return replace(run, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
+
+
+def _not_finished(local: LocalJob, event: messages.Done) -> LocalJob:
+    """Note in the timeline that a step of the cleanup failed; the same message once in a row."""
+    words = {messages.Close: "closing", messages.Collect: "removing", messages.StopRun: "stopping"}
+    action = event.action
+    if type(action) not in words or event.final or not event.message:
+        return local
+    run = next((r for r in local.runs if r.run_id == getattr(action, "run", None)), None)
+    call: Call = getattr(local if run is None else run, action.call, Call(CallState.OK))
+    if call.completed or call.message == event.message:
+        return local
+    who = {} if run is None else {"task": run.task_name, "role": run.party.label}
+    return local.noted(event.at, f"{words[type(action)]} failed", message=event.message, **who)
+
+
+# The stop, and how the job ended.
+
+
+def _stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
+    """End the runs of some tasks, or of all and the job with them."""
+    stopped = local
+    for run in local.runs:
+        if event.tasks is None or run.task_name in event.tasks:
+            stopped = with_run(stopped, run.run_id, lambda r: runs.stopped(r, event.at), at=event.at)
+    if event.tasks is not None:
+        same = stopped.runs == local.runs
+        return stopped if same else stopped.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
+    if ended(JOB, local.status):
+        return _explained(stopped, event)
+    final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
+    ending = event.ending or _ending_by_runs(local, event)
+    stopped = replace(stopped, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
+    if models.saves(stopped, ending):
+        name = models.named(local.spec)
+        stopped = replace(stopped, model_saved=True)
+        stopped = stopped.noted(event.at, "model saved", model_id=name.model_id, version=name.version)
+    return stopped.noted(event.at, f"job {final} here", event.by, outcome=ending.outcome if ending else "")
+
+
+def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
+    """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
+    ending = event.ending
+    if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
+        return local
+    if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
+        ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
+    local = replace(local, ending=ending)
+    return local.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
+
+
+def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
+    """Return how the job ended where the scheduling node does not say: what the runs here tell, or nothing.
+
+    The standard has no message for a success; the stop of a job whose every task has succeeded here is one.
+    """
+    last = {(run.task_name, run.party): run for run in local.runs}.values()
+    failed = next((run.failure for run in last if run.failure is not None), None)
+    if failed is not None:
+        outcome = Outcome.STOPPED if failed.reason == "STOPPED" else Outcome.FAILED
+        return Ending(outcome, event.at, failed, event.by)
+    complete = {run.task_name for run in last} == {node.name for node in local.spec.dag.nodes}
+    return Ending(Outcome.SUCCEEDED, event.at, None, event.by) if complete and all(r.over for r in last) else None
+
+
+def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
+    """End the job here, as somebody here decided."""
+    return _stop_asked(local, messages.StopRequested(ending.at, None, ending, ending.by))
+
+
+# A gateway that restarts, or is lost.
+
+
+def _restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
+    """Repeat what a gateway was doing when it exited."""
+    if event.owner in ("", local.home) or not local.home:
+        for path in ("close", "ask", "approval.confirm"):
+            local = changed(local, path, Call.interrupted)
+        local = _fetched_again(local)
+    owned = event.owner
+    return replace(local, runs=tuple(runs.interrupted(r) if owned in ("", r.owner) else r for r in local.runs))
+
+
+def _owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
+    """Give what a lost gateway had not begun to its heir; what it had begun has failed with it."""
+    for run in local.runs:
+        if run.owner == event.owner and not run.over:
+            local = with_run(local, run.run_id, lambda r: runs.without_owner(r, event), at=event.at)
+    return _fetched_again(replace(local, home=event.heir)) if local.home == event.owner else local
+
+
+def _fetched_again(local: LocalJob) -> LocalJob:
+    """Have images fetched anew: what fetched them ended with its gateway."""
+    return changed(local, "preparation.fetch", Call.interrupted) if _prepares(local) else local
+
+
+# What a participating node does when the scheduling node is silent.
+#
+# After ``RunTiming.orphan`` seconds without a request or a response it asks whether the job is still known there,
+# and a tenth of that later again. The job continues where it is known, and ends where the scheduling node does not
+# know it, does not respond, or reports that it has ended.
+
+UNREACHABLE, FORGOT = "SCHEDULER_UNREACHABLE", "SCHEDULER_FORGOT"
+_QUERIES = 2
+"""requests without a response after which the scheduling node counts as gone"""
+
+
+def watched(local: LocalJob) -> bool:
+    """Whether another node's silence matters to the job here."""
+    created = local.audit is None or local.audit.created
+    return created and not ended(JOB, local.status) and local.spec.scheduler != local.node
+
+
+def worth_noting(local: LocalJob, now: datetime, limit: float) -> bool:
+    """Whether a sign of life of the scheduling node has to be stored: it is kept to a tenth of the limit."""
+    last = local.last_contact or local.created_at
+    return watched(local) and (now - last > timedelta(seconds=limit / 10) or local.ask.tries > 0)
+
+
+def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
+    ask, last = local.ask, local.last_contact or local.created_at
+    if ask.state is CallState.LOST and ask.tries >= _QUERIES:
+        yield Due(NOW, messages.Abandon())
+    elif ask.state is CallState.SENT and ask.sent_at is not None:
+        yield Due(ask.sent_at + timedelta(seconds=timing.call_deadline), messages.QueryScheduler())
+    else:  # the last sign of life may be a tenth later than is stored
+        yield Due(ask.due_at or last + timedelta(seconds=timing.orphan * 1.1), messages.QueryScheduler())
+
+
+def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
+    """Return the job with every report that the scheduling node did not get due now: it is reachable again."""
+    if local.spec.scheduler != node:
+        return local
+    hurried = tuple(changed(run, "reporting.call", Call.hurried) for run in local.runs)
+    return local if all(map(is_, hurried, local.runs)) else replace(local, runs=hurried)
+
+
+def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+    """Record the response of the scheduling node; not ``final``: there was none."""
+    if not watched(local):
+        return local
+    if event.final:
+        return _alive(local, event.at)
+    pause = timedelta(seconds=timing.orphan / 10)  # a node that is just restarting is not lost
+    due = event.at + max(timing.retry(local.ask.tries - 1, local.id, event.action), pause)
+    local = replace(local, ask=replace(local.ask, state=CallState.LOST, due_at=due, message=event.message))
+    by = local.spec.scheduler
+    return local.noted(event.at, "scheduling node does not answer", by, message=event.message)
+
+
+def _alive(local: LocalJob, at: datetime) -> LocalJob:
+    """Return the job after a sign of life of the scheduling node: the limit starts again."""
+    was_silent = local.ask.message or local.ask.tries > 1
+    ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
+    local = replace(local, last_contact=at, ask=ask)
+    return local.noted(at, "scheduling node answers", local.spec.scheduler) if was_silent else local
+
+
+def _abandoned(local: LocalJob, at: datetime) -> LocalJob:
+    """End the job here without the scheduling node's word."""
+    text = f"the scheduling node {local.spec.scheduler} does not answer: {local.ask.message}"
+    return _ended_by(local, Ending(Outcome.STOPPED, at, Failure(UNREACHABLE, text, local.node), local.node))

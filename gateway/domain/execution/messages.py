@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from gateway.domain import orphans
 from gateway.domain.run import Exit, FileSum
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import TaskStatus
@@ -15,42 +14,33 @@ class OnRun:
     """What is about one run, by its id."""
 
     run: str
+    call: ClassVar[str] = ""  # path in the record to the `Call` that records the action
 
 
-class RunAction(OnRun):
-    """An action on a run that is recorded as a `Call`."""
-
-    call: ClassVar[str]  # the run's field with the call
-
-
-class Launch(RunAction):
+class Launch(OnRun):
     """Start the run's container."""
 
     call = "launch"
 
 
-class Collect(RunAction):
+class Collect(OnRun):
     """Save the run's logs and remove its container."""
 
     call = "collect"
 
 
-class Seal(RunAction):
+class Seal(OnRun):
     """Fingerprint the files of the run's model."""
 
     call = "seal"
 
 
 @dataclass(frozen=True)
-class StopRun(RunAction):
+class StopRun(OnRun):
     """Stop the run's container; it is killed after ``grace`` seconds."""
 
     grace: float
     call = "stop"
-
-
-class Probe(OnRun):
-    """Inspect the run's container."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +48,46 @@ class Tell(OnRun):
     """Report the run's state to the scheduling node."""
 
     status: TaskStatus
+    call = "reporting.call"
+
+
+class Probe(OnRun):
+    """Inspect the run's container."""
+
+
+class Conclude(OnRun):
+    """Decision on a run that will not report any more."""
 
 
 @dataclass(frozen=True)
 class OnJob:
     """What is about the job as a whole."""
 
+    call: ClassVar[str] = ""
+
 
 class Close(OnJob):
     """Release everything that the job holds here."""
+
+    call = "close"
 
 
 class Confirm(OnJob):
     """Report the decision on the job to the scheduling node."""
 
+    call = "approval.confirm"
+
 
 class Prepare(OnJob):
     """Fetch the images that the job waits for."""
 
+    call = "preparation.fetch"
+
 
 class QueryScheduler(OnJob):
     """Ask the scheduling node, silent for long, whether it still has the job."""
+
+    call = "ask"
 
 
 class Expire(OnJob):
@@ -87,10 +96,6 @@ class Expire(OnJob):
 
 class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
-
-
-class Conclude(OnRun):
-    """Decision on a run that will not report any more."""
 
 
 Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler
@@ -102,6 +107,21 @@ class RunEvent:
     """News of one run."""
 
     run: str
+
+
+@dataclass(frozen=True)
+class Inspected(RunEvent):
+    """The container is running."""
+
+    at: datetime
+
+
+class EngineSilent(Inspected):
+    """The engine did not respond."""
+
+
+class Gone(Inspected):
+    """The engine does not know the container any more."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +143,6 @@ class LaunchFailed(RunEvent):
 
 
 @dataclass(frozen=True)
-class Inspected(RunEvent):
-    """The container is running."""
-
-    at: datetime
-
-
-@dataclass(frozen=True)
-class EngineSilent(RunEvent):
-    """The engine did not respond."""
-
-    at: datetime
-
-
-@dataclass(frozen=True)
 class Broken(RunEvent):
     """The gateway must end the container."""
 
@@ -152,13 +158,6 @@ class Exited(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-
-
-@dataclass(frozen=True)
-class Gone(RunEvent):
-    """The engine does not know the container any more."""
-
-    at: datetime
 
 
 @dataclass(frozen=True)
@@ -183,10 +182,9 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class Sealed(RunEvent):
     """The files of a run's model were read; ``files`` None: they could not be, for the reason in ``message``."""
 
-    run: str
     files: tuple[FileSum, ...] | None
     at: datetime
     message: str = ""
@@ -245,16 +243,12 @@ class Prepared:
     at: datetime
 
 
-OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported
-Event = (
-    OfRun
-    | Done
-    | Sealed
-    | StopRequested
-    | Restarted
-    | OwnerLost
-    | Decided
-    | Fetching
-    | Prepared
-    | orphans.SchedulerAlive
-)
+@dataclass(frozen=True)
+class SchedulerAlive:
+    """The scheduling node sent a request or a response."""
+
+    at: datetime
+
+
+OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
+Event = OfRun | Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive

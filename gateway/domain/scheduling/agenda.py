@@ -1,15 +1,15 @@
 """What there is to do for a job at its scheduling node, and when."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from gateway.domain import reservations, retries
 from gateway.domain.dag import ready
-from gateway.domain.job import Job, NodeJob, NodeTask, Reservation, Task
+from gateway.domain.job import Job, NodeJob, NodeTask, Task
 from gateway.domain.scheduling import messages
-from gateway.domain.spec import UNCERTAIN, Call, CallState
+from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
@@ -30,12 +30,11 @@ def agenda(job: Job, timing: Timing) -> ToDo:
             yield from _not_before(turn.after or NOW, when_due(turn.call, request, timing.call_deadline))
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
-        for when, decision in retries.decisions(job, timing.call_deadline, timing.stop_timeout):
-            yield Due(when, decision)
+        yield from retries.decisions(job, timing)
 
 
 def _of_node(job: Job, node: NodeJob, timing: Timing) -> ToDo:
-    if node.consent is not None and node.consent.status is JobStatus.PENDING:  # its silence counts as a refusal
+    if node.consent is not None and node.decides:  # its silence counts as a refusal
         yield Due(node.consent.until, messages.Expire(node.node))
     if job.status is JobStatus.PENDING:
         yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
@@ -80,7 +79,7 @@ def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
         if stopped:
             yield from _task_stop(task, part, timing)
         known = ended(TASK, part.status)
-        if retries.over(part) if task.again_from is not None else known:
+        if part.over if task.again_from is not None else known:
             continue
         start = part.start
         if start.state is CallState.IDLE:
@@ -96,7 +95,7 @@ def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
 def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
     """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
     nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
-    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retries.over(part)):
+    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
         return
     after = NOW if part.start.state is CallState.OK else expiry(part.start, timing.call_deadline)
     stop = messages.StopTaskAt(part.node, task.name, task.attempt)
@@ -105,18 +104,13 @@ def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
 
 def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> ToDo:
     for node in nodes:
-        if not needs_stop(node) or node.stop.completed:
-            continue
-        if _given_up_redelivery(job, node, timing):
+        last, over = node.stop.sent_at, job.ended_at
+        given_up = last is not None and over is not None and last - over > timedelta(seconds=timing.redeliver_for)
+        if given_up or node.stop.completed or not needs_stop(node):
             continue
         under_way = (c for c in _calls_to(job, node) if c.state in (CallState.SENT, CallState.LOST))
         after = max((expiry(c, timing.call_deadline) for c in under_way), default=NOW)
         yield from _not_before(after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline))
-
-
-def _given_up_redelivery(job: Job, node: NodeJob, timing: Timing) -> bool:
-    last, over = node.stop.sent_at, job.ended_at
-    return last is not None and over is not None and last - over > timedelta(seconds=timing.redeliver_for)
 
 
 def _calls_to(job: Job, node: NodeJob) -> Iterator[Call]:
@@ -152,31 +146,36 @@ def needs_stop(node: NodeJob) -> bool:
 
 def call_of(job: Job, request: messages.Request) -> Call:
     """Return the record of this request's call."""
-    call: Call = getattr(_record_of(job, request), request.call)
+    call: Call = attrgetter(request.call)(_record_of(job, request))
     return call
 
 
 def with_call(job: Job, request: messages.Request, call: Call) -> Job:
     """Return the job with another record of this request's call."""
-    changed = replace(_record_of(job, request), **{request.call: call})
-    if isinstance(changed, NodeTask) and isinstance(request, messages.TaskRequest):
-        return job.with_part(request.task, changed)
-    if isinstance(changed, Reservation):
-        changed = replace(job.nodes[request.node], reservation=changed)
-    return job.with_node(changed)
+    record = changed(_record_of(job, request), request.call, lambda _: call)
+    return (
+        job.with_part(request.task, record) if isinstance(request, messages.TaskRequest) else job.with_node(record)
+    )
 
 
 def _record_of(job: Job, request: messages.Request) -> Any:
     if isinstance(request, messages.TaskRequest):
         return job.tasks[request.task].nodes[request.node]
-    node = job.nodes[request.node]
-    return node.reservation if isinstance(request, messages.ReserveAt | messages.ReleaseAt) else node
+    return job.nodes[request.node]
 
 
 def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:
     """Whether a request belongs to the task's present attempt, and its node still takes part."""
     task = job.tasks[request.task]
     return request.attempt == task.attempt and request.node in task.nodes
+
+
+def is_claimed(job: Job, request: messages.Request, at: datetime) -> bool:
+    """Whether a request is still the one claimed at that moment, unanswered and not repeated."""
+    if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
+        return False
+    call = call_of(job, request)
+    return call.state is CallState.SENT and call.sent_at == at
 
 
 def quiet_polls(job: Job, request: messages.PollTaskAt) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from gateway.domain.consent import ApprovalReported
+from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Acceptance
 from gateway.domain.retries import TimeOut, TryAgain
 from gateway.domain.spec import Failure, NodeId
@@ -29,13 +29,13 @@ class CreateAt(Request):
 class ReserveAt(Request):
     """Reserve what the job needs there."""
 
-    call, name = "apply", "resources"
+    call, name = "reservation.apply", "resources"
 
 
 class ReleaseAt(Request):
     """Release the reservation, because another node has too little free."""
 
-    call, name = "give_back", "return of resources"
+    call, name = "reservation.give_back", "return of resources"
 
 
 class StartAt(Request):
