@@ -12,7 +12,7 @@ from typing import Any
 
 from provider_registry import description
 from provider_registry.model import Component, Parameter, unfit
-from provider_registry.types import Kind, kind_of, number, reads_as
+from provider_registry.types import Kind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "runtime.component.parameter."
@@ -53,10 +53,11 @@ def form(component: Component) -> dict[str, Any]:
     shown_if = {p.name: _shown_if(p, declared, choices) for p in component.parameters if not p.optional}
     if always := [name for name, alternatives in shown_if.items() if not alternatives]:
         made["required"] = always
-    if sometimes := {name: alternatives for name, alternatives in shown_if.items() if alternatives}:
+    if len(always) < len(shown_if):
         made["allOf"] = [
             {"if": {"anyOf": alternatives}, "then": {"required": [name]}}
-            for name, alternatives in sometimes.items()
+            for name, alternatives in shown_if.items()
+            if alternatives
         ]
     made["x-bfia"] = {
         "provider": component.provider,
@@ -112,23 +113,22 @@ def _bounds(parameter: Parameter, kind: Kind) -> dict[str, Any]:
 
 def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return what a form shows, and the variable that the container finds the value in."""
-    made: dict[str, Any] = {
+    check = parameter.validator
+    sometimes = {
+        "dependsOn": list(parameter.depends_on),
+        "labels": {text: label for text, label in labels.items() if label != text},
+        "choicesFrom": parameter.binding_function,
+        "validator": check.text if check is not None else None,
+    }
+    return {
         "variable": PREFIX + parameter.name,
         "type": parameter.type,
         "widget": parameter.ui_type,
         "pattern": parameter.ui_pattern,
         "groups": list(parameter.groups),
         "advanced": ADVANCED in parameter.groups,
+        **{name: value for name, value in sometimes.items() if value},
     }
-    if parameter.depends_on:
-        made["dependsOn"] = list(parameter.depends_on)
-    if shown := {text: label for text, label in labels.items() if label != text}:
-        made["labels"] = shown
-    if parameter.binding_function:
-        made["choicesFrom"] = parameter.binding_function
-    if parameter.validator is not None:
-        made["validator"] = parameter.validator.text
-    return made
 
 
 def _shown_if(
@@ -162,16 +162,14 @@ def _by_small_letters(choices: Iterable[str]) -> Mapping[str, list[str]]:
 
 def _value(kind: Kind, text: str) -> Any:
     """Return the value of a kind that a text spells; the text itself where it spells none."""
-    match kind:
-        case Kind.BOOLEAN if reads_as(kind, text):
-            return text.strip().lower() == "true"
-        case Kind.INTEGER | Kind.NUMBER:
-            read = _as_number(text)
-            return read[0] if read and reads_as(kind, text) else text
-        case Kind.OBJECT | Kind.LIST if reads_as(kind, text):
-            value = json.loads(text)
-            return text if unfit(value) else value
-    return text
+    if kind in (Kind.TEXT, Kind.OTHER) or not reads_as(kind, text):
+        return text
+    if kind is Kind.BOOLEAN:
+        return text.strip().lower() == "true"
+    if kind in (Kind.OBJECT, Kind.LIST):
+        value = json_of(text)
+        return text if unfit(value) else value
+    return next(iter(_as_number(text)), text)
 
 
 def _as_number(text: str) -> tuple[int | float, ...]:

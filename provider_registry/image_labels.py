@@ -5,22 +5,13 @@ component name; the numbered names of the standard, ``component.1.name``, ``comp
 the short ``bfia.provider``, ``bfia.version``, ``bfia.components``. Labels never refuse a registration.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry import description
-from provider_registry.model import (
-    InvalidDescription,
-    Problem,
-    Provider,
-    as_text,
-    bounded,
-    join,
-    refuse_unfit,
-    shorten,
-)
+from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, unfit
+from provider_registry.types import json_of
 
 JSON_LABEL = "bfia.description"
 _MOST_LABELS = 20_000
@@ -44,9 +35,8 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
     ):
         if label in labels and labels[label] != registered:
             yield _differs(path, label, image, labels[label], registered)
-    named = labels.get("bfia.components", "").replace(",", " ").split()
-    labelled: dict[str, dict[str, Any]] = {name: {} for name in named}
     label = "bfia.components"
+    labelled: dict[str, dict[str, Any]] = {name: {} for name in labels.get(label, "").replace(",", " ").split()}
     if JSON_LABEL in labels:
         described, problem = _described(labels[JSON_LABEL])
         label = JSON_LABEL
@@ -56,9 +46,7 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
     elif numbered := _numbered(labels):
         label = "component.*"
         labelled.update(numbered)
-    if not labelled:
-        return
-    for name in here.keys() - labelled.keys():
+    for name in here.keys() - labelled.keys() if labelled else ():
         rule = f"is registered for {image}, whose label {label} does not name it"
         yield Problem(join("components_description", name), rule, name)
     for name, document in labelled.items():
@@ -103,10 +91,8 @@ def _differs(path: str, label: str, image: str, labelled: Any, registered: Any) 
 
 def _described(text: str) -> tuple[dict[str, dict[str, Any]], str]:
     """Read the JSON label: (descriptions by name, what is wrong with it)."""
-    try:
-        found = json.loads(text)
-        refuse_unfit(found)
-    except (ValueError, RecursionError, InvalidDescription):
+    found = json_of(text)
+    if found is None or unfit(found):
         return {}, "is not valid JSON"
     if isinstance(found, dict) and isinstance(found.get("componentName"), str):
         found = {found["componentName"]: found}
@@ -141,13 +127,8 @@ def _named(entries: list[Any]) -> bool:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return (value,)
     if isinstance(value, str):
-        value = value.split(",")
+        value = json_of(value) if isinstance(json_of(value), list) else value.split(",")
     return description.texts([v for v in value or () if isinstance(v, str)])
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from provider_registry import regex, schema
-from provider_registry.model import Component, Parameter, Problem, group_of, join
-from provider_registry.types import NAMES, Kind, kind_of, number, reads_as
+from provider_registry import schema
+from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join
+from provider_registry.types import NAMES, Kind, full_match, kind_of, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
 STORAGES = ("s3", "hdfs", "eggroll", "file", "localfile", "oss", "mysql", "hive")
@@ -15,26 +15,12 @@ FORMATS = ("csv", "pmml", "json", "yaml", "zip")
 INPUTS = ("model", "dataset", "training_set", "test_set", "validate_set", "datasets")
 OUTPUTS = ("model", "dataset", "training_set", "test_set", "report", "metric")
 UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
-UI_TYPES = (
-    "input",
-    "textArea",
-    "numberPicker",
-    "checkbox",
-    "redio",
-    "radio",
-    "switch",
-    "select",
-    "selectTree",
-)
-GROUPS = ("默认分组-显示", "高级分组-默认不显示")
-"""the format's two groups; others are a vendor's own"""
+UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
 _SHOWN = 5
 """how many values a warning lists"""
 
+_FIELDS = {name: schema.DESCRIPTION.fields(name) for name in ("inputParam", "inputData", "outputData", "result")}
 _COMPONENT_FIELDS = schema.DESCRIPTION.fields()
-_PARAMETER_FIELDS = schema.DESCRIPTION.fields("inputParam")
-_DATA_FIELDS = schema.DESCRIPTION.fields("inputData")
-_RESULT_FIELDS = schema.DESCRIPTION.fields("result")
 
 
 def unknown_fields(item: Mapping[str, Any], known: Sequence[str], path: str) -> Iterator[Problem]:
@@ -71,12 +57,12 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
         meant = near(storage, STORAGES)
         if storage not in STORAGES and meant:
             yield Problem(join(path, "storageEngine", i), "is not a usual name of a storage", storage, meant)
-    yield from _of_results(read, document, path)
-    for field, usual in (("inputData", INPUTS), ("outputData", OUTPUTS)):
-        for i, item in enumerate(document[field]):
-            yield from _of_data(item, usual, join(path, field, i))
-    for i, item in enumerate(document["inputParam"]):
-        yield from _of_parameter(item, join(path, "inputParam", i))
+    yield from repeats([str(r["resultCode"]) for r in document.get("result") or ()], join(path, "result"))
+    for field, known in _FIELDS.items():
+        for i, item in enumerate(document.get(field) or ()):
+            at = join(path, field, i)
+            yield from unknown_fields(item, known, at)
+            yield from _OF[field](item, at)
 
 
 def near(word: str, known: Iterable[str]) -> str:
@@ -105,33 +91,30 @@ def listed(values: Sequence[str]) -> str:
     return f"{shown}, … ({len(values)} in all)" if len(values) > _SHOWN else shown
 
 
-def _of_results(read: Component, document: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    yield from repeats([r.code for r in read.results], join(path, "result"))
-    for i, item in enumerate(document.get("result") or ()):
-        at = join(path, "result", i)
-        yield from unknown_fields(item, _RESULT_FIELDS, at)
-        yield from _missing(item, at, ("resultMessage",))
-        if not isinstance(item["resultCode"], str):
-            code = item["resultCode"]
-            yield Problem(join(at, "resultCode"), "is a number where the format has text", code, f'"{code}"')
+def _of_result(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    yield from _missing(item, at, ("resultMessage",))
+    if not isinstance(code := item["resultCode"], str):
+        yield Problem(join(at, "resultCode"), "is a number where the format has text", code, f'"{code}"')
 
 
-def _of_data(item: Mapping[str, Any], usual: Sequence[str], at: str) -> Iterator[Problem]:
-    yield from unknown_fields(item, _DATA_FIELDS, at)
+def _of_input(item: Mapping[str, Any], at: str, usual: Sequence[str] = INPUTS) -> Iterator[Problem]:
     category = item["category"]
     yield from none_of(category, usual, join(at, "category"), f"is none of {{}}; treated as {group_of(category)}")
-    formats = item.get("dataFormat")
+    place, formats = join(at, "dataFormat"), item.get("dataFormat")
     formats = [formats] if isinstance(formats, str) else formats or []
     for name in formats:
         if name.strip():
-            yield from none_of(name, FORMATS, join(at, "dataFormat"))
-    yield from repeats(formats, join(at, "dataFormat"))
+            yield from none_of(name, FORMATS, place)
+    yield from repeats(formats, place)
     if not any(name.strip() for name in formats):
-        yield Problem(join(at, "dataFormat"), "is missing")
+        yield Problem(place, "is missing")
+
+
+def _of_output(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    return _of_input(item, at, OUTPUTS)
 
 
 def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    yield from unknown_fields(item, _PARAMETER_FIELDS, at)
     yield from _missing(item, at, ("title",))
     for name, hints in (("UIPattern", UI_PATTERNS), ("UIType", UI_TYPES)):
         if item.get(name):
@@ -139,16 +122,14 @@ def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
     if kind_of(item["type"]) is Kind.OTHER:
         rule = "is a type whose values are not checked"
         yield Problem(join(at, "type"), rule, item["type"], near(item["type"], NAMES))
-    tags = item.get("groupTag")
-    for tag in [tags] if isinstance(tags, str) else tags or ():
-        meant = near(tag, GROUPS)
-        if tag not in GROUPS and meant:
-            yield Problem(join(at, "groupTag"), "is nearly the name of a group of the format", tag, meant)
     binding = item.get("bindingData")
     for i, choice in enumerate(binding if isinstance(binding, list) else ()):
         if isinstance(choice, Mapping):
             yield from unknown_fields(choice, ("label", "value"), join(at, "bindingData", i))
             yield from _missing(choice, join(at, "bindingData", i), ("label",))
+
+
+_OF = {"inputParam": _of_parameter, "inputData": _of_input, "outputData": _of_output, "result": _of_result}
 
 
 def _missing(document: Mapping[str, Any], path: str, names: Iterable[str]) -> Iterator[Problem]:
@@ -160,77 +141,48 @@ def _missing(document: Mapping[str, Any], path: str, names: Iterable[str]) -> It
 Allowed = Mapping[str, frozenset[str] | None]
 """the allowed values of every parameter of a component, None for any"""
 
-_CHOOSES = ("select", "selectTree", "radio", "checkbox")
-_WORDS = (Kind.BOOLEAN, Kind.OBJECT, Kind.LIST)
-
 
 def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Problem]:
     """Find them in all parameters of a component."""
     allowed: Allowed = {p.name: None if p.binding is None else frozenset(p.binding) for p in parameters}
     for i, parameter in enumerate(parameters):
         at = join(path, i)
-        kind = kind_of(parameter.type)
-        if parameter.default:
-            yield from _of_default(parameter, kind, join(at, "defaultValue"))
-        if parameter.binding:
-            yield from _of_binding(parameter, kind, join(at, "bindingData"))
-        yield from _of_check(parameter, kind, join(at, "validator"))
-        yield from _of_widget(parameter, kind, at)
+        for name, rule, got in _of_values(parameter, kind_of(parameter.type)):
+            yield Problem(join(at, name), rule, got)
+        if parameter.default and parameter.binding:
+            yield from none_of(parameter.default, parameter.binding, join(at, "defaultValue"))
+        yield from repeats(parameter.binding or (), join(at, "bindingData"))
         for k, condition in enumerate(parameter.depends_on):
             yield from _unmet_condition(parameter.name, condition, allowed, join(at, "dependsOn", k))
     yield from _circles(parameters, allowed, path)
 
 
-def _of_default(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
-    default = parameter.default or ""
-    if not reads_as(kind, default):
-        yield Problem(at, f"cannot be read as {parameter.type}", default)
-    if parameter.binding:
-        yield from none_of(default, parameter.binding, at)
-    check = parameter.validator
-    if check is None:
-        return
-    if _outside(parameter, default):
-        yield Problem(at, f"lies outside {check.text}", default)
-    if check.pattern is not None and regex.full_match(check.pattern, default) is False:
-        yield Problem(at, f"does not match {check.text}", default)
-
-
-def _of_binding(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
-    binding = parameter.binding or ()
-    yield from repeats(binding, at)
-    unreadable = [value for value in binding if value and not reads_as(kind, value)]
-    if unreadable:
-        yield Problem(at, f"lists values that are not of type {parameter.type}: {listed(unreadable)}", unreadable)
-    outside = [value for value in binding if _outside(parameter, value)]
-    if outside:
-        check = parameter.validator.text if parameter.validator else ""
-        yield Problem(at, f"lists values outside {check}: {listed(outside)}", outside)
-
-
-def _of_check(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
-    check = parameter.validator
-    if check is not None and check.pattern is None and kind in _WORDS:
-        yield Problem(at, f"is a range, which does not apply to type {parameter.type}", check.text)
-
-
-def _of_widget(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
-    widget, bound = parameter.ui_type, parameter.binding or parameter.binding_function
-    place = join(at, "UIType")
-    if widget in _CHOOSES and not bound and not (widget == "checkbox" and kind is Kind.BOOLEAN):
-        yield Problem(place, "offers a choice, and bindingData lists nothing to choose from", widget)
-    if widget == "numberPicker" and kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
-        yield Problem(place, f"is for numbers, and the type is {parameter.type}", widget)
-    if widget == "switch" and kind not in (Kind.BOOLEAN, Kind.OTHER) and len(parameter.binding or ()) != 2:
-        yield Problem(place, f"is for true and false, and the type is {parameter.type}", widget)
-    if parameter.ui_pattern in ("readOnly", "hidden") and not parameter.optional and not parameter.default:
+def _of_values(parameter: Parameter, kind: Kind) -> Iterator[tuple[str, str, Any]]:
+    """Yield (field, rule, what is there) where default, choices, check and type do not go together."""
+    default, check, binding = parameter.default, parameter.validator, parameter.binding or ()
+    if default and not reads_as(kind, default):
+        yield "defaultValue", f"cannot be read as {parameter.type}", default
+    if check is not None:
+        if default and _outside(check, default):
+            yield "defaultValue", f"lies outside {check.text}", default
+        if default and check.pattern is not None and full_match(check.pattern, default) is False:
+            yield "defaultValue", f"does not match {check.text}", default
+    if unreadable := [value for value in binding if value and not reads_as(kind, value)]:
+        rule = f"lists values that are not of type {parameter.type}: {listed(unreadable)}"
+        yield "bindingData", rule, unreadable
+    if check is not None:
+        if outside := [value for value in binding if _outside(check, value)]:
+            yield "bindingData", f"lists values outside {check.text}: {listed(outside)}", outside
+        if check.pattern is None and kind in (Kind.BOOLEAN, Kind.OBJECT, Kind.LIST):
+            yield "validator", f"is a range, which does not apply to type {parameter.type}", check.text
+    if parameter.ui_pattern in ("readOnly", "hidden") and not parameter.optional and not default:
         rule = "keeps a form from giving a value that is required and has no default"
-        yield Problem(join(at, "UIPattern"), rule, parameter.ui_pattern)
+        yield "UIPattern", rule, parameter.ui_pattern
 
 
-def _outside(parameter: Parameter, value: str) -> bool:
+def _outside(check: Validator, value: str) -> bool:
     read = number(value)
-    return read is not None and parameter.validator is not None and not parameter.validator.in_range(read)
+    return read is not None and not check.in_range(read)
 
 
 def _unmet_condition(own: str, condition: str, allowed: Allowed, at: str) -> Iterator[Problem]:
@@ -252,23 +204,19 @@ def _unmet_condition(own: str, condition: str, allowed: Allowed, at: str) -> Ite
 
 def _circles(parameters: Sequence[Parameter], allowed: Allowed, path: str) -> Iterator[Problem]:
     """Find parameters that are each shown only when the other is; the first one is reported."""
-    needs: dict[str, list[str]] = {}
+    waiting: dict[str, set[str]] = {}
     for parameter in parameters:
-        names = [c if c in allowed else c.partition(".")[0] for c in parameter.depends_on]
-        needs[parameter.name] = [name for name in names if name in allowed and name != parameter.name]
+        names = {c if c in allowed else c.partition(".")[0] for c in parameter.depends_on}
+        waiting[parameter.name] = {name for name in names if name in allowed and name != parameter.name}
     needed_by: dict[str, list[str]] = {}
-    for name, others in needs.items():
+    for name, others in waiting.items():
         for other in others:
             needed_by.setdefault(other, []).append(name)
-    news = [name for name, others in needs.items() if not others]
-    shown = set(news)
-    while news:
-        more = [name for name in needed_by.pop(news.pop(), ()) if name not in shown]
-        shown.update(more)
-        news += more
-    waiting = needs.keys() - shown
-    for i, parameter in enumerate(parameters):
-        if parameter.name in waiting:
-            circle = [p.name for p in parameters if p.name in waiting]
-            yield Problem(join(path, i, "dependsOn"), f"is circular: {listed(circle)}", circle)
-            return
+    shown = [name for name, others in waiting.items() if not others]
+    while shown:
+        waiting.pop(name := shown.pop(), None)
+        shown += [other for other in needed_by.pop(name, ()) if other in waiting]
+    if waiting:
+        circle = [p.name for p in parameters if p.name in waiting]
+        first = next(i for i, p in enumerate(parameters) if p.name in waiting)
+        yield Problem(join(path, first, "dependsOn"), f"is circular: {listed(circle)}", circle)

@@ -1,4 +1,4 @@
-"""A provider, the components in its image, their parameters, inputs and outputs; revisions of a provider.
+"""A provider, the components in its image, their parameters, inputs and outputs, and what is wrong with them.
 
 All values are frozen; the mappings inside them are read-only by convention.
 """
@@ -6,15 +6,13 @@ All values are frozen; the mappings inside them are read-only by convention.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-DATA_CATEGORIES = ("data", "training_set", "test_set", "validate_set")
-MODEL_CATEGORIES = ("model",)
+ANY = "*"
+"""as a version in a job: the newest one in use"""
 
 
 class Problem(NamedTuple):
@@ -44,11 +42,9 @@ class InvalidDescription(Exception):
 def group_of(category: str) -> str:
     """Return the group that a category or a flow's output type belongs to: data, model or metric."""
     lowered = category.lower()
-    if any(word in lowered for word in DATA_CATEGORIES):
+    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set")):
         return "data"
-    if any(word in lowered for word in MODEL_CATEGORIES):
-        return "model"
-    return "metric"
+    return "model" if "model" in lowered else "metric"
 
 
 @dataclass(frozen=True)
@@ -114,14 +110,6 @@ class DataSpec:
 
 
 @dataclass(frozen=True)
-class ResultCode:
-    """A result code of the component and what it means."""
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True)
 class Component:
     """One algorithm of an image. ``document`` is its description exactly as it was registered."""
 
@@ -136,16 +124,9 @@ class Component:
     parameters: tuple[Parameter, ...]
     inputs: tuple[DataSpec, ...]
     outputs: tuple[DataSpec, ...]
-    results: tuple[ResultCode, ...]
+    results: Mapping[str, str]
+    """result code -> what it means"""
     document: Mapping[str, Any]
-
-    def parameter(self, name: str) -> Parameter | None:
-        """Return a parameter by its name; None: the description has none of that name."""
-        return next((p for p in self.parameters if p.name == name), None)
-
-    def result_message(self, code: str) -> str | None:
-        """Return what a result code means; None: the description does not say."""
-        return next((r.message for r in self.results if r.code == code), None)
 
 
 @dataclass(frozen=True)
@@ -244,18 +225,15 @@ def unfit(document: Any) -> Problem | None:
 
 
 def _unfit_number(value: Any) -> Problem | None:
-    if isinstance(value, int):
-        rule = f"must not hold integers beyond {MAX_BITS} bits"
-        return None if value.bit_length() <= MAX_BITS else Problem(ROOT, rule, shorten(value))
-    if isinstance(value, float):
-        return None if math.isfinite(value) else Problem(ROOT, "must hold finite numbers only", repr(value))
-    return None if value is None else Problem(ROOT, "must hold JSON values only", type(value).__name__)
-
-
-def refuse_unfit(document: Any) -> None:
-    """Raise InvalidDescription if a document is too large or is not JSON."""
-    if problem := unfit(document):
-        raise InvalidDescription((problem,))
+    match value:
+        case int() if value.bit_length() > MAX_BITS:
+            return Problem(ROOT, f"must not hold integers beyond {MAX_BITS} bits", shorten(value))
+        case float() if not math.isfinite(value):
+            return Problem(ROOT, "must hold finite numbers only", repr(value))
+        case None | int() | float():
+            return None
+        case _:
+            return Problem(ROOT, "must hold JSON values only", type(value).__name__)
 
 
 def shorten(value: Any) -> Any:
@@ -320,123 +298,3 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-MOST_CHANGES = 200
-_NAMES = ("name", "value", "resultCode")
-"""by which of its fields an entry of a list is recognised, if each entry has it"""
-_ABSENT: Any = object()
-
-
-class Action(StrEnum):
-    """What somebody did to a provider."""
-
-    REGISTERED = "registered"
-    UPDATED = "updated"
-    RETIRED = "retired"
-    UNRETIRED = "unretired"
-    APPROVED = "approved"
-    PINNED = "pinned"
-    """the node itself, when an image that was not here at the registration was here for the first time"""
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True)
-class Revision:
-    """A state of a provider and who made it so. Numbers count from 1 per key, and go on after a deletion."""
-
-    key: str
-    number: int
-    at: datetime
-    author: str
-    action: Action
-    reason: str
-    provider: Provider
-    """as it was from then on; of a deletion, as it was until then"""
-
-
-class Change(NamedTuple):
-    """One difference. ``before`` is None where something is new, ``after`` where it is gone."""
-
-    path: str
-    before: Any
-    after: Any
-
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"+ {self.path}: {as_text(self.after)}"
-        if self.after is None:
-            return f"- {self.path}: {as_text(self.before)}"
-        before, after = as_text(self.before), as_text(self.after)
-        if before == after:  # of another type
-            before, after = json.dumps(self.before), json.dumps(self.after)
-        return f"~ {self.path}: {before} → {after}"
-
-
-def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
-    """Return how two states of a provider differ, each place with both values cut short; `MOST_CHANGES` at most.
-
-    Entries of lists are compared by their names, so that moving one is not a change. Warnings are not compared.
-    """
-    old, new = _plain(before), _plain(after)
-    return tuple(islice(_differences("", old, new), MOST_CHANGES))
-
-
-def _plain(provider: Provider | None) -> dict[str, Any]:
-    if provider is None:
-        return {}
-    document = provider.document()
-    del document["warnings"]
-    return document
-
-
-def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
-    if old == new and type(old) is type(new):
-        return
-    old_parts, new_parts = _parts(old), _parts(new)
-    if old_parts is None or new_parts is None:
-        yield Change(path, _shown(old), _shown(new))
-        return
-    for name in dict.fromkeys((*old_parts, *new_parts)):
-        at = f"{path}[{name}]" if isinstance(new, list) else join(path, name)
-        yield from _differences(at, old_parts.get(name, _ABSENT), new_parts.get(name, _ABSENT))
-
-
-def _parts(value: Any) -> Mapping[str, Any] | None:
-    """Return an object, or a list whose entries have names, as parts by name; None for anything else."""
-    if isinstance(value, Mapping):
-        return value
-    if not isinstance(value, list) or not value or not all(isinstance(entry, Mapping) for entry in value):
-        return None
-    for name_field in _NAMES:
-        names = [entry.get(name_field) for entry in value]
-        if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
-            return {str(name)[:128]: entry for name, entry in zip(names, value, strict=True)}
-    return None
-
-
-def _shown(value: Any) -> Any:
-    return None if value is _ABSENT else "null" if value is None else shorten(value)
-
-
-ANY = "*"
-"""as a version in a job: the newest one in use"""
-
-_PARTS = re.compile(r"[0-9]+|[^0-9.]+")
-_Part = tuple[int, int, str]
-
-
-def order(version: str) -> tuple[tuple[_Part, ...], bool, tuple[_Part, ...], str]:
-    """Return what versions are sorted by: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0; no two versions are alike.
-
-    What follows a ``+`` counts only between versions that are otherwise the same.
-    """
-    main, _, before = version.partition("+")[0].removeprefix("v").partition("-")
-    return _version_parts(main), not before, _version_parts(before), version
-
-
-def _version_parts(text: str) -> tuple[_Part, ...]:
-    found: list[_Part] = [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in _PARTS.findall(text)]
-    while found and found[-1] == (1, 0, ""):
-        found.pop()
-    return tuple(found)

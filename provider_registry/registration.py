@@ -5,6 +5,7 @@ Two requests exist: one provider with all its components, and one component with
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,8 +21,8 @@ from provider_registry.model import (
     Provider,
     bounded,
     join,
-    refuse_unfit,
     shorten,
+    unfit,
 )
 
 DEVICE = "docker"
@@ -35,7 +36,6 @@ MAX_BYTES = 2 * 1024**2
 """of a body: a hundred components with their parameters take half a megabyte"""
 MAX_COMMAS = 250_000
 """of a body: the parser blocks every other thread, for a time that goes with the number of values"""
-MAX_DUPLICATES = 50
 
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
@@ -52,19 +52,28 @@ def read(text: bytes) -> tuple[Provider, bool]:
         raise _refused(f"must not be longer than {MAX_BYTES} bytes")
     if text.count(b",") > MAX_COMMAS:
         raise _refused(f"must not hold more than {MAX_COMMAS} commas")
+    duplicates: list[str] = []
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            duplicates.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        return found
+
     commas = 0
     try:
         try:
-            body = json.loads(text, object_pairs_hook=_each_once)
-        except ValueError:  # a trailing comma, a duplicate key, or something else
+            body = json.loads(text, object_pairs_hook=each_once)
+        except ValueError:  # a trailing comma, or something else
+            duplicates.clear()
             cleaned, commas = without_trailing_commas(text.decode())
-            if duplicates := duplicate_keys(cleaned):
-                raise InvalidDescription(tuple(duplicates)) from None
-            body = json.loads(cleaned)
+            body = json.loads(cleaned, object_pairs_hook=each_once)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
+    if duplicates:
+        raise InvalidDescription(bounded(Problem(join("", key), "duplicate key") for key in duplicates))
     provider, single = read_value(body)
     if commas:
         many = f"{commas} commas" if commas > 1 else "a comma"
@@ -93,39 +102,6 @@ def without_trailing_commas(text: str) -> tuple[str, int]:
     return _STRING_OR_COMMA.sub(kept, text), commas
 
 
-def duplicate_keys(text: bytes | str) -> list[Problem]:
-    """Return the duplicate keys in JSON, each with its path; a text that is not JSON has none."""
-    try:
-        document = json.loads(text, object_pairs_hook=_Pairs)
-    except (ValueError, RecursionError):
-        return []
-    found: list[Problem] = []
-    stack: list[tuple[str, Any]] = [("", document)]
-    while stack and len(found) < MAX_DUPLICATES:
-        path, value = stack.pop()
-        if isinstance(value, _Pairs):
-            seen: set[str] = set()
-            for key, inner in value:
-                if key in seen:
-                    found.append(Problem(join(path, key), "duplicate key"))
-                seen.add(key)
-                stack.append((join(path, key), inner))
-        elif isinstance(value, list):
-            stack += [(join(path, number), inner) for number, inner in enumerate(value)]
-    return found
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object as it is written."""
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("duplicate key")
-    return found
-
-
 def _refused(rule: str) -> InvalidDescription:
     return InvalidDescription((Problem(ROOT, rule),))
 
@@ -136,31 +112,85 @@ def provider_from_request(body: Any) -> Provider:
     The outer name and version are the components' provider and version. Raises InvalidDescription with every
     problem of the body and of all descriptions in it.
     """
-    refuse_unfit(body)
-    problems = [
-        *_of_another_form(body),
-        *map(_by_name, schema.REGISTRATION.problems(body)),
-        *_image_problems(body),
-        *_too_long(body),
-    ]
-    described = body.get("components_description") if isinstance(body, Mapping) else None
+    if problem := unfit(body):
+        raise InvalidDescription((problem,))
+    problems = [*_of_another_form(body), *schema.REGISTRATION.problems(body), *_too_long(body)]
     components: dict[str, Component] = {}
     warnings: list[Problem] = []
-    if isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS:
+    if isinstance(body, Mapping):
+        metadata, described = body.get("metadata"), body.get("components_description")
+        if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in CONTAINER_DEVICES:
+            problems.append(Problem("metadata.image", "is missing"))
         outer = {part: body[part] for part in ("name", "version") if isinstance(body.get(part), str)}
-        for key, document in described.items():
-            if not isinstance(document, Mapping):
-                continue
-            if len(problems) > MAX_PROBLEMS:  # no more are reported
-                break
-            path = join("components_description", key)
-            try:
-                components[key], found = _component(key, document, path, outer)
-                warnings += found
-            except InvalidDescription as error:
-                problems += error.problems
+        few = isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS
+        for key, document in (described or {}).items() if few else ():
+            if isinstance(document, Mapping) and len(problems) <= MAX_PROBLEMS:  # no more are reported
+                try:
+                    components[key], found = _component(key, document, outer)
+                    warnings += found
+                except InvalidDescription as error:
+                    problems += error.problems
     if problems:
         raise InvalidDescription(bounded(problems))
+    return _provider(body, components, bounded([*_request_warnings(body), *warnings]))
+
+
+def provider_from_component(body: Any) -> Provider:
+    """Read ``{imageUrl, component_info}`` into a provider that has this one component.
+
+    `Registry.register_component` adds it to what the provider already has; the paths of the warnings are those
+    of the component in its provider's document. Raises InvalidDescription, with paths of the body.
+    """
+    if problem := unfit(body):
+        raise InvalidDescription((problem,))
+    info = body.get("component_info") if isinstance(body, Mapping) else None
+    problems = [*schema.COMPONENT_REGISTRATION.problems(body), *_too_long(info, "component_info.provider")]
+    if isinstance(info, Mapping):
+        try:
+            read, warnings = description.component(info, "component_info")
+        except InvalidDescription as error:
+            known = {(p.path, p.rule) for p in problems}
+            problems += [p for p in error.problems if (p.path, p.rule) not in known]
+    if problems:
+        raise InvalidDescription(bounded(problems))
+    place = join("components_description", read.name)
+    return _provider(
+        {
+            "name": read.provider,
+            "version": read.version,
+            "device": DEVICE,
+            "metadata": {"image": body["imageUrl"], "base_url": ""},
+        },
+        {read.name: read},
+        tuple(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
+    )
+
+
+def from_document(document: Mapping[str, Any]) -> Provider:
+    """Read a stored provider, `Provider.document`, without checking it again.
+
+    Raises InvalidDescription if the value is not such a document.
+    """
+    try:
+        name, version = document["name"], document["version"]
+        components = {
+            key: description.from_valid(described, provider=name, version=version)[0]
+            for key, described in document["components_description"].items()
+        }
+        return replace(
+            _provider(document, components, tuple(Problem(*warning) for warning in document["warnings"])),
+            images=dict(document["images"]),
+            digests=dict(document.get("digests") or {}),
+            retired=bool(document.get("retired")),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = Problem(ROOT, f"is not a stored provider: {error!r}", shorten(document))
+        raise InvalidDescription((problem,)) from error
+
+
+def _provider(
+    body: Mapping[str, Any], components: Mapping[str, Component], warnings: tuple[Problem, ...]
+) -> Provider:
     metadata = body["metadata"]
     return Provider(
         name=body["name"],
@@ -171,92 +201,32 @@ def provider_from_request(body: Any) -> Provider:
         base_url=metadata.get("base_url") or "",
         metadata=dict(metadata),
         components=components,
-        warnings=bounded([*_request_warnings(body), *warnings]),
+        warnings=warnings,
     )
-
-
-def provider_from_component(body: Any) -> Provider:
-    """Read ``{imageUrl, component_info}`` into a provider that has this one component.
-
-    `Registry.register_component` adds it to what the provider already has; the paths of the warnings are those
-    of the component in its provider's document. Raises InvalidDescription, with paths of the body.
-    """
-    refuse_unfit(body)
-    warnings: tuple[Problem, ...] = ()
-    problems = [
-        *schema.COMPONENT_REGISTRATION.problems(body),
-        *_too_long(body.get("component_info") if isinstance(body, Mapping) else None, "provider"),
-    ]
-    read: Component | None = None
-    info = body.get("component_info") if isinstance(body, Mapping) else None
-    if isinstance(info, Mapping):
-        try:
-            read, warnings = description.component(info, "component_info")
-        except InvalidDescription as error:
-            known = {(p.path, p.rule) for p in problems}
-            problems += [p for p in error.problems if (p.path, p.rule) not in known]
-    if problems or read is None:
-        raise InvalidDescription(bounded(problems))
-    image, place = body["imageUrl"], join("components_description", read.name)
-    return Provider(
-        name=read.provider,
-        version=read.version,
-        device=DEVICE,
-        protocol=PROTOCOL,
-        image=image,
-        base_url="",
-        metadata={"image": image, "base_url": ""},
-        components={read.name: read},
-        warnings=tuple(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
-    )
-
-
-def from_document(document: Mapping[str, Any]) -> Provider:
-    """Read a stored provider, `Provider.document`, without checking it again.
-
-    Raises InvalidDescription if the value is not such a document.
-    """
-    try:
-        name, version, metadata = document["name"], document["version"], document["metadata"]
-        return Provider(
-            name=name,
-            version=version,
-            device=document["device"],
-            protocol=document["protocol"],
-            image=metadata.get("image") or "",
-            base_url=metadata.get("base_url") or "",
-            metadata=dict(metadata),
-            components={
-                key: description.from_valid(described, provider=name, version=version)[0]
-                for key, described in document["components_description"].items()
-            },
-            warnings=tuple(Problem(*warning) for warning in document["warnings"]),
-            images=dict(document["images"]),
-            digests=dict(document.get("digests") or {}),
-            retired=bool(document.get("retired")),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = Problem(ROOT, f"is not a stored provider: {error!r}", shorten(document))
-        raise InvalidDescription((problem,)) from error
 
 
 def _component(
-    key: str, document: Mapping[str, Any], path: str, outer: Mapping[str, str]
+    key: str, document: Mapping[str, Any], outer: Mapping[str, str]
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Read the description under a key, which has to be its component's name."""
-    warnings: tuple[Problem, ...] = ()
-    if document.get("componentName") is None:
-        warnings = (Problem(join(path, "componentName"), "is missing; its key is used"),)
-        document = {**document, "componentName": key}
-    elif document["componentName"] != key:
-        wrong = Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
-        try:
-            description.component(document, path)
-        except InvalidDescription as error:
-            raise InvalidDescription((wrong, *error.problems)) from None
-        raise InvalidDescription((wrong,))
-    read, found = description.component(document, path, provider=outer.get("name"), version=outer.get("version"))
-    return read, (*warnings, *found)
+    path = join("components_description", key)
+    at = join(path, "componentName")
+    name = document.get("componentName")
+    wrong: tuple[Problem, ...] = ()
+    if name not in (None, key):
+        wrong = (Problem(at, f"must equal its key, {key[:64]}", name),)
+    try:
+        read, found = description.component(
+            document if name is not None else {**document, "componentName": key},
+            path,
+            provider=outer.get("name"),
+            version=outer.get("version"),
+        )
+    except InvalidDescription as error:
+        raise InvalidDescription((*wrong, *error.problems)) from None
+    if wrong:
+        raise InvalidDescription(wrong)
+    return read, found if name is not None else (Problem(at, "is missing; its key is used"), *found)
 
 
 def _of_another_form(body: Any) -> Iterator[Problem]:
@@ -267,29 +237,13 @@ def _of_another_form(body: Any) -> Iterator[Problem]:
         yield Problem(ROOT, rule, None, form)
 
 
-def _by_name(problem: Problem) -> Problem:
-    """Show the form of ``components_description`` where it is of another shape, such as a list."""
-    if problem.path != "components_description" or problem.suggestion:
-        return problem
-    return problem._replace(suggestion='{"<componentName>": {…}}')
-
-
-def _image_problems(body: Any) -> Iterator[Problem]:
-    metadata = body.get("metadata") if isinstance(body, Mapping) else None
-    if not isinstance(metadata, Mapping) or "image" in metadata:
-        return
-    if body.get("device") in CONTAINER_DEVICES:
-        yield Problem("metadata.image", "is missing")
-
-
 def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
     """Bound the full name of a provider, which it is kept by."""
     if isinstance(body, Mapping):
-        parts = (body.get(name), body.get("version"), body.get("device", DEVICE))
+        parts = (body.get(name.rpartition(".")[2]), body.get("version"), body.get("device", DEVICE))
         length = sum(len(part) for part in parts if isinstance(part, str)) + 2
         if length > MAX_KEY:
-            rule = f"must not be longer than {MAX_KEY} characters with version and device"
-            yield Problem(name if name == "name" else join("component_info", name), rule, length)
+            yield Problem(name, f"must not be longer than {MAX_KEY} characters with version and device", length)
 
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:

@@ -8,24 +8,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
-from provider_registry.model import (
-    ANY,
-    Action,
-    Change,
-    Component,
-    Provider,
-    Revision,
-    bounded,
-    changes,
-    join,
-    order,
-    shorten,
-)
+from provider_registry.model import ANY, Component, Provider, bounded, join, shorten
 from provider_registry.registration import DEVICE
-from provider_registry.repository import Repository, Stale
+from provider_registry.revisions import Action, Change, Repository, Revision, Stale, changes, order
 
 T = TypeVar("T")
-
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
 VERSION_UNKNOWN = "VERSION_UNKNOWN"
@@ -140,9 +127,10 @@ class Registry:
         A deleted provider is left alone.
         """
         key, why = f"{provider}:{version}@{device}", f"{image} was started for the first time"
+        digests = {image: digest}
         try:
             done = self._change(
-                key, lambda p: replace(p, digests={image: digest, **p.digests}), Action.PINNED, "gateway", why
+                key, lambda p: replace(p, digests={**digests, **p.digests}), Action.PINNED, "gateway", why
             )
         except Unknown:
             return digest
@@ -155,8 +143,8 @@ class Registry:
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
         """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
         found = self.repository.history(key, before, limit)
-        if not found and not self.repository.history(key, limit=1):
-            raise self._no_such(key)
+        if not found and not self.repository.newest(key):
+            raise self._unknown(*_parts(key))
         return found
 
     def revision(self, key: str, number: int) -> Revision:
@@ -168,7 +156,9 @@ class Registry:
 
     def get(self, key: str) -> Provider:
         """Return a provider, retired or not. Raises `Unknown`."""
-        return self._known(key, self.repository.get(key))
+        if (found := self.repository.get(key)) is None:
+            raise self._unknown(*_parts(key))
+        return found
 
     def find(
         self, provider: str, version: str, name: str, device: str = DEVICE, at: datetime | None = None
@@ -185,20 +175,17 @@ class Registry:
             now_approved = found.digests if found is not None else {}
             found = replace(past.provider, digests={**past.provider.digests, **now_approved})
         if found is None:
-            raise self._unknown_provider(provider, version, device)
+            raise self._unknown(provider, version, device)
         if found.retired:
+            others = [p.version for p in self.query(name=provider, device=device) if not p.retired]
+            rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
             raise Unknown(
-                PROVIDER_RETIRED,
-                f"provider {found.key} is retired: jobs that begin now cannot use it; "
-                f"{self._others(found) or 'no other version is registered'}",
+                PROVIDER_RETIRED, f"provider {key} is retired: jobs that begin now cannot use it; {rest}"
             )
-        component = found.components.get(name)
-        if component is None:
-            raise Unknown(
-                COMPONENT_UNKNOWN,
-                f"provider {found.key} has no component {shorten(name)}; it has {_some(found.components)}",
-            )
-        return found, component
+        if name not in found.components:
+            rest = f"has no component {shorten(name)}; it has {_some(found.components)}"
+            raise Unknown(COMPONENT_UNKNOWN, f"provider {key} {rest}")
+        return found, found.components[name]
 
     def newest(self, provider: str, name: str, device: str = DEVICE) -> str:
         """Return the highest version of a provider that is not retired and has a component. Raises `Unknown`."""
@@ -207,7 +194,7 @@ class Registry:
         if fit:
             return max(fit, key=order)
         if not known:
-            raise self._unknown_provider(provider, ANY, device)
+            raise self._unknown(provider, ANY, device)
         if all(p.retired for p in known):
             raise Unknown(PROVIDER_RETIRED, f"every version of provider {shorten(provider)} is retired")
         in_use = _some(p.version for p in known if not p.retired)
@@ -249,7 +236,13 @@ class Registry:
         self, key: str, change: Callable[[Provider], Provider], action: Action, author: str, reason: str
     ) -> Written:
         """Do as `_write` with a provider that is there. Raises `Unknown`."""
-        return self._write(key, lambda known: change(self._known(key, known)), action, author, reason)
+
+        def changed(known: Provider | None) -> Provider:
+            if known is None:
+                raise self._unknown(*_parts(key))
+            return change(known)
+
+        return self._write(key, changed, action, author, reason)
 
     def _write(
         self, key: str, make: Callable[[Provider | None], Provider], action: Action, author: str, reason: str
@@ -273,28 +266,13 @@ class Registry:
             return Written(revision, before, before is None)
         raise AssertionError("unreachable")
 
-    def _known(self, key: str, provider: Provider | None) -> Provider:
-        if provider is None:
-            raise self._no_such(key)
-        return provider
-
-    def _no_such(self, key: str) -> Unknown:
-        name, version, device = _parts(key)
-        return self._unknown_provider(name, version, device or DEVICE)
-
-    def _others(self, provider: Provider) -> str:
-        known = [p.version for p in self.query(name=provider.name, device=provider.device) if not p.retired]
-        return f"versions in use are {_some(known)}" if known else ""
-
-    def _unknown_provider(self, provider: str, version: str, device: str) -> Unknown:
+    def _unknown(self, provider: str, version: str, device: str) -> Unknown:
+        device = device or DEVICE
         same_name = self.query(name=provider) if provider and provider != "*" else []
         here = [p.version for p in same_name if p.device == device]
         if here:
-            return Unknown(
-                VERSION_UNKNOWN,
-                f"provider {shorten(provider)} on {device} has no version {shorten(version)}; "
-                f"it has {_some(here)}",
-            )
+            rest = f"has no version {shorten(version)}; it has {_some(here)}"
+            return Unknown(VERSION_UNKNOWN, f"provider {shorten(provider)} on {device} {rest}")
         elsewhere = f"; it is registered as {_some(p.key for p in same_name)}" if same_name else ""
         return Unknown(PROVIDER_UNKNOWN, f"no provider {shorten(provider)} is registered on {device}{elsewhere}")
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,14 +12,15 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, shorten
 
-_BOOLEANS = {"yes": "true", "y": "true", "1": "true", "on": "true", "no": "false", "n": "false", "0": "false"}
-_KINDS = {
-    "object": "an object",
-    "array": "a list",
-    "string": "text",
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
+_TYPES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}
+_TYPES |= {type(None): "null"}
+_WORDS = {"object": "an object", "array": "a list", "string": "text", "number": "a number"}
+_WORDS |= {"integer": "a whole number", "boolean": "true or false"}
+_LIMITS = {
+    "maxLength": "must not be longer than {} characters",
+    "maxItems": "must not list more than {} entries",
+    "maxProperties": "must not have more than {} entries",
+    "minItems": "must not be empty",
 }
 
 
@@ -44,7 +44,7 @@ class Schema(NamedTuple):
             return []
         found: dict[tuple[str, str], Problem] = {}
         for error in islice(self.validator.iter_errors(document), MAX_PROBLEMS + 1):
-            for problem in _translate(error, path):
+            for problem in _translate(error, join(path, *error.absolute_path)):
                 found.setdefault((problem.path, problem.rule), problem)
         return list(found.values())
 
@@ -74,14 +74,10 @@ def _load(name: str, covers: str) -> Schema:
     return Schema(name, covers, document, Draft202012Validator(expand(document)))
 
 
-_NAMES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}
-_NAMES |= {type(None): "null"}
-
-
 def _fits(value: Any, part: Any) -> bool:
     """Tell whether a value surely keeps a part of a schema, many times faster than a search for errors."""
     types = part.get("type")
-    if types and _NAMES.get(type(value)) not in types and not (type(value) is int and "number" in types):
+    if types and _TYPES.get(type(value)) not in types and not (type(value) is int and "number" in types):
         return False
     if isinstance(value, str):
         pattern = part.get("pattern")
@@ -100,6 +96,22 @@ def _fits(value: Any, part: Any) -> bool:
     return True
 
 
+def _translate(error: ValidationError, at: str) -> Iterator[Problem]:
+    limit: Any = error.validator_value
+    found: Any = error.instance
+    if error.validator == "required":
+        for name in limit:
+            if name not in found:
+                yield Problem(join(at, name), "is missing")
+    elif error.validator == "type":
+        words = " or ".join(_WORDS[kind] for kind in limit if kind != "null")
+        yield Problem(at or ROOT, f"must be {words}", shorten(found))
+    else:
+        own = error.schema.get("x-rule") if isinstance(error.schema, Mapping) else None
+        rule = _LIMITS.get(str(error.validator), own or f"breaks the rule {error.validator!r} of the format")
+        yield Problem(at or ROOT, rule.format(limit), shorten(found))
+
+
 DESCRIPTION = _load("description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0")
 REGISTRATION = _load("registration.json", "the body of POST /v2/provider/register")
 COMPONENT_REGISTRATION = _load(
@@ -107,63 +119,3 @@ COMPONENT_REGISTRATION = _load(
 )
 FILES = {schema.name: schema for schema in (DESCRIPTION, REGISTRATION, COMPONENT_REGISTRATION)}
 """by file name"""
-
-
-def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
-    at = join(path, *error.absolute_path)
-    if error.validator == "required":
-        required: Any = error.validator_value
-        found: Any = error.instance
-        for name in required:
-            if name not in found:
-                yield Problem(join(at, name), "is missing", None, _misspelled(name, found, error.schema))
-    else:
-        yield Problem(at or ROOT, _rule(error), shorten(error.instance), _suggested(error))
-
-
-def _rule(error: ValidationError) -> str:
-    limit: Any = error.validator_value
-    match error.validator:
-        case "type":
-            return "must be " + " or ".join(_KINDS[kind] for kind in limit if kind != "null")
-        case "maxLength":
-            return f"must not be longer than {limit} characters"
-        case "maxItems":
-            return f"must not list more than {limit} entries"
-        case "maxProperties":
-            return f"must not have more than {limit} entries"
-        case "minItems":
-            return "must not be empty"
-        case _:
-            schema = error.schema
-            rule = schema.get("x-rule") if isinstance(schema, Mapping) else None
-            return str(rule or f"breaks the rule {error.validator!r} of the format")
-
-
-def _misspelled(name: str, found: Any, schema: Any) -> str:
-    """Return which unknown field of an object may be a misspelling of a missing one."""
-    others = {key.lower(): key for key in found if key not in schema["properties"] and len(key) <= 64}
-    close = get_close_matches(name.lower(), list(others), n=1)
-    return f"{name} instead of {others[close[0]]}" if close else ""
-
-
-def _suggested(error: ValidationError) -> str:
-    """Return the value in the form that was expected, where one can be made of it."""
-    value, limit = error.instance, error.validator_value
-    is_flag = error.absolute_path and error.absolute_path[-1] == "optional"
-    if is_flag and (flag := _BOOLEANS.get(str(value).strip().lower())):
-        return _json(flag)
-    if error.validator == "type" and isinstance(limit, list):
-        if "array" in limit and isinstance(value, (str, dict)) and value:
-            return _json([value])
-        if "string" in limit and isinstance(value, (int, float)):
-            return _json(_json(value))
-    if error.validator == "pattern" and isinstance(value, str) and value.strip():
-        made = re.sub(r"[\s=]+", "_", value.strip())[:128]
-        return _json(made) if re.search(str(limit), made) and made != value else ""
-    return ""
-
-
-def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else ""

@@ -1,22 +1,31 @@
-"""A job's parameters validated against the description of their component.
+"""A task held against the description of its component: its parameters, and which inputs and outputs it means.
 
 Descriptions in the field contradict jobs that run well with them, so only two things refuse a job: a required
 parameter that is missing, and text that cannot be read as the number it is declared to be. Values outside an
 enumeration refuse it where the caller is strict. All else is a warning. Defaults are never filled in.
+
+A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``, ``train-auc``), and
+the standard does not say how they meet. Rule: within a group (data, model, metric) equal names first, then what is
+left by position.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from provider_registry import regex
-from provider_registry.model import Component, Parameter, Problem, as_text, bounded, join
-from provider_registry.types import Kind, kind_of, number, reads_as
+from provider_registry.model import Component, DataSpec, Parameter, Problem, as_text, bounded, group_of, join
+from provider_registry.types import Kind, full_match, json_of, kind_of, number, reads_as
 
 _SHOWN = 20
 """how many allowed values a problem lists"""
 _NUMERIC = (Kind.INTEGER, Kind.NUMBER)
+_VALUES: tuple[tuple[type, str, tuple[Kind, ...]], ...] = (
+    (bool, "a boolean", (Kind.BOOLEAN, Kind.TEXT)),
+    (int, "a number", (Kind.INTEGER, Kind.NUMBER, Kind.TEXT)),
+    (float, "a number", (Kind.NUMBER, Kind.TEXT)),
+    (Mapping, "an object", (Kind.OBJECT,)),
+    (object, "a list", (Kind.LIST,)),
+)
+"""the JSON values other than text, the first that fits, and the kinds that they belong to"""
 
 
 class Findings(NamedTuple):
@@ -26,12 +35,7 @@ class Findings(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def check(
-    parameters: Mapping[str, Any],
-    component: Component,
-    path: str,
-    strict: bool = False,
-) -> Findings:
+def check(parameters: Mapping[str, Any], component: Component, path: str, strict: bool = False) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
     ``path`` is that of the parameters in the job. ``strict`` makes a value outside bindingData an error.
@@ -98,21 +102,11 @@ def _respelled(kind: Kind, text: str) -> str | None:
 
 def _is_of(kind: Kind, value: Any) -> bool:
     """Tell whether a JSON value other than text is of a kind; any scalar counts as text."""
-    if isinstance(value, bool):
-        return kind in (Kind.BOOLEAN, Kind.TEXT)
-    if isinstance(value, int):
-        return kind in (Kind.INTEGER, Kind.NUMBER, Kind.TEXT)
-    if isinstance(value, float):
-        return kind in (Kind.NUMBER, Kind.TEXT)
-    return kind is (Kind.OBJECT if isinstance(value, Mapping) else Kind.LIST)
+    return kind in next(kinds for types, _, kinds in _VALUES if isinstance(value, types))
 
 
 def _name_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    return "an object" if isinstance(value, Mapping) else "a list"
+    return next(name for types, name, _ in _VALUES if isinstance(value, types))
 
 
 def _is_listed(parameter: Parameter, value: Any) -> bool:
@@ -125,17 +119,17 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
         return True
     if not isinstance(value, (list, tuple, Mapping)):
         return _is_one(parameter, allowed, value)
-    choices = _structured(allowed)  # once, and not for each element
+    choices = [json_of(choice) for choice in allowed if choice.lstrip()[:1] in ("{", "[")]
     if any(value == choice for choice in choices):
         return True
     if isinstance(value, Mapping):
         return _is_one(parameter, allowed, value)
-    elements = [element for element in value if not isinstance(element, (list, tuple))]
     return all(
         element == ""
+        or isinstance(element, (list, tuple))
         or (isinstance(element, Mapping) and element in choices)
         or _is_one(parameter, allowed, element)
-        for element in elements
+        for element in value
     )
 
 
@@ -148,16 +142,6 @@ def _is_one(parameter: Parameter, allowed: Sequence[str], value: Any) -> bool:
         return text.lower() in {choice.lower() for choice in allowed}
     read = number(value)
     return read is not None and any(number(choice) == read for choice in allowed)
-
-
-def _structured(allowed: Sequence[str]) -> list[Any]:
-    """Return the choices that are JSON of an object or a list."""
-    found = []
-    for choice in allowed:
-        if choice.lstrip()[:1] in ("{", "["):
-            with suppress(ValueError, RecursionError):
-                found.append(json.loads(choice))
-    return found
 
 
 def _allowed(parameter: Parameter) -> str:
@@ -176,7 +160,7 @@ def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Pr
         if read is not None and not check.in_range(read):
             yield Problem(at, f"must lie within {check.text}", value)
         return
-    matches = regex.full_match(check.pattern, as_text(value))
+    matches = full_match(check.pattern, as_text(value))
     if matches is False:
         yield Problem(at, f"must match {check.pattern}", value)
     elif matches is None:
@@ -199,3 +183,51 @@ def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Para
     if other is None:
         return True
     return as_text(given.get(name, other.default or "")).lower() == wanted.lower()
+
+
+class Matching(dict[str, str]):
+    """Key in the flow -> name in the description, with what found no partner on either side.
+
+    ``keys_left`` are the flow's, ``specs_left`` the description's, both in their order.
+    """
+
+    def __init__(self, names: Mapping[str, str], keys_left: tuple[str, ...], specs_left: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.keys_left = keys_left
+        self.specs_left = specs_left
+
+
+def match_outputs(dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> Matching:
+    """Match a flow's outputs, each (type, key), with a component's."""
+    return _match([(kind, key, key) for kind, key in dag_outputs], specs)
+
+
+def match_inputs(dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> Matching:
+    """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's; the names compared are the keys.
+
+    An input that no upstream task feeds belongs to the first of the component's inputs and is not listed here.
+    """
+    return _match([(kind, key, key.partition(".")[2] or key) for kind, key in dag_inputs], specs)
+
+
+def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
+    """Say that an input does not list the format of what would feed it; None if it does, or lists none."""
+    if not spec.formats or format_name.lower() in (f.lower() for f in spec.formats):
+        return None
+    return Problem(path, f"is {format_name}; input {spec.name} reads {', '.join(spec.formats[:20])}", format_name)
+
+
+def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> Matching:
+    """Match (type, key in the flow, name to compare); a duplicate key is matched once."""
+    free, left, names = list(specs), list(wanted), dict[str, str]()
+    for by_name in (True, False):
+        waiting, left = left, []
+        for kind, key, name in waiting:
+            fit = (s for s in free if s.group == group_of(kind) and (s.name == name or not by_name))
+            if key in names or (found := next(fit, None)) is None:
+                left.append((kind, key, name))
+            else:
+                names[key] = found.name
+                free.remove(found)
+    ordered = {key: names[key] for _, key, _ in wanted if key in names}
+    return Matching(ordered, tuple(key for _, key, _ in left), tuple(s.name for s in free))

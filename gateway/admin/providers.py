@@ -15,8 +15,9 @@ from gateway.http.pagination import page_of
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
 from provider_registry.forms import form
-from provider_registry.model import Provider, Revision, changes
+from provider_registry.model import Provider
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
+from provider_registry.revisions import Revision, changes
 
 ONE = "/providers/{provider_name}"
 _REGISTER: dict[str, Any] = {

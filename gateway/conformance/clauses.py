@@ -217,7 +217,7 @@ def _result_code(seen: Evidence) -> Finding:
     List each code that the component reports under result, as text, with its meaning.
     """
     codes = [(t, t.result_code) for t in (*seen.best.traces, *seen.without_data) if t.result_code]
-    meanings = {r.code: r.message for r in seen.component.results}
+    meanings = seen.component.results
     listed = ", ".join(meanings) or "none"
     if wrong := [f"{t.party} reported {code[:80]!r}" for t, code in codes if code not in meanings]:
         return failed(f"{'; '.join(dict.fromkeys(wrong))}; the description lists {listed}")

@@ -22,8 +22,8 @@ from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.models import SqlModels
-from provider_registry.matching import match_inputs
 from provider_registry.model import Component
+from provider_registry.values import match_inputs
 
 MOST_GRANTED = 1000
 _AT = "config.job_params.common"

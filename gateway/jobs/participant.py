@@ -277,7 +277,7 @@ class Participant:
             _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
         except Unknown:
             return ""
-        return component.result_message(code) or ""
+        return component.results.get(code, "")
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
         if report.run_id:

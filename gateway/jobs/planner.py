@@ -25,10 +25,10 @@ from gateway.errors import EngineFailed, GatewayError, Invalid, Refused
 from gateway.ports import Outputs
 from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
-from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
+from provider_registry.values import format_problem, match_inputs, match_outputs
 
 TABLE_FORMAT = "csv"
 """how uploaded tables lie in the storage"""
@@ -243,7 +243,7 @@ class TaskPlanner:
             },
             limit_origins=granted.origins,
             roles=component.roles,
-            results={r.code: r.message for r in component.results},
+            results=component.results,
             expected_digest=provider.digests.get(image, ""),
             to_seal=models.to_seal(spec, node, matched),
         )

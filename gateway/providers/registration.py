@@ -11,9 +11,10 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, Looked, pinned
-from provider_registry.model import Change, InvalidDescription, Provider
+from provider_registry.model import InvalidDescription, Provider
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
+from provider_registry.revisions import Change
 
 _SHOWN = 5
 """how many jobs a reason names"""

@@ -20,16 +20,16 @@ from gateway.store import schema
 from gateway.store.database import Database, repeating, upsert
 from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
-from provider_registry.model import Action, Provider, Revision
+from provider_registry.model import Provider
 from provider_registry.registration import from_document
-from provider_registry.repository import Stale
+from provider_registry.revisions import Action, Revision, Stale
 from route_table.versions import Export, Version
 
 _PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
 
 
 class SqlProviders:
-    """Providers, their history and their names' owners: `provider_registry.repository.Repository`."""
+    """Providers, their history and their names' owners: `provider_registry.revisions.Repository`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from threading import Lock
 
-from provider_registry.model import Action, Provider, Revision
-from provider_registry.repository import Stale
+from provider_registry.model import Provider
+from provider_registry.revisions import Action, Revision, Stale
 
 
 class MemoryRepository:

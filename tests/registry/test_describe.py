@@ -3,7 +3,7 @@
 import pytest
 
 from provider_registry import description
-from provider_registry.model import Problem, ResultCode, Validator, group_of
+from provider_registry.model import Problem, Validator, group_of
 from tests.registry.builders import a_component, a_description, a_parameter
 
 NAME = 'must be a name: not empty, without spaces, control characters or "="'
@@ -42,7 +42,7 @@ def test_a_description_is_read_into_a_component():
     assert component.roles == ("guest", "host")
     assert component.description_version == "1.2.0"
     assert component.storage_engines == ("s3",)
-    assert component.results == (ResultCode("0", "ok"),)
+    assert component.results == {"0": "ok"}
     assert component.document == document
     [penalty] = component.parameters
     assert penalty.binding == ("L1", "L2")

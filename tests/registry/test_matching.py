@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import DataSpec, Problem
 from provider_registry.registration import provider_from_request
+from provider_registry.values import format_problem, match_inputs, match_outputs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provider_registry.regex import MAX_PATTERN, MAX_VALUE, flaw, full_match
+from provider_registry.types import MAX_PATTERN, MAX_VALUE, flaw, full_match
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,11 @@ def test_a_hostile_text_is_refused(body: bytes, rule: str):
 
 
 @pytest.mark.parametrize("end", ["}", ",}"])
-def test_every_duplicate_key_is_refused_with_its_path(end: str):
+def test_every_duplicate_key_is_refused_with_its_name(end: str):
     text = '{"name": "a", "name": "b", "metadata": {"image": "a", "x": [{"y": 1, "y": 2}]}' + end
     with pytest.raises(InvalidDescription) as refused:
         read(text.encode())
     assert {(p.path, p.rule) for p in refused.value.problems} == {
         ("name", "duplicate key"),
-        ("metadata.x[0].y", "duplicate key"),
+        ("y", "duplicate key"),
     }

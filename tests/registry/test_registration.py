@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provider_registry.model import InvalidDescription, Problem
+from provider_registry.model import Problem
 from provider_registry.registration import from_document, provider_from_component, provider_from_request
 from tests.registry.builders import (
     a_component_request,
@@ -157,9 +157,6 @@ def test_a_description_where_a_provider_is_wanted_is_reported_as_that():
     problems = refused(provider_from_request, a_description("A"))
     assert problems[0][0] == "(document)" and "description of one component" in problems[0][1]
     assert {path for path, _ in problems} == {"(document)", "name", "device", "metadata"}
-    with pytest.raises(InvalidDescription) as caught:
-        provider_from_request(a_request() | {"components_description": [a_description("A")]})
-    assert "<componentName>" in caught.value.problems[0].suggestion
 
 
 def test_a_protocol_that_nobody_speaks_warns():

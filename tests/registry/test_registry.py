@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from provider_registry.model import order
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
     COMPONENT_UNKNOWN,
@@ -15,6 +14,7 @@ from provider_registry.registry import (
     Registry,
     Unknown,
 )
+from provider_registry.revisions import order
 from tests.registry.builders import a_component_request, a_description, a_provider
 from tests.registry.memory import MemoryRepository
 

@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from provider_registry.model import changes
 from provider_registry.registry import PROVIDER_RETIRED, Registry, Unknown
-from provider_registry.repository import Stale
+from provider_registry.revisions import Stale, changes
 from tests.builders import at
 from tests.registry.builders import a_description, a_parameter, a_provider
 from tests.registry.memory import MemoryRepository
