@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import inspect
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -153,8 +154,10 @@ def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...
     }
 
 
-def routes_of(app: FastAPI) -> Iterator[APIRoute]:
-    """Yield every path of an application, those of its routers included."""
+def routes_of(app: Any) -> Iterator[APIRoute]:
+    """Yield every path of a listener's application, whatever is before it."""
+    while not isinstance(app, FastAPI):
+        app = app._app if hasattr(app, "_app") else inspect.getclosurevars(app).nonlocals["app"]
     for route in app.routes:
         inner = getattr(getattr(route, "original_router", None), "routes", (route,))
         yield from (one for one in inner if isinstance(one, APIRoute))

@@ -16,7 +16,7 @@ from gateway.auth import origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
-from gateway.http.peer_identity import check_claim
+from gateway.http.peers import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.runtime.context import new_trace_id, traced
 

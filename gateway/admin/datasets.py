@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.openapi.models import Example
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from fastapi.responses import Response
+from pydantic import AwareDatetime, Field, model_validator
 
-from gateway.admin.deps import OPERATOR, AfterText, Limit, api_router, named, noted
-from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
-from gateway.admin.schemas import Model, Moment, Page
+from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, Why, api_router, named, noted, paged, shape
+from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
@@ -26,14 +26,6 @@ from gateway.store.serialization import to_plain
 _FIRST_EXPIRY, _LAST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 _SIMILAR = 0.8
 ONE = "/datasets/{namespace}/{name}"
-
-
-class Why(BaseModel):
-    """Why it is done; for the audit log."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: str = Field(default="", max_length=1000, description="Why; kept in the audit.")
 
 
 class Granting(Why):
@@ -58,96 +50,70 @@ class Granting(Why):
         return now + timedelta(days=self.days) if self.days is not None else None
 
 
-class DatasetLine(Model):
-    """A dataset in a list."""
-
-    dataset_id: str = Field(examples=["testspace#test_guest"])
-    namespace: str
-    name: str
-    count: int = Field(description="rows")
-    columns: int
-    partitions: int
-    size: int
-    disabled: bool
-    description: str
-    created_at: Moment
-    url: str
-
-
-class DatasetPage(Page):
-    """A page of datasets."""
-
-    datasets: list[DatasetLine]
-
-
-class GrantLine(Model):
-    """The grant of a dataset to a partner node."""
-
-    dataset_id: str
-    node: str
-    state: str = Field(examples=["in force"])
-    granted_at: Moment
-    granted_by: str
-    reason: str
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    revoked_by: str | None
-
-
-class NewGrant(GrantLine):
-    """A grant that was just made."""
-
-    warnings: list[str] = Field(description="such as: the node has no route")
-
-
-class GrantPage(Page):
-    """A page of grants."""
-
-    default: str = Field(description="what holds for a dataset that was never granted")
-    grants: list[GrantLine]
-
-
-class FullDataset(Model):
-    """A dataset with its origin, its grants, and the jobs that use it."""
-
-    dataset_id: str
-    columns: list[Column]
-    count: int
-    origin: Any
-    checksum: str
-    there: bool = Field(description="its files are in this node's storage")
-    grants: list[GrantLine]
-    grants_default: str
-    used_by: list[Any]
-
-
-class DatasetPreview(Model):
-    """The first rows of a dataset."""
-
-    dataset_id: str
-    count: int
-    kind: str
-    bytes: int
-    columns: list[str]
-    rows: list[list[str]]
-    left_out: str = Field(description="what is not shown")
-
-
-class DeletedDataset(Model):
-    """The dataset that was deleted."""
-
-    deleted: DatasetLine
-
-
-_WHY = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
-_GRANT = {
+_COUNTED: dict[str, Any] = {"count": Annotated[int, Field(description="rows")]}
+_DATASET = shape(
+    "Dataset",
+    **_COUNTED,
+    dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
+    namespace=str,
+    name=str,
+    columns=int,
+    partitions=int,
+    size=int,
+    disabled=bool,
+    description=str,
+    created_at=datetime,
+    url=str,
+)
+_GRANT: dict[str, Any] = {
+    "dataset_id": str,
+    "node": str,
+    "state": Annotated[str, Field(description="in force, expired or revoked")],
+    "granted_at": datetime,
+    "granted_by": str,
+    "reason": str,
+    "expires_at": datetime | None,
+    "revoked_at": datetime | None,
+    "revoked_by": str | None,
+}
+_GRANT_LINE = shape("Grant", **_GRANT)
+_NEW_GRANT = shape(
+    "NewGrant",
+    **_GRANT,
+    warnings=Annotated[list[str], Field(description="such as: the node has no route")],
+)
+_DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
+_FULL = shape(
+    "FullDataset",
+    **_COUNTED,
+    dataset_id=str,
+    columns=[Column],
+    origin=Any,
+    checksum=str,
+    there=Annotated[bool, Field(description="its files are in this node's storage")],
+    grants=[_GRANT_LINE],
+    grants_default=str,
+    used_by=list[str],
+)
+_PREVIEW = shape(
+    "DatasetPreview",
+    **_COUNTED,
+    dataset_id=str,
+    kind=str,
+    bytes=int,
+    columns=list[str],
+    rows=list[list[str]],
+    left_out=Annotated[str, Field(description="what is not shown")],
+)
+_REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
+_GRANTS = {
     "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
     "until revoked": Example(value={}),
 }
 Namespace = Annotated[str, Path(examples=["experiment"])]
 Name = Annotated[str, Path(examples=["breast_hetero_guest"])]
 Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
-Reason = Annotated[Why, Body(openapi_examples=_WHY)]
+Reason = Annotated[Why, Body(openapi_examples=_REASONS)]
 
 
 def router(
@@ -162,16 +128,20 @@ def router(
 
     def granted(grant: Grant) -> dict[str, Any]:
         plain = to_plain(grant) | {"dataset_id": _id_of(grant), "state": grant.state(clock())}
-        return {name: plain[name] for name in GrantLine.model_fields}
+        return {name: plain[name] for name in _GRANT}
 
-    @router.get("/datasets", summary="Datasets of this node, by namespace and name", response_model=DatasetPage)
+    @router.get(
+        "/datasets",
+        summary="Datasets of this node, by namespace and name",
+        response_model=paged("datasets", _DATASET),
+    )
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         contains: Annotated[str | None, Query(description="only whose id holds this text")] = None,
         disabled: Annotated[bool | None, Query(description="only disabled ones, or only enabled ones")] = None,
         after: AfterText = "",
         limit: Limit = 100,
-    ) -> Any:
+    ) -> Response:
         found = [
             one
             for one in datasets.list()
@@ -179,53 +149,44 @@ def router(
             and (contains is None or contains in one.dataset_id)
             and (disabled is None or one.disabled is disabled)
         ]
-        page = page_of(found, lambda one: (one.namespace, one.name), after, limit)
-        return page.shown("datasets", _brief)
+        return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
 
-    @router.get(
-        ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=FullDataset
-    )
-    def one(namespace: Namespace, name: Name) -> Any:
+    @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=_FULL)
+    def one(namespace: Namespace, name: Name) -> Response:
         dataset, address = datasets.get(namespace=namespace, name=name), Address(namespace, name)
         meta = dict(dataset.meta)
         types = dataset.types or ("",) * len(dataset.columns)
-        return {
-            **_brief(dataset),
-            "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
-            "origin": dataset.origin,
-            "checksum": dataset.checksum,
-            "delimiter": meta.pop("delimiter", ","),
-            "match_id_name": meta.pop("match_id_name", ""),
-            "label_name": meta.pop("label_name", ""),
-            "sid": dataset.sid,
-            "meta": meta,
-            "there": storage.exists(address),
-            "grants": [granted(g) for g in sharing.grants(address)],
-            "grants_default": str(sharing.default),
-            "used_by": sharing.users(address),
-        }
+        return Reply(
+            {
+                **_brief(dataset),
+                "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
+                "origin": dataset.origin,
+                "checksum": dataset.checksum,
+                "delimiter": meta.pop("delimiter", ","),
+                "match_id_name": meta.pop("match_id_name", ""),
+                "label_name": meta.pop("label_name", ""),
+                "sid": dataset.sid,
+                "meta": meta,
+                "there": storage.exists(address),
+                "grants": [granted(g) for g in sharing.grants(address)],
+                "grants_default": sharing.default,
+                "used_by": sharing.users(address),
+            }
+        )
 
-    @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=DatasetPreview)
+    @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=_PREVIEW)
     def preview_dataset(
         namespace: Namespace,
         name: Name,
         rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20,
-    ) -> Any:
+    ) -> Response:
         dataset = datasets.get(namespace=namespace, name=name)
-        shown = preview(storage, Address(namespace, name), rows, table=True)
-        return {
-            "dataset_id": dataset.dataset_id,
-            "count": dataset.count,
-            "kind": shown.kind,
-            "bytes": shown.size,
-            "partitions": shown.partitions,
-            "columns": shown.columns,
-            "rows": shown.rows,
-            "left_out": shown.left_out,
-        }
+        seen = vars(preview(storage, Address(namespace, name), rows, table=True))
+        shown = {key: value for key, value in seen.items() if key != "value"}
+        return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, **shown})
 
     @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
-    def download_dataset(namespace: Namespace, name: Name, range_: Range = "", if_range: IfRange = "") -> Any:
+    def download_dataset(namespace: Namespace, name: Name, range_: Range = "", if_range: IfRange = "") -> Response:
         """The bytes of all partitions, one after the other; each begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
@@ -233,52 +194,58 @@ def router(
         datasets.get(namespace=namespace, name=name)
         return download(storage, Address(namespace, name), f"{namespace}-{name}.csv", range_, if_range)
 
-    def switched(request: Request, address: Address, why: Why, disabled: bool) -> Any:
+    def switched(request: Request, address: Address, why: Why, disabled: bool) -> Response:
         before, after = sharing.switch(address, disabled=disabled)
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
-        return _brief(after)
+        return Reply(_brief(after))
 
-    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=DatasetLine)
-    def disable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Any:
+    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=_DATASET)
+    def disable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
         return switched(request, Address(namespace, name), body, True)
 
-    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=DatasetLine)
-    def enable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Any:
+    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_DATASET)
+    def enable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
         return switched(request, Address(namespace, name), body, False)
 
     @router.delete(
-        ONE, summary="Delete a dataset and its grants, unless a job uses it", response_model=DeletedDataset
+        ONE,
+        summary="Delete a dataset and its grants, unless a job uses it",
+        response_model=shape("DeletedDataset", deleted=_DATASET),
     )
-    def delete(request: Request, namespace: Namespace, name: Name) -> Any:
+    def delete(request: Request, namespace: Namespace, name: Name) -> Response:
         address = Address(namespace, name)
         grants = [granted(g) for g in sharing.grants(address)]
         deleted = _brief(sharing.delete(address))
         noted(request, {**deleted, "grants": grants}, None)
-        return {"deleted": deleted}
+        return Reply({"deleted": deleted})
 
-    @router.get("/dataset-grants", summary="Who was granted which dataset", response_model=GrantPage)
+    @router.get(
+        "/dataset-grants",
+        summary="Who was granted which dataset",
+        response_model=paged("grants", _GRANT_LINE, default=_DEFAULT),
+    )
     def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
         dataset_id: Annotated[str | None, Query(description="only of this dataset, namespace#name")] = None,
         after: AfterText = "",
         limit: Limit = 100,
-    ) -> Any:
+    ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
         found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
-        page = page_of(found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit)
-        return {"default": str(sharing.default), **page.shown("grants", granted)}
+        page = page_of("grants", found, lambda g: (*vars(g.dataset).values(), g.node), after, limit, granted)
+        return Reply({"default": sharing.default, **page})
 
     @router.put(
-        f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=NewGrant
+        f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=_NEW_GRANT
     )
     def grant(
         request: Request,
         namespace: Namespace,
         name: Name,
         node: Partner,
-        body: Annotated[Granting, Body(openapi_examples=_GRANT)] = Granting(),
-    ) -> Any:
+        body: Annotated[Granting, Body(openapi_examples=_GRANTS)] = Granting(),
+    ) -> Response:
         """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
 
         A node without a route here is refused, as its id may be a slip; with ``force`` it is a warning.
@@ -289,12 +256,12 @@ def router(
         before, after = sharing.grant(
             Address(namespace, name), node, by, body.reason, body.until(clock()), lambda _: refused
         )
-        old, new = before and granted(before), granted(after)
-        noted(request, old, new, body.reason)
-        return {**new, "warnings": warnings}
+        new = granted(after)
+        noted(request, before and granted(before), new, body.reason)
+        return Reply({**new, "warnings": warnings})
 
     @router.delete(
-        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=GrantLine
+        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=_GRANT_LINE
     )
     def revoke(
         request: Request,
@@ -302,7 +269,7 @@ def router(
         name: Name,
         node: Partner,
         forget: Annotated[bool, Query(description="take it off the record too")] = False,
-    ) -> Any:
+    ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation.
 
         With ``forget``, for a grant that was a slip: the dataset stands as if it had never been, and
@@ -311,10 +278,10 @@ def router(
         if forget:
             gone = granted(sharing.forget(Address(namespace, name), node))
             noted(request, gone, None)
-            return {**gone, "state": "forgotten"}
+            return Reply({**gone, "state": "forgotten"})
         before, after = sharing.revoke(Address(namespace, name), node, named(request, OPERATOR))
         noted(request, granted(before), granted(after))
-        return granted(after)
+        return Reply(granted(after))
 
     return router
 

@@ -1,16 +1,21 @@
-"""What the routers of ``/api/v1`` share: parameters of lists, times, and what a request leaves to the audit."""
+"""What the routers of ``/api/v1`` share: what they are made of, how responses are described, and the audit.
 
-from collections.abc import Callable, Iterator, Sequence
+Handlers return records and plain data as they are. Each path says by its ``response_model`` what is in them; for a
+record that is its class.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import GenericAlias
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.dependencies.models import Dependant
-from pydantic import Field
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from engines.base import Engine
-from gateway.admin.schemas import Refusal
 from gateway.broker.broker import Broker
 from gateway.data.logs import RunLogs
 from gateway.data.storage import FileStorage
@@ -21,9 +26,9 @@ from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
 from gateway.ports import Limiters
-from gateway.runtime.checks import Step
 from gateway.runtime.metrics import Metrics
 from gateway.store.repositories import SqlAudit, SqlTokens
+from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -31,8 +36,10 @@ from route_table.live import LiveRoutes
 OPERATOR = "operator"
 """who it was where no token is needed"""
 API = "/api/v1"
+Object = dict[str, Any]
 _MOST = 1000
 """entries of one page"""
+_FOLLOWING = "send it as `after` for the next page; null on the last one"
 _LARGEST = 2**63 - 1
 """what the database can hold"""
 
@@ -48,7 +55,6 @@ class AdminParts:
     coordinator: Coordinator
     participant: Participant
     routes: LiveRoutes
-    try_route: Callable[[NodeId], Sequence[Step]]
     metrics: Metrics
     tokens: SqlTokens
     audit: SqlAudit
@@ -61,10 +67,74 @@ class AdminParts:
     limiters: Limiters
 
 
+class Reply(JSONResponse):
+    """Records and plain data, as JSON."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return dumps(content).encode()
+
+
+def shape(name: str, /, **fields: Any) -> type[BaseModel]:
+    """Return the model of a response: a type per field, ``[type]`` for a list; further fields may come with it."""
+    types: dict[str, Any] = {
+        key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of for key, of in fields.items()
+    }
+    return create_model(name, __config__=ConfigDict(use_attribute_docstrings=True), **types)
+
+
+def paged(name: str, line: Any, **more: Any) -> type[BaseModel]:
+    """Return the model of a page of a list."""
+    after = Annotated[str | None, Field(description=_FOLLOWING)]
+    return shape(f"{name.title()}Page", **more, **{name: [line]}, total=int, next=after)
+
+
+def numbered(name: str, line: Any) -> type[BaseModel]:
+    """Return the model of a page of a list whose entries are numbered, newest first."""
+    return shape(
+        f"{name.title()}Page", **{name: [line]}, next=Annotated[int | None, Field(description=_FOLLOWING)]
+    )
+
+
+class Input(BaseModel):
+    """A request's body, without other fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Why(Input):
+    """Why it is done."""
+
+    reason: str = Field(default="", max_length=1000, description="Why; kept in the audit.")
+
+
+Empty = Annotated[Input | None, Body(examples=[{}])]
+"""a body that may be left out"""
+_PROBLEM = shape(
+    "Problem",
+    path=Annotated[str, Field(examples=["limit"])],
+    rule=Annotated[str, Field(examples=["must be a whole number"])],
+    got=(Any, None),
+    suggestion=Annotated[str, Field(default="", description="what was probably meant")],
+)
+_CAUSE = shape(
+    "Cause",
+    reason=Annotated[str, Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")],
+    problems=[_PROBLEM],
+)
+_REFUSAL = shape("Refusal", code=Annotated[int, Field(description="the HTTP status")], msg=str, data=_CAUSE)
+
+
 def api_router(prefix: str = API, **options: Any) -> APIRouter:
     """Return a router for paths of the operators' listener."""
-    refused = {"model": Refusal, "description": "Refused."}
-    return APIRouter(tags=["operators"], prefix=prefix, responses={"default": refused}, **options)
+    refused = {"model": _REFUSAL, "description": "Refused."}
+    return APIRouter(
+        tags=["operators"],
+        prefix=prefix,
+        responses={"default": refused},
+        default_response_class=Reply,
+        **options,
+    )
 
 
 _NEXT_PAGE = "the next page: `next` of the last response"
@@ -73,6 +143,27 @@ Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 """of a version, a revision, an entry"""
 AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
 AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
+
+_FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
+
+
+def _moment(text: str) -> datetime | None:
+    """Read a date, or date and time, in UTC where it names no zone; empty: None."""
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip().replace(" ", "+") if "T" in text else text.strip())
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        if _FIRST <= found <= _LAST:
+            return found
+    except ValueError:
+        pass
+    raise ValueError("must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z")
+
+
+_Moment = Annotated[datetime | None, BeforeValidator(_moment)]
+Since = Annotated[_Moment, Query(description="only then or later, such as 2026-11-21T08:00Z")]
+Until = Annotated[_Moment, Query(description="only before that")]
 
 
 async def only_known(request: Request) -> None:
@@ -101,39 +192,7 @@ def named(request: Request, otherwise: str) -> str:
     return str(getattr(request.state, "operator", "") or otherwise)
 
 
-def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
-    """Leave to the audit log what a change changed; None: nothing was, or is, there."""
-    request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}
-
-
-def noted_dry_run(request: Request) -> None:
-    """Leave to the audit log that nothing was changed."""
-    request.state.audit = {"dry_run": True}
-
-
-_FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
-
-
-def moment(text: str) -> datetime:
-    """Read a date, or date and time, in UTC where it names no zone. Raises `ValueError` with the rule."""
-    rule = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
-    try:
-        found = datetime.fromisoformat(text.strip().replace(" ", "+") if "T" in text else text.strip())
-    except ValueError:
-        raise ValueError(rule) from None
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    if not _FIRST <= found <= _LAST:
-        raise ValueError(rule)
-    return found
-
-
-def moments(problems: list[Problem], **texts: str) -> list[datetime | None]:
-    """Read each text, an empty one as None; what is wrong with one becomes a problem with its name."""
-    found: list[datetime | None] = []
-    for path, text in texts.items():
-        try:
-            found.append(moment(text) if text else None)
-        except ValueError as error:
-            problems.append(Problem(path, str(error), text))
-            found.append(None)
-    return found
+def noted(request: Request, before: Any, after: Any, reason: str = "", *, dry_run: bool = False) -> None:
+    """Leave to the audit log what a change changed, None: nothing was, or is, there; of a dry run only that."""
+    change = {"before": before, "after": after, **({"reason": reason} if reason else {})}
+    request.state.audit = {"dry_run": True} if dry_run else change

@@ -1,52 +1,108 @@
-"""``/api/v1/jobs``: listing, a job in full, its timeline, decisions about it, and running it again."""
+"""``/api/v1/jobs``: listing, a job in full, its timeline and archive, and all that is done with a whole job."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Annotated, Any
-from urllib.parse import quote
+from datetime import UTC
+from typing import Annotated, Any, Literal, get_type_hints
 
+import anyio.to_thread
 from fastapi import APIRouter, Body, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.openapi.models import Example
+from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, ConfigDict, Field
 
-from gateway.admin import schemas
-from gateway.admin.deps import AdminParts, AfterText, Limit, api_router, moments, named, noted
-from gateway.admin.models import model_of
+from gateway.admin.deps import (
+    OPERATOR,
+    AdminParts,
+    AfterText,
+    Empty,
+    Input,
+    Limit,
+    Object,
+    Reply,
+    Since,
+    Until,
+    api_router,
+    named,
+    noted,
+    paged,
+    shape,
+)
+from gateway.admin.job_view import ArchiveParts, approval_of, archived, job_in_full
 from gateway.auth import Role
-from gateway.data.log_copies import STREAMS
-from gateway.domain import waiting
-from gateway.domain.dag import DagNode
-from gateway.domain.problems import Problem
-from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import CallState, JobSpec, Party, effective
-from gateway.domain.states import JobStatus, Outcome, RunStatus
-from gateway.errors import Invalid, NotAllowed, NotFound
+from gateway.domain.dry_run import Item as Check
+from gateway.domain.dry_run import JobPlan, Standing
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import Failure
+from gateway.domain.states import JobStatus, Outcome
+from gateway.domain.waiting import Waiting
+from gateway.errors import NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
-from gateway.ports import JobView
+from gateway.jobs.retention import Deleting, SomeUnreached
+from gateway.jobs.retention import Item
+from gateway.ports import JobView, Limiters
 from gateway.store.queries import Place, Wanted, page
-from gateway.store.serialization import to_plain
-from provider_registry.registry import Unknown
+from gateway.store.records import Listed
+from gateway.store.timeline import TimelineEntry
 
-DEFAULT = "component default"
-"""origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
-_STATUSES = [str(status) for status in JobStatus]
-_OUTCOMES = [str(outcome) for outcome in Outcome]
-_LAST_LINES = 100
+_PARTY = shape("Party", role=str, index=int | None, node=str)
+_RUN = shape(
+    "Run",
+    task_id=str,
+    task_name=str,
+    party=_PARTY,
+    image=str,
+    attempt=int,
+    status=str,
+    failure=Failure | None,
+    waiting=Waiting | None,
+    log=Annotated[str, Field(description="path of its log")],
+)
+_JOB = shape(
+    "Job",
+    **get_type_hints(JobView)
+    | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
+    | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
+    | {"local_warnings": list[str], "resources": Object | None, "model": Object | None},
+)
+_JOBS = shape("Jobs", jobs=[Listed], next=str | None)
+_TIMELINE = shape("Timeline", timeline=[TimelineEntry])
+_RERUN = shape(
+    "Rerun", **{"job_id": str, "old_job_id": str, "from": str, "runs": list[str], "inherits": list[str]}
+)
+_ASKED = shape(
+    "Approval",
+    job_id=str,
+    flow_id=str,
+    initiator=str,
+    scheduler=str,
+    roles=list[str],
+    components=list[str],
+    approval=Object | None,
+)
+_DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
+_SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
+_DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int)
+_AT_NODES = Annotated[dict[str, Object] | None, Field(description="result at the other nodes; null: only here")]
+_DELETED_JOB = shape("DeletedJob", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
+_CANCELLED = shape("Cancelled", dry_run=bool, jobs=list[str])
+_NODE_PLAN = shape("NodePlan", node=str, parties=list[str], checks=[Check])
+_PLAN = shape("Plan", good=bool, nodes=[_NODE_PLAN])
 
 
-class Decision(BaseModel):
+class Decision(Input):
     """Who decides, and why; the reason of a rejection goes to every node of the job."""
-
-    model_config = ConfigDict(extra="forbid")
 
     by: str = Field(default="", max_length=100, description="Name of the person, for the timeline.")
     reason: str = Field(default="", max_length=1000, description="Why.")
 
 
-class RerunOrder(BaseModel):
+class RerunOrder(Input):
     """What to run again, and what to change."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     start: str = Field(
         default="", alias="from", max_length=200, description="a task; else the first that has not succeeded"
@@ -57,138 +113,144 @@ class RerunOrder(BaseModel):
     )
 
 
-_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
-Decided = Annotated[Decision, Body(description="May be left out.", examples=[_DECISION])]
-_RERUN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
+class CancelWaiting(Input):
+    """Which jobs to cancel: all of which nothing runs yet."""
+
+    dry_run: bool = False
+
+
+_A_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
+_Decision = Annotated[Decision, Body(description="May be left out.", examples=[_A_DECISION])]
+_AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
+_CANCEL = {"only look": Example(value={"dry_run": True})}
+_DryRun = Annotated[bool, Query(description="only say what would be done")]
+
+
+def _among(words: list[str]) -> AfterValidator:
+    def check(texts: Sequence[str]) -> list[str]:
+        wanted = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+        if not set(wanted) <= set(words):
+            raise ValueError(f"must be among {', '.join(words)}")
+        return wanted
+
+    return AfterValidator(check)
+
+
+def _place(text: str) -> Place | None:
+    created, mark, job_id = text.partition("~")
+    with suppress(ValueError):
+        if mark and math.isfinite(float(created)):
+            return Place(float(created), job_id)
+    return None
+
+
+def _is_place(text: str) -> str:
+    if text and _place(text) is None:
+        raise ValueError("must be `next` of a response")
+    return text
+
+
+_Statuses = Annotated[Sequence[str], _among([str(status) for status in JobStatus])]
+_Outcomes = Annotated[Sequence[str], _among([str(outcome) for outcome in Outcome])]
 
 
 def router(parts: AdminParts) -> APIRouter:
-    """Return the paths."""
+    """Return the paths of listing, showing and deciding."""
     router = api_router()
+    store = parts.store
 
-    @router.get("/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=schemas.Jobs)
+    @router.get("/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=_JOBS)
     def listed(
-        status: Annotated[str, Query(description=f"one or more of {', '.join(_STATUSES)}, with commas")] = "",
-        outcome: Annotated[str, Query(description=f"one or more of {', '.join(_OUTCOMES)}")] = "",
+        status: Annotated[_Statuses, Query(description=f"of {', '.join(JobStatus)}, with commas")] = (),
+        outcome: Annotated[_Outcomes, Query(description=f"of {', '.join(Outcome)}, with commas")] = (),
         flow_id: Annotated[str | None, Query(description="only of this flow")] = None,
         partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
-        since: Annotated[str, Query(description="only created then or later, such as 2026-11-21T08:00Z")] = "",
-        until: Annotated[str, Query(description="only created before that")] = "",
-        after: AfterText = "",
+        since: Since = None,
+        until: Until = None,
+        after: Annotated[AfterText, AfterValidator(_is_place)] = "",
         limit: Limit = 100,
-    ) -> Any:
-        """``sides``: what this node is to the job."""
-        problems: list[Problem] = []
-        wanted = Wanted(
-            _among(status, _STATUSES, "status", problems),
-            _among(outcome, _OUTCOMES, "outcome", problems),
-            flow_id,
-            partner,
-            *moments(problems, since=since, until=until),
-        )
-        place = _place(after, problems)
-        if problems:
-            raise Invalid(problems)
-        found = page(parts.store, wanted, limit, place)
+    ) -> Response:
+        """``sides``: what this node is to the job. ``since``, ``until``: when it was created."""
+        wanted = Wanted(status, outcome, flow_id, partner, since, until)
+        found = page(store, wanted, limit, _place(after))
         following = f"{found.next.created_at!r}~{found.next.job_id}" if found.next else None
-        return {"jobs": found.entries, "next": following}
+        return Reply({"jobs": found.entries, "next": following})
 
-    @router.get(
-        "/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=schemas.Job
-    )
-    def one(request: Request, job_id: str) -> Any:
+    @router.get("/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=_JOB)
+    def one(request: Request, job_id: str) -> Response:
         """``last_lines`` of a failed run's log: for those only who may read the log."""
         logs = getattr(request.state, "role", "") != Role.VIEWER
-        return job_in_full(parts, job_id, logs=logs)
+        return Reply(job_in_full(parts, job_id, logs=logs))
 
-    @router.get("/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=schemas.Timeline)
-    def timeline(job_id: str) -> Any:
+    @router.get("/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=_TIMELINE)
+    def timeline(job_id: str) -> Response:
         """Also of a job that was deleted here, of which only that is left."""
-        store = parts.store
-        found = [to_plain(entry) for entry in store.timeline(job_id)]
+        found = store.timeline(job_id)
         if not found and not (
             store.jobs.find(job_id) or store.local_jobs.find(job_id) or store.scheduler_of(job_id) is not None
         ):
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
-        return {"timeline": found}
+        return Reply({"timeline": found})
 
     @router.post(
         "/jobs/{job_id}/rerun",
         summary="Run an ended job again from a task on; what came before is taken over",
-        response_model=schemas.Rerun,
+        response_model=_RERUN,
     )
     def rerun(
-        request: Request, job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_RERUN])] = None
-    ) -> Any:
+        request: Request, job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None
+    ) -> Response:
         order = body or RerunOrder()
         made = parts.coordinator.rerun(job_id, order.start, order.parameters)
         request.state.answered = {"job_id": made.job_id}
         shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
-        return {**shown, "runs": made.runs, "inherits": made.inherits}
+        return Reply({**shown, "runs": made.runs, "inherits": made.inherits})
 
-    @router.get("/approvals", summary="Jobs here that wait for a person", response_model=schemas.Approvals)
-    def approvals(after: AfterText = "", limit: Limit = 100) -> Any:
+    @router.get(
+        "/approvals", summary="Jobs here that wait for a person", response_model=paged("approvals", _ASKED)
+    )
+    def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
         """The oldest first."""
-        return page_of(parts.participant.waiting(), _created, after, limit).shown("approvals", _asked)
+        return Reply(page_of("approvals", parts.participant.waiting(), _created, after, limit, _asked))
 
-    def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Any:
-        before = parts.store.local_jobs.find(job_id)
+    def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Response:
+        before = store.local_jobs.find(job_id)
         person = named(request, "")
         if approve and person and person in parts.coordinator.submitters(job_id):
             text = f"{person} submitted job {job_id}: somebody else has to agree to it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = named(request, decision.by) or "an operator"
         local, taken = parts.participant.decide(job_id, approve, by, decision.reason)
-        after = str(local.status)
-        noted(request, {"local_status": before and str(before.status)}, {"local_status": after}, decision.reason)
-        return {"job_id": job_id, "local_status": after, "approval": _approval(local), "repeated": not taken}
+        after = {"local_status": str(local.status)}
+        noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
+        return Reply({"job_id": job_id, **after, "approval": approval_of(local), "repeated": not taken})
 
-    @router.post("/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=schemas.Decided)
-    def approve(request: Request, job_id: str, decision: Decided = Decision()) -> Any:
+    @router.post("/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=_DECIDED)
+    def approve(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
         return decide(request, job_id, decision, True)
 
-    @router.post("/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=schemas.Decided)
-    def reject(request: Request, job_id: str, decision: Decided = Decision()) -> Any:
+    @router.post("/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=_DECIDED)
+    def reject(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
         return decide(request, job_id, decision, False)
 
-    def suspend(request: Request, job_id: str, on: bool) -> Any:
-        job = parts.store.jobs.find(job_id)
+    def suspend(request: Request, job_id: str, on: bool) -> Response:
+        job = store.jobs.find(job_id)
         before = job.suspended is not None if job else None  # None: another node schedules it
         parts.coordinator.suspend(job_id, on)
         noted(request, {"suspended": before}, {"suspended": on})
-        return {"job_id": job_id, "suspended": on}
+        return Reply({"job_id": job_id, "suspended": on})
 
     @router.post(
-        "/jobs/{job_id}/suspend",
-        summary="Start no further task; what runs, ends",
-        response_model=schemas.Suspended,
+        "/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=_SUSPENDED
     )
-    def suspended(request: Request, job_id: str, body: schemas.Empty = None) -> Any:
+    def suspended(request: Request, job_id: str, body: Empty = None) -> Response:
         return suspend(request, job_id, True)
 
-    @router.post("/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=schemas.Suspended)
-    def resumed(request: Request, job_id: str, body: schemas.Empty = None) -> Any:
+    @router.post("/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=_SUSPENDED)
+    def resumed(request: Request, job_id: str, body: Empty = None) -> Response:
         return suspend(request, job_id, False)
 
     return router
-
-
-def _among(text: str, words: list[str], path: str, problems: list[Problem]) -> list[str]:
-    asked = [word.strip().upper() for word in text.split(",") if word.strip()]
-    if wrong := [word for word in asked if word not in words]:
-        problems.append(Problem(path, f"must be among {', '.join(words)}", ", ".join(wrong)))
-    return asked
-
-
-def _place(text: str, problems: list[Problem]) -> Place | None:
-    if not text:
-        return None
-    created, mark, job_id = text.partition("~")
-    with suppress(ValueError):
-        if mark and math.isfinite(float(created)):
-            return Place(float(created), job_id)
-    problems.append(Problem("after", "must be `next` of a response", text))
-    return None
 
 
 def _created(local: LocalJob) -> tuple[str, str]:
@@ -204,127 +266,115 @@ def _asked(local: LocalJob) -> dict[str, Any]:
         "scheduler": spec.scheduler,
         "roles": [p.label for p in spec.parties_at(local.node)],
         "components": sorted({f"{n.component.provider}/{n.component.name}" for n in spec.dag.nodes}),
-        "approval": _approval(local),
+        "approval": approval_of(local),
     }
 
 
-def _approval(local: LocalJob) -> dict[str, Any] | None:
-    """Return who had to agree to a job here, until when, and what was decided; None where nobody had to."""
-    if local.approval is None:
-        return None
-    return {name: value for name, value in to_plain(local.approval).items() if name != "confirm"}
+def archive_router(parts: ArchiveParts) -> APIRouter:
+    """Return the path of the archive."""
+    router = api_router()
+
+    @router.get(
+        "/jobs/{job_id}/archive",
+        summary="All that this node knows of a job, as a zip file",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}},
+    )
+    def download(job_id: str) -> Response:
+        """The job as it was submitted (as far as this node knows it), its state and effective parameters, the
+        masked environment and the logs of every attempt, the timeline, reports, and ``SHA256SUMS`` of all of them.
+
+        A file that could not be read is named in ``INCOMPLETE``.
+        """
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in job_id)
+        headers = {"content-disposition": f'attachment; filename="{plain}.zip"'}
+        pieces = filter(None, archived(parts, job_id))
+        return StreamingResponse(pieces, media_type="application/zip", headers=headers)
+
+    return router
 
 
-def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[str, Any]:
-    """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
-    view: JobView = parts.coordinator.status(job_id)
-    local = parts.store.local_jobs.find(job_id)
-    job = None if local else parts.store.jobs.find(job_id)
-    spec = local.spec if local else job.spec if job else None
-    reasons = waiting.of_runs(local) if local else {}
-    return {
-        **to_plain(view),
-        **(_known(parts, spec, local) if spec else _submitted_elsewhere(parts, view)),
-        "runs": [_run(parts, r, local, reasons[r.run_id], logs) for r in local.runs] if local else [],
-        **(_here(local) if local else {}),
-        "inherited_runs": [_inherited_run(r) for r in local.standing() if r.of_job] if local else [],
-        "local_warnings": list(local.warnings) if local else [],
-        "resources": parts.resources.of_job(local) if local else None,
-        "model": model_of(spec) if spec else None,
-    }
+def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
+    """Return the paths of deletion."""
+    router = api_router()
+
+    @router.delete("/jobs/{job_id}", summary="Delete an ended job at every node", response_model=_DELETED_JOB)
+    async def delete(
+        request: Request,
+        job_id: str,
+        here: Annotated[bool, Query(description="only at this node; no request to the others")] = False,
+        reason: Annotated[str, Query(max_length=200, description="kept in the line that is left")] = "",
+        dry_run: _DryRun = False,
+    ) -> Response:
+        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at the others.
+
+        Refused while the job goes on (JOB_NOT_ENDED) or others need an output (OUTPUTS_IN_USE). Where a node does
+        not respond (503), the job is kept here, so that the same request goes on where this one stopped.
+        """
+        by = named(request, OPERATOR)
+
+        def work() -> Response:
+            return Reply(deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict())
+
+        try:  # it waits for other nodes
+            done = await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
+        except SomeUnreached as error:
+            request.state.refused = error
+            body = envelope(error)
+            body["data"]["nodes"] = error.nodes
+            return Reply(body, error.code)
+        noted(request, {"job_id": job_id}, None, reason, dry_run=dry_run)
+        return done
+
+    @router.delete(
+        "/jobs/{job_id}/tasks/{task}/outputs",
+        summary="Delete what one task of an ended job left here",
+        response_model=_DELETED,
+    )
+    def clean_task(
+        request: Request,
+        job_id: str,
+        task: str,
+        content: Annotated[
+            Literal["outputs", "metrics"], Query(description="outputs: tables and models; metrics: reports")
+        ] = "outputs",
+        dry_run: _DryRun = False,
+    ) -> Response:
+        """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
+        items = deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
+        noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run)
+        size = sum(item.bytes for item in items)
+        return Reply({"job_id": job_id, "dry_run": dry_run, "items": items, "bytes": size})
+
+    @router.post(
+        "/jobs/cancel-waiting",
+        summary="Stop all jobs scheduled here of which nothing runs yet",
+        response_model=_CANCELLED,
+    )
+    def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Response:
+        jobs = parts.coordinator.cancel_waiting(parts.node, body.dry_run)
+        noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
+        return Reply({"dry_run": body.dry_run, "jobs": jobs})
+
+    return router
 
 
-def _here(local: LocalJob) -> dict[str, Any]:
-    """Return how the job stands at this node, whatever the scheduling node says of it."""
-    return {
-        "local_status": str(local.status),
-        "local_waiting": to_plain(waiting.of_local(local)),
-        "local_failure": to_plain(local.ending.failure) if local.ending else None,
-        "approval": _approval(local),
-    }
+def dry_run_router(
+    plan: Callable[[Mapping[str, Any]], JobPlan],
+    example: Mapping[str, Any],
+    limiters: Limiters,
+    route: type[APIRoute] = APIRoute,
+) -> APIRouter:
+    """Return the path of the dry run. ``plan`` takes the body that would submit the job, which ``route`` reads."""
+    router = api_router(route_class=route)
 
+    @router.post(
+        "/jobs/plan", summary="What would happen to a job at every node; creates nothing", response_model=_PLAN
+    )
+    async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
+        found = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
+        counts = {f"{standing}_count": found.count(standing) for standing in Standing}
+        nodes = [{"node": n.node, "parties": n.parties, "checks": n.items} for n in found.nodes]
+        return Reply({"good": found.good, **counts, "nodes": nodes})
 
-def _known(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
-    began = local.created_at if local else None
-    with parts.registry.one_view():  # tasks of one provider, at each party: it is read once
-        parameters = {
-            party.label: {node.name: _parameters(parts, spec, party, node, began) for node in spec.dag.nodes}
-            for party in spec.parties
-            if local is None or party.node == local.node
-        }
-    return {
-        "initiator": spec.initiator,
-        "trace_id": spec.trace_id,
-        "parties": [to_plain(p) for p in spec.parties],
-        "parameters": parameters,
-    }
-
-
-def _submitted_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
-    """Return what is known of a job that this node submitted elsewhere and has no part in."""
-    roles = dict.fromkeys((role, node) for task in view.tasks for node, own in task.nodes.items() for role in own)
-    return {
-        "scheduler": view.scheduler or parts.store.scheduler_of(view.job_id) or "",
-        "initiator": parts.node,
-        "trace_id": None,
-        "parties": [{"role": role, "index": None, "node": node} for role, node in roles],
-        "parameters": {},
-    }
-
-
-def _parameters(
-    parts: AdminParts, spec: JobSpec, party: Party, node: DagNode, began: datetime | None
-) -> dict[str, Any]:
-    """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
-    shown = {name: to_plain(value) for name, value in effective(spec.task_params, party, node.name).items()}
-    ref = node.component
-    try:
-        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=began)
-    except Unknown:
-        return shown
-    if party.role in component.roles:
-        for parameter in component.parameters:
-            if parameter.default not in (None, ""):
-                shown.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
-    return shown
-
-
-def _run(
-    parts: AdminParts, run: Run, local: LocalJob, waits: waiting.Waiting | None, logs: bool
-) -> dict[str, Any]:
-    shown, job_id = to_plain(run), local.id
-    shown.pop("run_id")  # the container's credential
-    shown.pop("token")
-    for inner in ("launch", "stop", "collect", "told"):
-        shown.pop(inner)
-    newest = run in local.newest_runs(run.task_name)
-    place = f"{run.party.label}/{quote(run.task_name if newest else run.task_id, safe='')}"
-    shown["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
-    shown["waiting"] = to_plain(waits)
-    shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
-    if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
-        shown["last_lines"] = _last_lines(parts, job_id, run)
-    return dict(shown)
-
-
-def _inherited_run(run: Run) -> dict[str, Any]:
-    """Return a run of an earlier job whose outputs count here; its log is with that job."""
-    place = f"{run.party.label}/{quote(run.task_id, safe='')}"
-    return {
-        "task_name": run.task_name,
-        "party": to_plain(run.party),
-        "job_id": run.of_job,
-        "task_id": run.task_id,
-        "image_digest": run.image_digest,
-        "outputs": {key: run.outputs[name].as_dict() for key, name in run.output_keys.items()},
-        "log": f"/api/v1/jobs/{quote(run.of_job, safe='')}/runs/{place}/log",
-    }
-
-
-def _last_lines(parts: AdminParts, job_id: str, run: Run) -> list[str]:
-    try:
-        total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
-        found = parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - _LAST_LINES), _LAST_LINES)
-    except NotFound as error:  # another gateway has them
-        return [f"[{error.reason}: {error.message}]"]
-    return [line.text for line in found.lines]
+    return router

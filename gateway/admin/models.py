@@ -9,119 +9,110 @@ from urllib.parse import quote
 import anyio
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 
-from gateway.admin.deps import AfterText, Limit, api_router, noted
-from gateway.admin.schemas import Empty, Model, Moment, Object, Page
+from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, api_router, noted, paged, shape
+from gateway.admin.files import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storage import FileStorage
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import JobSpec, Party
 from gateway.errors import TooLarge
 from gateway.http.pagination import page_of
 
 ONE = "/models/{model_id}/{version}"
 _ARCHIVE = {"type": "string", "format": "binary", "example": "(the bytes of the archive)"}
 _ARCHIVE_BODY = {"requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}}
+_MODEL: dict[str, Any] = {
+    "model_id": Annotated[str, Field(examples=["credit"])],
+    "version": Annotated[str, Field(examples=["3"])],
+    "deployed": bool,
+    "deployed_at": datetime | None,
+    "granted": Annotated[list[str], Field(description="nodes that may use it beside its training's parties")],
+    "here": Annotated[list[str], Field(description="the parties whose parts are at this node")],
+    "imported": bool,
+    "job_id": str,
+    "flow_id": str,
+    "created_at": datetime,
+    "bytes": int,
+    "url": str,
+}
+_LINE = shape("Model", **_MODEL)
+_FULL = shape("FullModel", **_MODEL, parties=[Party], models=[Object])
 
 
-class Deployment(BaseModel):
+class Deployment(Input):
     """Who may predict with a version."""
-
-    model_config = ConfigDict(extra="forbid")
 
     nodes: list[str] | None = Field(
         default=None, description="nodes beside the parties of its training; absent: as it was"
     )
 
 
-class ModelLine(Model):
-    """A version of a model."""
-
-    model_id: str = Field(examples=["credit"])
-    version: str = Field(examples=["3"])
-    deployed: bool
-    deployed_at: Moment | None
-    granted: list[str] = Field(description="nodes that may use it beside the parties of its training")
-    here: list[str] = Field(description="the parties whose parts are at this node")
-    imported: bool
-    job_id: str
-    flow_id: str
-    created_at: Moment
-    bytes: int
-    url: str
-
-
-class ModelPage(Page):
-    """A page of models."""
-
-    models: list[ModelLine]
-
-
-class FullModel(ModelLine):
-    """A version of a model with its parties and files."""
-
-    parties: list[Object]
-    models: list[Object]
-
-
-class DeletedModel(Model):
-    """The version that was deleted."""
-
-    deleted: ModelLine
-
-
 def router(models: Models) -> APIRouter:
     """Return the paths of models whose bodies are small."""
     router = api_router()
 
-    def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Any:
+    def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Response:
         before, after = brief(models.get(model_id, version)), brief(change())
         keys = ("deployed", "granted")
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
-        return after
+        return Reply(after)
 
-    @router.get("/models", summary="Models at this node, the newest version first", response_model=ModelPage)
+    @router.get(
+        "/models", summary="Models at this node, the newest version first", response_model=paged("models", _LINE)
+    )
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
         after: AfterText = "",
         limit: Limit = 100,
-    ) -> Any:
-        page = page_of(_versions(models.all(model_id)), _place, after, limit, newest_first=True)
-        return page.shown("models", brief)
+    ) -> Response:
+        versions: dict[tuple[str, str], list[Kept]] = {}
+        for one in models.all(model_id):
+            versions.setdefault((one.model.model_id, one.model.version), []).append(one)
+        return Reply(page_of("models", versions.values(), _place, after, limit, brief, newest_first=True))
 
-    @router.get(ONE, summary="A version: its parties, and the files that lie here", response_model=FullModel)
-    def one(model_id: str, version: str, verify: bool = False) -> Any:
+    @router.get(ONE, summary="A version: its parties, and the files that lie here", response_model=_FULL)
+    def one(model_id: str, version: str, verify: bool = False) -> Response:
         """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or changed."""
-        shown = _full(models.get(model_id, version))
-        return {**shown, "damage": models.damaged(model_id, version)} if verify else shown
+        kept = models.get(model_id, version)
+        parts = {
+            one.model.party.label: [part_as_dict(part) | part.address.as_dict() for part in one.model.parts]
+            for one in kept
+        }
+        shown = {
+            **brief(kept),
+            "parties": kept[0].model.parties,
+            "models": [{"party": party, "parts": own} for party, own in parts.items()],
+        }
+        return Reply({**shown, "damage": models.damaged(model_id, version)} if verify else shown)
 
-    @router.post(f"{ONE}/deploy", summary="Let jobs predict with a version", response_model=ModelLine)
+    @router.post(f"{ONE}/deploy", summary="Let jobs predict with a version", response_model=_LINE)
     def deploy(
         model_id: str,
         version: str,
         request: Request,
         body: Annotated[Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])] = Deployment(),
-    ) -> Any:
+    ) -> Response:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
         return changed(request, model_id, version, lambda: models.deploy(model_id, version, body.nodes))
 
-    @router.post(
-        f"{ONE}/undeploy", summary="Take no further predicting job with a version", response_model=ModelLine
-    )
-    def undeploy(request: Request, model_id: str, version: str, body: Empty = None) -> Any:
+    @router.post(f"{ONE}/undeploy", summary="Take no further predicting job with a version", response_model=_LINE)
+    def undeploy(request: Request, model_id: str, version: str, body: Empty = None) -> Response:
         return changed(request, model_id, version, lambda: models.undeploy(model_id, version))
 
     @router.delete(
-        ONE, summary="Delete a version and its files, unless deployed or in use", response_model=DeletedModel
+        ONE,
+        summary="Delete a version and its files, unless deployed or in use",
+        response_model=shape("DeletedModel", deleted=_LINE),
     )
-    def delete(request: Request, model_id: str, version: str) -> Any:
+    def delete(request: Request, model_id: str, version: str) -> Response:
         deleted = brief(models.delete(model_id, version))
         noted(request, deleted, None)
-        return {"deleted": deleted}
+        return Reply({"deleted": deleted})
 
     @router.get(
         f"{ONE}/export",
@@ -129,14 +120,9 @@ def router(models: Models) -> APIRouter:
         response_class=StreamingResponse,
         responses={200: {"content": {"application/zip": {"schema": _ARCHIVE}}}},
     )
-    def export(model_id: str, version: str) -> Any:
-        found = models.export(model_id, version)
-        name = quote(f"{model_id}-{version}.zip", safe="")
-        headers = {
-            "content-disposition": f"attachment; filename=\"model.zip\"; filename*=UTF-8''{name}",
-            "x-content-type-options": "nosniff",
-        }
-        return StreamingResponse(found, media_type="application/zip", headers=headers)
+    def export(model_id: str, version: str) -> Response:
+        headers = attachment(f"{model_id}-{version}.zip")
+        return StreamingResponse(models.export(model_id, version), media_type="application/zip", headers=headers)
 
     return router
 
@@ -148,16 +134,16 @@ def import_router(models: Models, storage: FileStorage, largest: int) -> APIRout
     @router.post(
         "/models/import",
         summary="Add a version from an archive that another node exported",
-        response_model=ModelLine,
+        response_model=_LINE,
         openapi_extra=_ARCHIVE_BODY,
     )
-    async def take_in(request: Request) -> Any:
+    async def take_in(request: Request) -> Response:
         """The body is the archive. Checksums and names are checked before anything is kept."""
         staging = await run_in_threadpool(storage.staging)
         try:
             file = staging.folder / "archive.zip"
             await _save(request, file, largest)
-            return brief(await run_in_threadpool(models.import_archive, file))
+            return Reply(brief(await run_in_threadpool(models.import_archive, file)))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)
@@ -176,13 +162,6 @@ async def _save(request: Request, path: Path, largest: int) -> None:
             await file.write(data)
 
 
-def _versions(kept: list[Kept]) -> list[list[Kept]]:
-    found: dict[tuple[str, str], list[Kept]] = {}
-    for one in kept:
-        found.setdefault((one.model.model_id, one.model.version), []).append(one)
-    return list(found.values())
-
-
 def _place(kept: list[Kept]) -> tuple[str, str, str]:
     first = kept[0].model
     return first.created_at.astimezone(UTC).isoformat(timespec="microseconds"), first.model_id, first.version
@@ -192,7 +171,6 @@ def brief(kept: list[Kept]) -> dict[str, Any]:
     """Return a version as lists show it."""
     first = kept[0].model
     deployed = kept[0].deployed_at
-    files = [file for one in kept for part in one.model.parts for file in part.files]
     return {
         "model_id": first.model_id,
         "version": first.version,
@@ -204,22 +182,8 @@ def brief(kept: list[Kept]) -> dict[str, Any]:
         "job_id": first.job_id,
         "flow_id": first.flow_id,
         "created_at": first.created_at.isoformat(),
-        "bytes": sum(file.size for file in files),
+        "bytes": sum(file.size for one in kept for part in one.model.parts for file in part.files),
         "url": _url(first.model_id, first.version),
-    }
-
-
-def _full(kept: list[Kept]) -> dict[str, Any]:
-    return {
-        **brief(kept),
-        "parties": [{"role": p.role, "index": p.index, "node": p.node} for p in kept[0].model.parties],
-        "models": [
-            {
-                "party": one.model.party.label,
-                "parts": [{**part_as_dict(part), **part.address.as_dict()} for part in one.model.parts],
-            }
-            for one in kept
-        ],
     }
 
 

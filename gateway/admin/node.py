@@ -1,40 +1,44 @@
 """The node itself: health, metrics, engine, resources, cleaning, draining, audit log, tokens and settings."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from fastapi.responses import Response
+from pydantic import Field
 
 from engines.base import EngineError
-from gateway.admin import schemas
 from gateway.admin.deps import (
     AdminParts,
     AfterNumber,
     AfterText,
+    Empty,
+    Input,
     Limit,
+    Object,
+    Reply,
+    Since,
+    Until,
     api_router,
-    moments,
     noted,
-    noted_dry_run,
+    numbered,
+    paged,
+    shape,
 )
-from gateway.auth import token_place
+from gateway.auth import Token, token_place
 from gateway.config.effective import effective
 from gateway.config.schema import Settings
-from gateway.domain.problems import Problem
-from gateway.errors import EngineFailed, Invalid
+from gateway.errors import EngineFailed
 from gateway.http.pagination import page_of
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
-from gateway.store.serialization import to_plain
+from gateway.store.repositories import AuditEntry
 
 
-class Clean(BaseModel):
+class Clean(Input):
     """What to remove."""
-
-    model_config = ConfigDict(extra="forbid")
 
     orphans: bool = False
     """also what the database knows nothing of"""
@@ -42,10 +46,8 @@ class Clean(BaseModel):
     """remove nothing, only say what would be removed"""
 
 
-class DrainOrder(BaseModel):
+class DrainOrder(Input):
     """How to drain the node."""
-
-    model_config = ConfigDict(extra="forbid")
 
     running: Literal["wait", "stop"] = "wait"
     """what becomes of the jobs under way"""
@@ -58,26 +60,46 @@ _DRAIN = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
     "wait, then exit": Example(value={}),
 }
+_READY = shape("Ready", ready=bool, checks=dict[str, Object])
+_ENGINE = shape("Engine", kind=str, capabilities=list[str], answers=bool, isolation=Object | None)
+_RESOURCES = shape(
+    "Resources",
+    node=str,
+    **dict.fromkeys(("total", "held", "remaining"), Object),
+    **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
+)
+_ITEMS = shape("Items", items=[Item], bytes=int)
+_DRAINING = shape("Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object])
+_TOKEN = shape(
+    "Token",
+    id=str,
+    name=str,
+    role=Annotated[str, Field(examples=["viewer"])],
+    created_at=datetime,
+    expires_at=datetime | None,
+    revoked_at=datetime | None,
+)
+_SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None)
 
 
 def health_router(parts: AdminParts) -> APIRouter:
     """Return the paths by which others watch the node."""
     router = api_router(prefix="")
 
-    @router.get("/health/live", summary="The process responds", response_model=schemas.Live)
-    async def live() -> Any:
-        return {"status": "ok"}
+    @router.get("/health/live", summary="The process responds", response_model=shape("Live", status=str))
+    async def live() -> Response:
+        return Reply({"status": "ok"})
 
     @router.get(
         "/health/ready",
         summary="Jobs can be taken; what is wrong",
-        response_model=schemas.Ready,
-        responses={503: {"model": schemas.Ready, "description": "Not ready."}},
+        response_model=_READY,
+        responses={503: {"model": _READY, "description": "Not ready."}},
     )
-    def ready() -> Any:
+    def ready() -> Response:
         checks = _checks(parts)
         good = all(check["ok"] for check in checks.values())
-        return JSONResponse({"ready": good, "checks": checks}, status_code=200 if good else 503)
+        return Reply({"ready": good, "checks": checks}, status_code=200 if good else 503)
 
     @router.get(
         "/metrics",
@@ -85,7 +107,7 @@ def health_router(parts: AdminParts) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
-    def metrics() -> Any:
+    def metrics() -> Response:
         return Response(parts.metrics.text(), media_type=parts.metrics.content_type)
 
     return router
@@ -159,102 +181,104 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
     """Return the paths of the engine, resources, cleaning, draining, the audit log, tokens and settings."""
     router = api_router()
 
-    @router.get(
-        "/engine", summary="What runs algorithms, and what they cannot reach", response_model=schemas.Engine
-    )
-    def engine() -> Any:
+    @router.get("/engine", summary="What runs algorithms, and what they cannot reach", response_model=_ENGINE)
+    def engine() -> Response:
         about = {"kind": parts.engine.kind, "capabilities": sorted(parts.engine.capabilities)}
         try:
             parts.engine.check()
-            return {**about, "answers": True, "isolation": to_plain(parts.engine.isolation())}
+            return Reply({**about, "answers": True, "isolation": parts.engine.isolation()})
         except EngineError as error:
-            return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
+            cause = f"{error.reason}: {error}"
+            return Reply({**about, "answers": False, "cause": cause, "isolation": None})
 
     @router.get(
-        "/orphans", summary="Runs that only the engine or only the store knows of", response_model=schemas.Orphans
+        "/orphans",
+        summary="Runs that only the engine or only the store knows of",
+        response_model=shape("Orphans", unknown=[Object], lost=[Object]),
     )
-    def orphans() -> Any:
-        return _orphans(parts)
+    def orphans() -> Response:
+        return Reply(_orphans(parts))
 
-    @router.get(
-        "/resources", summary="What this node has, who holds it, who waits", response_model=schemas.Resources
-    )
-    def resources() -> Any:
-        return parts.resources.view()
+    @router.get("/resources", summary="What this node has, who holds it, who waits", response_model=_RESOURCES)
+    def resources() -> Response:
+        return Reply(parts.resources.view())
 
-    @router.get("/gc", summary="What cleaning would remove now", response_model=schemas.Items)
+    @router.get("/gc", summary="What cleaning would remove now", response_model=_ITEMS)
     def plan(
         orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
-    ) -> Any:
+    ) -> Response:
         return _listed(cleaner.plan(orphans=orphans))
 
-    @router.post("/gc", summary="Remove what has outlived its end or its time", response_model=schemas.Items)
-    def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Any:
+    @router.post("/gc", summary="Remove what has outlived its end or its time", response_model=_ITEMS)
+    def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Response:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
         items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
-        if body.dry_run:
-            noted_dry_run(request)
-        else:
-            noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
+        noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=body.dry_run)
         return _listed(items)
 
-    def ordered(request: Request, order: Callable[[], dict[str, Any]]) -> Any:
+    def ordered(request: Request, order: Callable[[], dict[str, Any]]) -> Response:
         before, after = drain.state(), order()
         keys = ("draining", "running", "exit")
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
-        return after
+        return Reply(after)
 
-    @router.get(
-        "/drain", summary="Whether the node is being drained, and what is left", response_model=schemas.Draining
-    )
-    def draining() -> Any:
-        return drain.state()
+    @router.get("/drain", summary="Whether the node is being drained, and what is left", response_model=_DRAINING)
+    def draining() -> Response:
+        return Reply(drain.state())
 
-    @router.post(
-        "/drain", summary="Take no new jobs; exit once nothing is under way", response_model=schemas.Draining
-    )
-    def begin(request: Request, body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder()) -> Any:
+    @router.post("/drain", summary="Take no new jobs; exit once nothing is under way", response_model=_DRAINING)
+    def begin(
+        request: Request, body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder()
+    ) -> Response:
         """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
         return ordered(request, lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
 
-    @router.post("/undrain", summary="Take new jobs again", response_model=schemas.Draining)
-    def undo(request: Request, body: schemas.Empty = None) -> Any:
+    @router.post("/undrain", summary="Take new jobs again", response_model=_DRAINING)
+    def undo(request: Request, body: Empty = None) -> Response:
         return ordered(request, drain.undo)
 
-    @router.get("/audit", summary="Who requested which change, and its result", response_model=schemas.Audit)
+    @router.get(
+        "/audit",
+        summary="Who requested which change, and its result",
+        response_model=numbered("audit", AuditEntry),
+    )
     def audit(
         after: AfterNumber = None,
         limit: Limit = 100,
         who: Annotated[str | None, Query(description="only by this person or node")] = None,
         action: Annotated[str | None, Query(description="only whose action holds this text")] = None,
-        since: Annotated[str, Query(description="only then or later, such as 2026-11-21T08:00Z")] = "",
-        until: Annotated[str, Query(description="only before that")] = "",
+        since: Since = None,
+        until: Until = None,
         refused: Annotated[bool | None, Query(description="only changes that were not made, or that were")] = None,
-    ) -> Any:
+    ) -> Response:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
-        problems: list[Problem] = []
-        first, last = moments(problems, since=since, until=until)
-        if problems:
-            raise Invalid(problems)
-        found = parts.audit.list(after, limit + 1, who, action, first, last, refused)
-        return {"audit": found[:limit], "next": found[limit - 1].id if len(found) > limit else None}
-
-    @router.get("/tokens", summary="The tokens of this node; never their text", response_model=schemas.Tokens)
-    def tokens(after: AfterText = "", limit: Limit = 100) -> Any:
-        return page_of(parts.tokens.list(), token_place, after, limit).shown("tokens")
+        found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
+        following = found[limit - 1].id if len(found) > limit else None
+        return Reply({"audit": found[:limit], "next": following})
 
     @router.get(
-        "/settings", summary="Every setting in force, and where it comes from", response_model=schemas.Settings
+        "/tokens", summary="The tokens of this node; never their text", response_model=paged("tokens", _TOKEN)
     )
-    def shown() -> Any:
+    def tokens(after: AfterText = "", limit: Limit = 100) -> Response:
+        def show(token: Token) -> dict[str, Any]:
+            return {name: value for name, value in vars(token).items() if name != "digest"}
+
+        return Reply(page_of("tokens", parts.tokens.list(), token_place, after, limit, show))
+
+    @router.get(
+        "/settings",
+        summary="Every setting in force, and where it comes from",
+        response_model=shape("Settings", settings=[_SETTING]),
+    )
+    def shown() -> Response:
         """``origin``: default, file (``where``: file and line), environment (the variable), or command.
 
         Secrets and passwords are masked.
         """
-        return {"settings": effective(settings)}
+        return Reply({"settings": effective(settings)})
 
     return router
 
 
-def _listed(items: list[Item]) -> dict[str, Any]:
-    return {"items": items, "bytes": sum(item.bytes for item in items)}
+def _listed(items: list[Item]) -> Response:
+    return Reply({"items": items, "bytes": sum(item.bytes for item in items)})

@@ -1,15 +1,28 @@
 """``/api/v1/providers``: registered images, their history and owners; the schemas of descriptions."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Body, Path, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from gateway.admin.deps import OPERATOR, AfterNumber, AfterText, Limit, Number, api_router, named
-from gateway.admin.schemas import Model, Moment, NumberedPage, Object, Page
+from gateway.admin.deps import (
+    OPERATOR,
+    AfterNumber,
+    AfterText,
+    Limit,
+    Number,
+    Object,
+    Reply,
+    api_router,
+    named,
+    numbered,
+    paged,
+    shape,
+)
 from gateway.errors import NotFound
 from gateway.http.pagination import page_of
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
@@ -43,7 +56,7 @@ _REGISTER: dict[str, Any] = {
 Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 
 
-class SchemaResponse(JSONResponse):
+class SchemaReply(Reply):
     """A JSON Schema."""
 
     media_type = "application/schema+json"
@@ -71,125 +84,52 @@ class Owner(BaseModel):
     owner: str = Field(max_length=255, description="name of a vendor's tokens; empty: this node's admins")
 
 
-class ProviderLine(Model):
-    """A provider in a list."""
-
-    provider_name: str = Field(examples=["unionpay:2.0.0@docker"])
-    name: str
-    version: str
-    device: str
-    image: str
-    images: dict[str, str | None] = Field(description="image -> pinned digest")
-    retired: bool
-    components: list[str]
-    warning_count: int
-    owner: str | None
-
-
-class ProviderPage(Page):
-    """A page of providers."""
-
-    providers: list[ProviderLine]
-
-
-class ProviderWarning(Model):
-    """A warning of a registration."""
-
-    path: str
-    rule: str
-
-
-class FullProvider(ProviderLine):
-    """A provider with its description."""
-
-    revision: int
-    protocol: str
-    metadata: Object
-    digests: dict[str, str]
-    jobs: list[Any] = Field(description="jobs that use it")
-    warnings: list[ProviderWarning]
-    components_description: Object
-
-
-class RevisionLine(Model):
-    """A change of a provider."""
-
-    provider_name: str
-    revision: int
-    at: Moment
-    author: str
-    action: str = Field(examples=["registered"])
-    reason: str
-
-
-class Revisions(NumberedPage):
-    """A page of a provider's history."""
-
-    history: list[RevisionLine]
-
-
-class ValueChange(Model):
-    """One value of a description before and after."""
-
-    path: str
-    before: Any
-    after: Any
-
-
-class ProviderChanged(RevisionLine):
-    """The result of a change of a provider."""
-
-    created: bool
-    changed: bool = Field(description="false: it was so before, and this is its newest revision")
-    changes: list[ValueChange]
-    retired: bool
-    digests: dict[str, str]
-    warnings: list[ProviderWarning]
-
-
-class ProviderDiff(Model):
-    """The difference between two revisions."""
-
-    provider_name: str
-    since: int
-    until: int
-    changes: list[ValueChange]
-    diff: str
-
-
-class NameOwner(Model):
-    """Who owns a provider's name now, and who did before."""
-
-    name: str
-    before: str | None
-    owner: str
-
-
-class SchemaLine(Model):
-    """A JSON Schema for what vendors or users write."""
-
-    name: str
-    covers: Any = Field(alias="for")
-    title: str
-
-
-class Schemas(Model):
-    """All schemas that are served."""
-
-    schemas: list[SchemaLine]
-
-
-class JsonSchema(Model):
-    """A JSON Schema."""
-
-    title: str
-    type: Any
-
-
-class ParameterSchema(JsonSchema):
-    """The parameters of a component; ``x-bfia`` of a property holds what a form shows beside it."""
-
-    properties: Object
+_PROVIDER: dict[str, Any] = {
+    "provider_name": Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
+    "name": str,
+    "version": str,
+    "device": str,
+    "image": str,
+    "images": Annotated[dict[str, str | None], Field(description="image -> pinned digest")],
+    "retired": bool,
+    "components": list[str],
+    "warning_count": int,
+    "owner": str,
+}
+_WARNINGS = [shape("ProviderWarning", path=str, rule=str)]
+_CHANGES = [shape("ValueChange", path=str, before=Any, after=Any)]
+_FULL = shape(
+    "FullProvider",
+    **_PROVIDER,
+    revision=int,
+    protocol=str,
+    metadata=Object,
+    digests=dict[str, str],
+    jobs=Annotated[list[str], Field(description="jobs that use it")],
+    warnings=_WARNINGS,
+    components_description=Object,
+)
+_REVISION: dict[str, Any] = {
+    "provider_name": str,
+    "revision": int,
+    "at": datetime,
+    "author": str,
+    "action": Annotated[str, Field(examples=["registered"])],
+    "reason": str,
+}
+_CHANGED = shape(
+    "ProviderChanged",
+    **_REVISION,
+    created=bool,
+    changed=Annotated[bool, Field(description="false: it was so before, and this is its newest revision")],
+    changes=_CHANGES,
+    retired=bool,
+    digests=dict[str, str],
+    warnings=_WARNINGS,
+)
+_DIFF = shape("ProviderDiff", provider_name=str, since=int, until=int, changes=_CHANGES, diff=str)
+_SCHEMA = shape("SchemaLine", **{"name": str, "for": Any, "title": str})
+_PARAMETERS = shape("ParameterSchema", title=str, type=Any, properties=Object)
 
 
 def router(providers: Providers) -> APIRouter:
@@ -197,17 +137,21 @@ def router(providers: Providers) -> APIRouter:
     router = api_router()
     registry = providers.registry
 
-    async def changed(request: Request, change: Callable[[], Written]) -> Any:
+    async def changed(request: Request, change: Callable[[], Written]) -> Response:
         """Make a change, leave it to the audit log, and return the result."""
 
-        def work() -> dict[str, Any]:
+        def work() -> Response:
             done = change()
             request.state.audit = audited(done)
-            return _changed(done)
+            return Reply(_changed(done))
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @router.get("/providers", summary="Registered providers; each filter narrows", response_model=ProviderPage)
+    @router.get(
+        "/providers",
+        summary="Registered providers; each filter narrows",
+        response_model=paged("providers", shape("Provider", **_PROVIDER)),
+    )
     def listed(
         name: str | None = None,
         version: str | None = None,
@@ -219,7 +163,7 @@ def router(providers: Providers) -> APIRouter:
         retired: bool | None = None,
         after: AfterText = "",
         limit: Limit = 100,
-    ) -> Any:
+    ) -> Response:
         found = [
             provider
             for provider in registry.query(name, device, version, provider_name)
@@ -228,13 +172,16 @@ def router(providers: Providers) -> APIRouter:
             and (retired is None or provider.retired is retired)
             and (owner is None or providers.owner(provider.name) == owner)
         ]
-        page = page_of(found, lambda one: (one.name, one.version, one.device), after, limit)
-        return page.shown("providers", lambda one: _brief(providers, one))
+
+        def place(one: Provider) -> tuple[str, str, str]:
+            return one.name, one.version, one.device
+
+        return Reply(page_of("providers", found, place, after, limit, lambda one: _brief(providers, one)))
 
     @router.post(
         "/providers",
         summary="Register a provider, or one component with its image",
-        response_model=ProviderChanged,
+        response_model=_CHANGED,
         openapi_extra=_REGISTER,
     )
     async def register(
@@ -242,103 +189,116 @@ def router(providers: Providers) -> APIRouter:
         strict: Annotated[bool, Query(description="refuse an image that cannot be inspected")] = False,
         reason: Annotated[str, Query(max_length=1000)] = "",
         author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
-    ) -> Any:
+    ) -> Response:
         text = await request.body()
         by = _by(request, author)
         return await changed(request, lambda: providers.register(text, by, reason, strict=strict))
 
     @router.get(
-        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=FullProvider
+        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=_FULL
     )
-    def one(provider_name: Name) -> Any:
+    def one(provider_name: Name) -> Response:
         provider = _known(lambda: registry.get(provider_name))
-        return {
-            **_brief(providers, provider),
+        more = {
             "revision": registry.repository.newest(provider.key),
             "protocol": provider.protocol,
-            "metadata": dict(provider.metadata),
-            "digests": dict(provider.digests),
+            "metadata": provider.metadata,
+            "digests": provider.digests,
             "jobs": providers.users(provider),
             "warnings": [shown_problem(w) for w in provider.warnings],
-            "components_description": {n: dict(c.document) for n, c in provider.components.items()},
+            "components_description": {n: c.document for n, c in provider.components.items()},
         }
+        return Reply(_brief(providers, provider) | more)
 
-    @router.get(f"{ONE}/history", summary="Who changed it, when and why, newest first", response_model=Revisions)
-    def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Any:
+    @router.get(
+        f"{ONE}/history",
+        summary="Who changed it, when and why, newest first",
+        response_model=numbered("history", shape("Revision", **_REVISION)),
+    )
+    def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = _known(lambda: registry.history(provider_name, after, limit + 1))
-        return {
-            "history": [_shown(r) for r in found[:limit]],
-            "next": found[limit - 1].number if len(found) > limit else None,
-        }
+        following = found[limit - 1].number if len(found) > limit else None
+        return Reply({"history": [_shown(r) for r in found[:limit]], "next": following})
 
-    @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=ProviderDiff)
+    @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=_DIFF)
     def diff(
         provider_name: Name,
         since: Annotated[Number | None, Query(description="default: the one before; 0: nothing at all")] = None,
         until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
-    ) -> Any:
-        return _known(lambda: _diff(providers, provider_name, since, until))
+    ) -> Response:
+        return Reply(_known(lambda: _diff(providers, provider_name, since, until)))
 
     @router.get(
         f"{ONE}/components/{{component}}/parameters",
         summary="A component's parameters as a JSON Schema, for forms and editors",
-        response_model=ParameterSchema,
-        response_class=SchemaResponse,
+        response_model=_PARAMETERS,
+        response_class=SchemaReply,
     )
-    def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
+    def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Response:
+        """``x-bfia`` of a property holds what a form shows beside it."""
         provider = _known(lambda: registry.get(provider_name))
         found = provider.components.get(component)
         if found is None:
             text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
             raise NotFound(text, reason=COMPONENT_UNKNOWN)
-        return SchemaResponse(form(found))
+        return SchemaReply(form(found))
 
-    @router.post(
-        f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=ProviderChanged
-    )
-    async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
+    @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=_CHANGED)
+    async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Response:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.retire(provider_name, by, why.reason))
 
-    @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=ProviderChanged)
-    async def unretire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
+    @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=_CHANGED)
+    async def unretire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Response:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.unretire(provider_name, by, why.reason))
 
     @router.post(
-        f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=ProviderChanged
+        f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=_CHANGED
     )
     async def approve(
         request: Request,
         provider_name: Name,
         why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
-    ) -> Any:
+    ) -> Response:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
 
-    @router.put("/provider-owners/{name}", summary="Give a provider's name to a vendor", response_model=NameOwner)
+    @router.put(
+        "/provider-owners/{name}",
+        summary="Give a provider's name to a vendor",
+        response_model=shape("NameOwner", name=str, before=str | None, owner=str),
+    )
     def give(
         request: Request,
         name: Annotated[str, Path(examples=["unionpay"])],
         owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
-    ) -> Any:
+    ) -> Response:
         done = {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner}
         request.state.audit = done
-        return done
-
-    @router.get("/schemas", summary="JSON Schemas of descriptions and registrations", response_model=Schemas)
-    async def schemas() -> Any:
-        return {"schemas": [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]}
+        return Reply(done)
 
     @router.get(
-        "/schemas/{name}", summary="One JSON Schema", response_model=JsonSchema, response_class=SchemaResponse
+        "/schemas",
+        summary="JSON Schemas of descriptions and registrations",
+        response_model=shape("Schemas", schemas=[_SCHEMA]),
     )
-    async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Any:
+    async def schemas() -> Response:
+        found = [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]
+        return Reply({"schemas": found})
+
+    @router.get(
+        "/schemas/{name}",
+        summary="One JSON Schema",
+        response_model=shape("JsonSchema", title=str, type=Any),
+        response_class=SchemaReply,
+    )
+    async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Response:
         found = schema.FILES.get(name)
         if found is None:
             text = f"there is no schema {name[:80]}; there are {', '.join(schema.FILES)}"
             raise NotFound(text, reason="SCHEMA_UNKNOWN")
-        return SchemaResponse(found.document)
+        return SchemaReply(found.document)
 
     return router
 
@@ -378,7 +338,7 @@ def _changed(done: Written) -> dict[str, Any]:
         "changed": done.written,
         "changes": shown_changes(done.changes),
         "retired": provider.retired,
-        "digests": dict(provider.digests),
+        "digests": provider.digests,
         "warnings": [shown_problem(w) for w in provider.warnings],
     }
 
@@ -389,7 +349,7 @@ def _shown(revision: Revision) -> dict[str, Any]:
         "revision": revision.number,
         "at": revision.at,
         "author": revision.author,
-        "action": str(revision.action),
+        "action": revision.action,
         "reason": revision.reason,
     }
 

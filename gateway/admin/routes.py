@@ -1,27 +1,33 @@
 """``/api/v1/routes``: the route table as administrators see and change it; every change is a version."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.deps import (
     OPERATOR,
-    AdminParts,
     AfterNumber,
     AfterText,
     Limit,
     Number,
+    Reply,
     api_router,
     named,
+    numbered,
+    paged,
+    shape,
 )
-from gateway.admin.schemas import Model, Moment, NumberedPage, Page
 from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import page_of
 from gateway.runtime.checks import Step, good
@@ -84,71 +90,27 @@ class RouteEdit(Undo):
     route: RouteEntry = Field(description="What the entry shall hold; null removes a key.")
 
 
-class Routes(Page):
-    """A page of the routes in force."""
-
-    version: int
-    file: str | None
-    problems: list[str] = Field(description="why the file as it is now is not in force")
-    routes: list[Route]
-
-
-class OneRoute(Model):
-    """One route, and the version of the table."""
-
-    version: int
-    route: Route
-
-
-class RouteChange(Model):
-    """One value of a route before and after."""
-
-    node: str
-    field: str = Field(description="empty: the whole route was added or removed")
-    before: Any
-    after: Any
-
-
-class RouteVersion(Model):
-    """Who changed the table when, why, and how."""
-
-    version: int
-    at: Moment
-    author: str
-    reason: str
-    source: str = Field(examples=["api"])
-    changes: list[RouteChange]
-
-
-class NewRouteVersion(RouteVersion):
-    """The version that a change made, which is in force."""
-
-    not_in_file: list[str] = Field(
-        description="why route_table.file cannot be used, and does not hold the change until it is corrected"
-    )
-
-
-class RouteVersions(NumberedPage):
-    """A page of the versions of the route table."""
-
-    versions: list[RouteVersion]
-
-
-class FullRouteVersion(RouteVersion):
-    """A version with its text, and the difference from the one before."""
-
-    diff: str
-    text: str
-
-
-class RouteTest(Model):
-    """A route test, step by step."""
-
-    node: str
-    good: bool
-    steps: list[Step]
-
-
+_CHANGE = shape(
+    "RouteChange",
+    node=str,
+    field=Annotated[str, Field(description="empty: the whole route was added or removed")],
+    before=Any,
+    after=Any,
+)
+_VERSION: dict[str, Any] = {
+    "version": int,
+    "at": datetime,
+    "author": str,
+    "reason": str,
+    "source": Annotated[str, Field(examples=["api"])],
+    "changes": [_CHANGE],
+}
+_NOT_IN_FILE = Field(description="why route_table.file cannot be used, and does not hold the change until then")
+_NEW_VERSION = shape("NewRouteVersion", **_VERSION, not_in_file=Annotated[list[str], _NOT_IN_FILE])
+_FULL_VERSION = shape("FullRouteVersion", **_VERSION, diff=str, text=str)
+_PROBLEMS = Annotated[list[str], Field(description="why the file as it is now is not in force")]
+_ROUTES = paged("routes", Route, version=int, file=str | None, problems=_PROBLEMS)
+_TEST = shape("RouteTest", node=str, good=bool, steps=[Step])
 NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
 Expected = Annotated[
     Number | None,
@@ -159,150 +121,132 @@ _PATCH = {"route": {"enabled": False}, "reason": "maintenance"}
 _UNDO = {"reason": "the new address was wrong", "author": "ann"}
 
 
-def router(parts: AdminParts) -> APIRouter:
-    """Return the paths of the route table."""
+def router(
+    me: NodeId, routes: LiveRoutes, try_route: Callable[[NodeId], Sequence[Step]], limiter: CapacityLimiter
+) -> APIRouter:
+    """Return the paths of the route table. ``try_route`` tests a route in a thread of the limiter."""
     router = api_router()
-    routes = parts.routes
 
     def edited(
-        request: Request,
-        node: str,
-        values: Mapping[str, Any] | None,
-        edit: Undo,
-        expected: int | None,
-        whole: bool,
-    ) -> Any:
-        change = Change(node, values, whole=whole)
+        request: Request, change: Change, edit: Undo, expected: int | None, entry: Mapping[str, Any] | None = None
+    ) -> Response:
+        """Change an entry; ``entry``: what it would hold."""
+        if change.node == me and entry is not None and not any(entry.get(key) for key in _FILES):
+            rule = (
+                "is this node's own id, and a node needs no route to itself: name the partner's id (an entry that"
+                " is there does nothing, and can be removed); only several gateways of one node on one database"
+                f" have such an entry, for their {', '.join(_FILES)}"
+            )
+            raise Invalid([Problem(me, rule)], reason="ROUTE_INVALID")
         author = named(request, edit.author)
         return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
 
-    @router.get("/routes", summary="The routes in force", response_model=Routes)
-    def listed(after: AfterText = "", limit: Limit = 100) -> Any:
+    def known(node: str) -> Route:
+        found = routes.table.routes.get(node)
+        if found is None:
+            raise NotFound(str(UnknownNode(node, routes.table.version)), reason="NODE_UNKNOWN")
+        return found
+
+    @router.get("/routes", summary="The routes in force", response_model=_ROUTES)
+    def listed(after: AfterText = "", limit: Limit = 100) -> Response:
         table = routes.table
-        page = page_of(table.routes.values(), lambda route: (route.node,), after, limit)
-        return {
-            "version": table.version,
-            "file": str(routes.path) if routes.path else None,
-            "problems": [str(p) for p in routes.problems],
-            **page.shown("routes"),
-        }
+        about = {"version": table.version, "file": str(routes.path) if routes.path else None}
+        problems = [str(p) for p in routes.problems]
+        page = page_of("routes", table.routes.values(), lambda route: (route.node,), after, limit)
+        return Reply({**about, "problems": problems, **page})
 
-    @router.get("/routes/{node}", summary="One route", response_model=OneRoute)
-    def one(node: str) -> Any:
-        return {"version": routes.table.version, "route": _known(routes, node)}
+    @router.get("/routes/{node}", summary="One route", response_model=shape("OneRoute", version=int, route=Route))
+    def one(node: str) -> Response:
+        return Reply({"version": routes.table.version, "route": known(node)})
 
-    @router.put("/routes/{node}", summary="Add a route, or write its entry anew", response_model=NewRouteVersion)
+    @router.put("/routes/{node}", summary="Add a route, or write its entry anew", response_model=_NEW_VERSION)
     def put(
         request: Request,
         node: NodeInPath,
         edit: Annotated[RouteEdit, Body(examples=[_PUT])],
         expected: Expected = None,
-    ) -> Any:
+    ) -> Response:
         values = edit.route.model_dump(exclude_none=True)
-        _refuse_own(parts.node, node, values)
-        return edited(request, node, values, edit, expected, True)
+        return edited(request, Change(node, values), edit, expected, values)
 
-    @router.patch("/routes/{node}", summary="Change some keys of a route", response_model=NewRouteVersion)
+    @router.patch("/routes/{node}", summary="Change some keys of a route", response_model=_NEW_VERSION)
     def patch(
         request: Request,
         node: NodeInPath,
         edit: Annotated[RouteEdit, Body(examples=[_PATCH])],
         expected: Expected = None,
-    ) -> Any:
+    ) -> Response:
         values = edit.route.model_dump(exclude_unset=True)
-        _refuse_own(parts.node, node, {**asdict(_known(routes, node)), **values})
-        return edited(request, node, values, edit, expected, False)
+        entry = {**asdict(known(node)), **values}
+        return edited(request, Change(node, values, whole=False), edit, expected, entry)
 
-    @router.delete("/routes/{node}", summary="Remove a route", response_model=NewRouteVersion)
+    @router.delete("/routes/{node}", summary="Remove a route", response_model=_NEW_VERSION)
     def remove(
         request: Request,
         node: NodeInPath,
         reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
         author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = OPERATOR,
         expected: Expected = None,
-    ) -> Any:
-        return edited(request, node, None, Undo(reason=reason, author=author), expected, True)
-
-    @router.get("/route-versions", summary="Who changed the routes, when and why", response_model=RouteVersions)
-    def versions(after: AfterNumber = None, limit: Limit = 100) -> Any:
-        found = routes.history(after, limit + 1)
-        return {
-            "versions": [_shown(routes, v) for v in found[:limit]],
-            "next": found[limit - 1].number if len(found) > limit else None,
-        }
+    ) -> Response:
+        return edited(request, Change(node, None), Undo(reason=reason, author=author), expected)
 
     @router.get(
-        "/route-versions/{number}", summary="One version, with its difference", response_model=FullRouteVersion
+        "/route-versions",
+        summary="Who changed the routes, when and why",
+        response_model=numbered("versions", shape("RouteVersion", **_VERSION)),
+    )
+    def versions(after: AfterNumber = None, limit: Limit = 100) -> Response:
+        found = routes.history(after, limit + 1)
+        following = found[limit - 1].number if len(found) > limit else None
+        return Reply({"versions": [_shown(routes, v) for v in found[:limit]], "next": following})
+
+    @router.get(
+        "/route-versions/{number}", summary="One version, with its difference", response_model=_FULL_VERSION
     )
     def version(
         number: Number,
         since: Annotated[
             Number | None, Query(description="version to compare with; default: the one before")
         ] = None,
-    ) -> Any:
+    ) -> Response:
         try:
             found = routes.version(number)
             before = _before(routes, found) if since is None else routes.version(since)
         except UnknownVersion as error:
             raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-        return {
-            **_shown(routes, found),
-            "changes": _changes(before, found),
-            "diff": text_diff(before, found),
-            "text": found.text,
-        }
+        about = {"changes": _changes(before, found), "diff": text_diff(before, found), "text": found.text}
+        return Reply(_shown(routes, found) | about)
 
     @router.post(
         "/route-versions/{number}/rollback",
         summary="Make the routes what they were at a version",
-        response_model=NewRouteVersion,
+        response_model=_NEW_VERSION,
     )
     def rollback(
         request: Request,
         number: Annotated[Number, Path(examples=[1])],
         undo: Annotated[Undo, Body(examples=[_UNDO])],
         expected: Expected = None,
-    ) -> Any:
+    ) -> Response:
         author = named(request, undo.author)
         return _changed(request, routes, lambda: routes.rollback(number, author, undo.reason, expected))
 
     @router.post(
         "/routes/{node}/test",
         summary="Test a route in both directions, step by step",
-        response_model=RouteTest,
+        response_model=_TEST,
         openapi_extra=_NO_BODY,
     )
-    async def test(node: NodeInPath) -> Any:
+    async def test(node: NodeInPath) -> Response:
         with anyio.move_on_after(_LONGEST_TEST):
-            steps = await anyio.to_thread.run_sync(
-                parts.try_route, node, limiter=parts.limiters.peers, abandon_on_cancel=True
-            )
-            return {"node": node, "good": good(steps), "steps": steps}
+            steps = await anyio.to_thread.run_sync(try_route, node, limiter=limiter, abandon_on_cancel=True)
+            return Reply({"node": node, "good": good(steps), "steps": steps})
         raise PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
 
     return router
 
 
-def _refuse_own(me: str, node: str, values: Mapping[str, Any]) -> None:
-    """Refuse an entry for this node itself, unless it is for its further gateways. Raises `Invalid`."""
-    if node != me or any(values.get(key) for key in _FILES):
-        return
-    rule = (
-        "is this node's own id, and a node needs no route to itself: name the partner's id (an entry that is there"
-        " does nothing, and can be removed); only several gateways of one node on one database have such an entry,"
-        f" for their {', '.join(_FILES)}"
-    )
-    raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
-
-
-def _known(routes: LiveRoutes, node: str) -> Route:
-    found = routes.table.routes.get(node)
-    if found is None:
-        raise NotFound(str(UnknownNode(node, routes.table.version)), reason="NODE_UNKNOWN")
-    return found
-
-
-def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]) -> dict[str, Any]:
+def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]) -> Response:
     """Change the table, leave the change to the audit log, and return its version."""
     try:
         done = _shown(routes, change())
@@ -317,7 +261,7 @@ def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     request.state.audit = {"version": done["version"], "changes": done["changes"]}
     problems_of_file = routes.file_problems() or routes.problems  # none: it follows in two seconds
-    return {**done, "not_in_file": [f"{routes.path}: {problem}" for problem in problems_of_file]}
+    return Reply({**done, "not_in_file": [f"{routes.path}: {problem}" for problem in problems_of_file]})
 
 
 def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:

@@ -22,22 +22,20 @@ from adapter.fate.tools import router as tools_router
 from adapter.fate.tools import tables
 from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.deps import ClientParts
-from gateway.admin import datasets, events, job_actions, jobs, models, outputs, providers, routes
-from gateway.admin import logs as admin_logs
+from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
+from gateway.admin.job_view import ArchiveParts
 from gateway.auth import Access, OriginNoted
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
-from gateway.http.app import ForeignRefused, Mounted, create_app, from_browser, from_elsewhere
-from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
+from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
+from gateway.http.audit import Refusals, noting_refusals
 from gateway.http.guard import Guard
-from gateway.http.partner_quota import PartnerQuota
-from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
-from gateway.http.peer_lookup import PeerLookup
+from gateway.http.peers import PeerIdentity, shown, with_identity, with_lookup, with_quota
 from gateway.jobs.participant import JobAudits
 from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
@@ -176,7 +174,6 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         coordinator=node.coordinator,
         participant=node.participant,
         routes=node.routes,
-        try_route=node.protocol.try_route,
         metrics=node.metrics,
         tokens=node.tokens,
         audit=node.audit,
@@ -188,7 +185,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         resources=node.resources,
         limiters=limiters,
     )
-    archive_parts = job_actions.ArchiveParts(
+    archive_parts = ArchiveParts(
         admin_parts,
         node.runs_folder,
         lambda spec: node.peers.adapter(spec.protocol).request(spec),
@@ -207,22 +204,22 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
-        Mounted(job_actions.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body),
+        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body),
         Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None),
     ]
     small = (
-        admin_logs.router(node.run_logs),
-        events.router(settings.node.id, node.feed, node.webhooks),
-        job_actions.deletion_router(admin_parts, node.deleting),
-        job_actions.archive_router(archive_parts),
+        streams.logs_router(node.run_logs),
+        streams.events_router(settings.node.id, node.feed, node.webhooks),
+        jobs.deletion_router(admin_parts, node.deleting),
+        jobs.archive_router(archive_parts),
         admin_node.router(admin_parts, node.cleaner, node.drain, settings),
         admin_node.health_router(admin_parts),
         models.router(node.models),
         datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
         outputs.metadata_router(facts, limiters),
-        outputs.router(admin_parts),
+        outputs.router(node.store, node.storage),
         jobs.router(admin_parts),
-        routes.router(admin_parts),
+        routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
     )
     for_operators += [Mounted(router, SMALL) for router in small]
     for_peers_here += node.fate.for_peers(
@@ -250,16 +247,16 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)
     partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock))
-    apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
+    apps["peer"] = noting_refusals(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
     apps["peer"] = relay.Relay(
         apps["peer"],
         settings.node.id,
         lambda: node.routes.table,
         node.courier,
         (body, chan.max_body),
-        RelayAudit(refusals).refused,
+        refusals.relay,
     )
-    peer_table, denials = node.peer_table, RelayAudit(refusals)
+    peer_table = node.peer_table
 
     def counted(scope: Scope) -> str | None:
         """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
@@ -271,20 +268,20 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         address = str((scope.get("client") or ("",))[0])
         return name if name and shown(scope) else f"{name} at {address}"
 
-    apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
-    apps["peer"] = PeersChecked(
+    apps["peer"] = with_quota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
+    apps["peer"] = with_identity(
         apps["peer"],
         _identity(node),
         lambda scope: frozenset() if _of_container(scope) else headers.claimed(scope["headers"]),
         lambda scope: known_first(scope, peer_table.knows, settings.node.id),
         lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
-        lambda scope, claims, error: denials.denied(scope, claims, error.reason, error.message),
+        refusals.denied,
         noting,
     )
     asking = CapacityLimiter(2)
     for name, app in apps.items():
-        apps[name] = PeerLookup(app, peer_table.is_unknown, peer_table.look, asking)
-    apps |= {name: ForeignRefused(app, from_browser) for name, app in apps.items() if name != "operator"}
+        apps[name] = with_lookup(app, peer_table.is_unknown, peer_table.look, asking)
+    apps |= {name: without_foreign(app, from_browser) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
@@ -295,8 +292,8 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )
     if not guarded:
-        apps["operator"] = ForeignRefused(apps["operator"], from_elsewhere)
-    apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
+        apps["operator"] = without_foreign(apps["operator"], from_elsewhere)
+    apps["operator"] = noting_refusals(apps["operator"], refusals, _claimed, noting)
     return apps
 
 

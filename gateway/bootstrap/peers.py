@@ -29,7 +29,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
-from gateway.http.peer_lookup import UnknownPeer, unknown_peer
+from gateway.http.peers import UnknownPeer, unknown_peer
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store

@@ -74,9 +74,9 @@ def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_
     from gateway.store.repositories import SqlTokens
 
     with _database(config) as store:
-        page = page_of(SqlTokens(store).list(), token_place, after, limit)
+        page = page_of("tokens", SqlTokens(store).list(), token_place, after, limit)
     lines = []
-    for token in page.entries:
+    for token in page["tokens"]:
         state = "valid"
         if token.revoked_at:
             state = "revoked"
@@ -85,7 +85,7 @@ def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_
         until = f"{token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "never"
         entry = {"id": token.id, "name": token.name, "role": str(token.role)}
         lines.append({**entry, "created": f"{token.created_at:%Y-%m-%d %H:%M}", "expires": until, "state": state})
-    found = {"tokens": lines, "total": page.total, "next": page.next}
+    found = {**page, "tokens": lines}
     yield found
     listing(found, "tokens", "token", {key: key for key in ("id", "name", "role", "created", "expires", "state")})
 

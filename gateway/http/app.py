@@ -5,7 +5,8 @@ wrong listener is not there.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,16 @@ def create_app(
     first: Sequence[Callable[[Request], Awaitable[None]]] = (),
 ) -> FastAPI:
     """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`."""
-    _refuse_duplicates(mounted.router for mounted in routers)
+    declared = Counter(
+        (method, route.path)
+        for mounted in routers
+        for route in mounted.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    )
+    for (method, path), times in declared.items():
+        if times > 1:
+            raise PathTaken(f"{method} {path} is declared twice on one listener")
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
@@ -63,26 +73,16 @@ def create_app(
         def description() -> JSONResponse:
             return JSONResponse(app.openapi())
 
+        async def page() -> HTMLResponse:
+            return HTMLResponse(_PAGE.read_bytes(), headers={"content-security-policy": _POLICY})
+
         app.add_api_route("/openapi.json", description, include_in_schema=False)
-        app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
+        app.add_api_route("/docs", page, include_in_schema=False)
     for mounted in routers:
         refused = {"model": mounted.refusal, "description": "Refused."}
         responses: dict[int | str, dict[str, Any]] = {"default": refused} if mounted.refusal else {}
         app.include_router(mounted.router, max_body_size=mounted.max_body, responses=responses)
     return app
-
-
-async def _docs() -> HTMLResponse:
-    return HTMLResponse(_PAGE.read_bytes(), headers={"content-security-policy": _POLICY})
-
-
-def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for route in (route for router in routers for route in router.routes if isinstance(route, APIRoute)):
-        for method in route.methods or ():
-            if (method, route.path) in seen:
-                raise PathTaken(f"{method} {route.path} is declared twice on one listener")
-            seen.add((method, route.path))
 
 
 class ForeignOrigin(GatewayError):
@@ -92,22 +92,26 @@ class ForeignOrigin(GatewayError):
     code = 403
 
 
-class ForeignRefused:
-    """An ASGI application before another one: refuses with FOREIGN_ORIGIN what a page makes a browser send."""
+def refusal(error: GatewayError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the response that reports an error, for requests that reach no application."""
+    return JSONResponse(envelope(error), error.code, headers)
 
-    def __init__(self, app: ASGIApp, foreign: Callable[[Scope], str]) -> None:
-        """``foreign`` returns why a request is refused: see `from_browser` and `from_elsewhere`."""
-        self._app = app
-        self._foreign = foreign
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it."""
-        if scope["type"] == "http" and (why := self._foreign(scope)):
+def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
+    """Refuse, before another application, what a page makes a browser send (FOREIGN_ORIGIN).
+
+    ``foreign`` returns why a request is refused: see `from_browser` and `from_elsewhere`.
+    """
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (why := foreign(scope)):
             error = ForeignOrigin(why)
             scope.setdefault("state", {})["refused"] = error
-            await JSONResponse(envelope(error), error.code)(scope, receive, send)
+            await refusal(error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return served
 
 
 def from_browser(scope: Scope) -> str:

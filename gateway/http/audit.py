@@ -26,7 +26,6 @@ _KEPT = 1000
 """different refusals whose repetitions are counted"""
 _EVERY = timedelta(minutes=1)
 _DENIED = (401, 403)
-_FORBIDDEN = 403
 _BUSY = "RESOURCES_BUSY"
 """the reason of a refusal that means: not yet"""
 
@@ -71,96 +70,80 @@ class Refusals:
         proof = origin().detail()
 
         def write(who: str, action: str, code: int, detail: Mapping[str, Any]) -> None:
-            self._write(now, who, action, code, {**proof, **detail, **more})
+            full = {**proof, **detail, **more}
+            shown = {k: v for k, v in full.items() if k != "message"}
+            log.warning("refused", who=who, action=action, **shown)
+            try:
+                self._add(now, who, action, code, code, full)
+            except Exception as error:  # the refusal stands, whether the database is there or not
+                log.warning("a refusal is not in the audit", cause=str(error)[:500])
 
         return write
 
-    def _write(self, at: datetime, who: str, action: str, code: int, detail: Mapping[str, Any]) -> None:
-        log.warning("refused", who=who, action=action, **{k: v for k, v in detail.items() if k != "message"})
-        try:
-            self._add(at, who, action, code, code, detail)
-        except Exception as error:  # the refusal stands, whether the database is there or not
-            log.warning("a refusal is not in the audit", cause=str(error)[:500])
+    def relay(self, source: str, target: str, reason: str, message: str) -> None:
+        """Note a request from one node to another that is not passed on."""
+        if write := self.due("relay", source, target, reason):
+            write(
+                _node(source), "relay", 403, {"reason": reason, "target": target[:255], "message": message[:1000]}
+            )
+
+    def denied(self, scope: Scope, claims: str, error: GatewayError) -> None:
+        """Note a request that claimed to come from nodes for which it may not speak."""
+        address = _address(scope)
+        if write := self.due("peer", claims, address, error.reason):
+            detail = {"reason": error.reason, "from": address, "message": error.message[:1000]}
+            write(_node(claims), _action(scope), 403, detail)
 
 
-class RefusalsNoted:
-    """An ASGI application before another one: notes the requests whose state says ``refused``."""
+def noting_refusals(
+    app: ASGIApp,
+    refusals: Refusals,
+    claimed: Callable[[Scope], str],
+    limiter: CapacityLimiter,
+    partners: tuple[Callable[[str], bool], Refusals] | None = None,
+) -> ASGIApp:
+    """Note, after another application, the requests whose state says ``refused``.
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        refusals: Refusals,
-        claimed: Callable[[Scope], str],
-        limiter: CapacityLimiter,
-        partners: tuple[Callable[[str], bool], Refusals] | None = None,
-    ) -> None:
-        """``claimed``: which node a request says that it comes from.
+    ``claimed``: which node a request says that it comes from. ``partners``: which nodes are known, and what counts
+    their refusals, so that others cannot crowd them out.
+    """
 
-        ``partners``: which nodes are known, and what counts their refusals, so that others cannot crowd them out.
-        """
-        self._app = app
-        self._partners = partners
-        self._refusals = refusals
-        self._claimed = claimed
-        self._limiter = limiter
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note it if it was refused."""
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            state = scope.get("state") or {}
-            if "refused" in state and "audited" not in state:  # a change is in the audit with its result
-                await self._note(scope, state, state["refused"])
-
-    def _partner(self, scope: Scope, refused: GatewayError) -> str:
+    def partner(scope: Scope, refused: GatewayError) -> str:
         """Return the known node that was refused, "" for others and for what may succeed later."""
-        if self._partners is None or refused.code >= 500 or refused.reason == _BUSY:
+        if partners is None or refused.code >= 500 or refused.reason == _BUSY:
             return ""
-        node = origin().node or self._claimed(scope)
-        return node if node and self._partners[0](node) else ""
+        node = origin().node or claimed(scope)
+        return node if node and partners[0](node) else ""
 
-    async def _note(self, scope: Scope, state: Mapping[str, Any], refused: GatewayError) -> None:
-        partner = self._partner(scope, refused)
-        if not partner and refused.code not in _DENIED:
+    async def note(scope: Scope, state: Mapping[str, Any], refused: GatewayError) -> None:
+        known = partner(scope, refused)
+        if not known and refused.code not in _DENIED:
             return
         user = state.get("asker", "")
-        node = "" if user else partner or self._claimed(scope)
+        node = "" if user else known or claimed(scope)
         who = user or (f"node {node}"[:255] if node else "somebody")
         address = _address(scope)
         asked = state.get("asked") or {}
-        if partner and self._partners is not None:
-            write = self._partners[1].due(who, address, refused.reason, scope["path"], *asked.values())
+        if known and partners is not None:
+            write = partners[1].due(who, address, refused.reason, scope["path"], *asked.values())
         else:
-            write = self._refusals.due(who, address, refused.reason)
+            write = refusals.due(who, address, refused.reason)
         if write is None:
             return
         detail: dict[str, Any] = {"reason": refused.reason, "from": address, "message": refused.message[:500]}
         detail |= {"asked": asked} if asked else {}
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(write, who, _action(scope), refused.code, detail, limiter=self._limiter)
+            await anyio.to_thread.run_sync(write, who, _action(scope), refused.code, detail, limiter=limiter)
 
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        finally:
+            state = scope.get("state") or {}
+            if "refused" in state and "audited" not in state:  # a change is in the audit with its result
+                await note(scope, state, state["refused"])
 
-class RelayAudit:
-    """Notes requests that were not passed on, or claimed a wrong sender. Safe to use from several threads."""
-
-    def __init__(self, refusals: Refusals) -> None:
-        self._refusals = refusals
-
-    def refused(self, source: str, target: str, reason: str, message: str) -> None:
-        """Note a request from one node to another that is not passed on."""
-        write = self._refusals.due("relay", source, target, reason)
-        if write is not None:
-            detail = {"reason": reason, "target": target[:255], "message": message[:1000]}
-            write(_node(source), "relay", _FORBIDDEN, detail)
-
-    def denied(self, scope: Scope, claims: str, reason: str, message: str) -> None:
-        """Note a request that claimed to come from nodes for which it may not speak."""
-        address = _address(scope)
-        write = self._refusals.due("peer", claims, address, reason)
-        if write is not None:
-            detail = {"reason": reason, "from": address, "message": message[:1000]}
-            write(_node(claims), _action(scope), _FORBIDDEN, detail)
+    return served
 
 
 def _address(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -12,7 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may
-from gateway.errors import GatewayError, NotAllowed, envelope
+from gateway.errors import GatewayError, NotAllowed
+from gateway.http.app import refusal
 from gateway.http.audit import Record
 from gateway.runtime.context import acting
 
@@ -67,7 +69,8 @@ class Guard:
                 raise NotAllowed(text)
         except GatewayError as error:
             state["refused"] = error
-            response = self._elsewhere(scope["path"], error, error.code) or _refusal(error)
+            headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
+            response = self._elsewhere(scope["path"], error, error.code) or refusal(error, headers)
             await response(scope, receive, send)
             return
         state["operator"] = identity.name if self._access else ""
@@ -121,17 +124,14 @@ class Guard:
             code = None if refused is None else refused.code
             action = f"{scope['method']} {scope['path']}"
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(
-                    self._write, at, who, action, status, code, detail, limiter=self._limiter
-                )
+                work = partial(self._write, who, action, at, status, code, detail)
+                await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
-    def _write(
-        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
-    ) -> None:
+    def _write(self, who: str, action: str, at: datetime, *result: Any) -> None:
         try:
-            self._record(at, who, action, status, code, detail)
+            self._record(at, who, action, *result)
         except Exception:
-            log.exception("a change is not in the audit log", who=who, action=action, status=status)
+            log.exception("a change is not in the audit log", who=who, action=action, status=result[0])
 
 
 def _read(scope: Scope) -> str:
@@ -139,8 +139,3 @@ def _read(scope: Scope) -> str:
     if scope["method"] not in _READS:
         return ""
     return f"{scope['method']} {scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
-
-
-def _refusal(error: GatewayError) -> JSONResponse:
-    headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
-    return JSONResponse(envelope(error), error.code, headers)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.outputs import one_range
+from gateway.admin.files import one_range
 from gateway.bootstrap.node import Gateway
 from tests.cleaning.ended import a_run_of, left_behind, logs_of
 from tests.inprocess import ask, running

@@ -76,11 +76,11 @@ def test_each_entry_is_on_one_page_whatever_goes_in_between(
 ):
     left, seen, after = sorted(entries, reverse=newest_first), [], ""
     while True:
-        page = page_of(left, lambda one: one, after, limit, newest_first=newest_first)
-        assert page.total == len(left) and len(page.entries) <= limit
-        seen += page.entries
-        if page.next is None:
+        page = page_of("all", left, lambda one: one, after, limit, newest_first=newest_first)
+        assert page["total"] == len(left) and len(page["all"]) <= limit
+        seen += page["all"]
+        if page["next"] is None:
             break
-        gone = data.draw(st.sampled_from(page.entries))
-        left, after = [one for one in left if one != gone], page.next
+        gone = data.draw(st.sampled_from(page["all"]))
+        left, after = [one for one in left if one != gone], page["next"]
     assert seen == sorted(entries, reverse=newest_first)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engines.base import LaunchSpec, labels
-from gateway.admin.outputs import MOST_BYTES
+from gateway.admin.files import MOST_BYTES
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.events import table
-from gateway.events.feed import Feed
+from gateway.events import Feed
 from gateway.store import queries, schema
 from gateway.store.database import opened
 from gateway.store.store import Store

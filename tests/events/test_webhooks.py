@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events.feed import Feed
-from gateway.events.webhooks import Hook, Pace, Webhooks, signature
+from gateway.events import Feed, Hook, Pace, Webhooks, signature
 from gateway.store.database import opened
 from gateway.store.store import Store
 from tests.e2e import jobs

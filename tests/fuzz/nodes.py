@@ -1,9 +1,10 @@
 """A node for the tests of this folder, what its listeners say of themselves, and what every answer must be."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -70,3 +71,97 @@ def judged(answer: Any) -> dict[str, Any]:
 
 def _no_number(word: str) -> Any:
     raise AssertionError(f"an answer holds {word}")
+
+
+ORDER = (
+    "/v2/provider/register",
+    "/component/register",
+    "/v2/component/upload",
+    "/platform/schedule/job/create_all",
+    "/interconn/schedule/job/create_all",
+    "/job/create",
+    "/job/start",
+    "/task/start",
+    "/job/status_all",
+    "/task/poll",
+    "/platform/schedule/task/callback",
+    "/interconn/schedule/task/callback",
+    "/chan/push",
+    "/chan/invoke",
+    "/chan/pop",
+    "/chan/peek",
+    "/chan/release",
+    "/job/suspend",
+    "/job/resume",
+    "/job/audit_confirm",
+    "/job/audit/apply",
+    "/job/audit/confirm",
+    "/job/audit/terminate",
+    "/job/stop_task",
+    "/task/stop",
+    "/job/stop",
+    "/job/stop_all",
+    "/schedule/job/rerun",
+    "/providers/{provider_name}/retire",
+    "/providers/{provider_name}/unretire",
+    "/providers/{provider_name}/approve",
+    "/v2/provider/delete",
+)
+"""in which a fresh node takes the examples; a path that is not named comes last"""
+
+
+def operations(gateway: Gateway, listener: str, *methods: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, path and description of a listener's operations, all or those of some methods."""
+    for path, declared in described(gateway, listener)["paths"].items():
+        for method in declared.keys() & set(methods or ("get", "put", "post", "patch", "delete")):
+            yield method, path, declared[method]
+
+
+def posts(gateway: Gateway) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return listener, path and description of every POST, in the order in which a fresh node takes them."""
+    found = [(listener, p, told) for listener in LISTENERS for _, p, told in operations(gateway, listener, "post")]
+    return sorted(found, key=lambda one: next((i for i, e in enumerate(ORDER) if one[1].endswith(e)), len(ORDER)))
+
+
+def examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield (content type, example) of everything that a request body is shown with."""
+    for kind, content in operation["requestBody"]["content"].items():
+        schema = content["schema"]
+        found = [e["value"] for e in content.get("examples", {}).values()]
+        found += [part["example"] for part in (content, schema) if "example" in part]
+        yield from ((kind, value) for value in found + schema.get("examples", []))
+
+
+def shown(operation: dict[str, Any], place: str) -> dict[str, str]:
+    """Return the examples of an operation's parameters in the path, the query or the headers."""
+    found = {}
+    for one in operation.get("parameters", ()):
+        of = [one["example"]] if "example" in one else one["schema"].get("examples")
+        if one["in"] == place and of:
+            found[one["name"]] = str(of[0])
+    return found
+
+
+def sent(
+    gateway: Gateway,
+    listener: str,
+    method: str,
+    path: str,
+    operation: dict[str, Any],
+    example: tuple[str, Any],
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> httpx.Response:
+    """Send an example with what the description shows beside it, and the headers that only a run has."""
+    kind, body = example
+    request: dict[str, Any] = {"json": body}
+    if kind == "multipart/form-data":
+        form = dict(body) | {"name": "another"}  # the same table as in the other way of uploading
+        request = {
+            "files": {"file": ("table.csv", form.pop("file"))},
+            "data": {k: str(v) for k, v in form.items()},
+        }
+    for name, value in shown(operation, "path").items():
+        path = path.replace(f"{{{name}}}", value)
+    headers = shown(operation, "header") | more
+    url = gateway.addresses()[listener] + path
+    return httpx.request(method, url, headers=headers, timeout=120, trust_env=False, verify=NO_TLS, **request)

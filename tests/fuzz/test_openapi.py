@@ -1,54 +1,18 @@
-"""The interface description: every body is described, and every example in it works."""
+"""The interface description: it says what every operation takes and answers, its examples work, and it is true."""
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import re
+from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import jsonschema
 import pytest
 
-from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE, UPLOAD
+from adapter.bfia.examples import A_JOB, A_PROVIDER, JOB_HERE, TASK_HERE, UPLOAD
 from gateway.bootstrap.node import Gateway
-from tests.fuzz.nodes import LISTENERS, a_node, described, judged
-from tests.inprocess import ME, containers
-from tests.plain import NO_TLS
+from tests.e2e.nodes import wait_for
+from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, described, examples, judged, operations, posts, sent
+from tests.inprocess import ME, ask, containers
 
-ORDER = (
-    "/v2/provider/register",
-    "/component/register",
-    "/v2/component/upload",
-    "/platform/schedule/job/create_all",
-    "/interconn/schedule/job/create_all",
-    "/job/create",
-    "/job/start",
-    "/task/start",
-    "/job/status_all",
-    "/task/poll",
-    "/platform/schedule/task/callback",
-    "/interconn/schedule/task/callback",
-    "/chan/push",
-    "/chan/invoke",
-    "/chan/pop",
-    "/chan/peek",
-    "/chan/release",
-    "/job/suspend",
-    "/job/resume",
-    "/job/audit_confirm",
-    "/job/audit/apply",
-    "/job/audit/confirm",
-    "/job/audit/terminate",
-    "/job/stop_task",
-    "/task/stop",
-    "/job/stop",
-    "/job/stop_all",
-    "/schedule/job/rerun",
-    "/providers/{provider_name}/retire",
-    "/providers/{provider_name}/unretire",
-    "/providers/{provider_name}/approve",
-    "/v2/provider/delete",
-)
-"""in which a fresh node takes the examples; a path that is not named comes last"""
-MAKE_JOBS = ("/job/create", "/job/create_all", "/job/audit/apply")
 NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
 """paths that refuse everything, by a code of their own"""
 NOT_HERE = {
@@ -75,45 +39,55 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 gateway.participant.stop_job(job_id, "", None, "")
 
 
-def posts(node: Gateway) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for listener in LISTENERS:
-        for path, methods in described(node, listener)["paths"].items():
-            if "post" in methods:
-                yield listener, path, methods["post"]
+@pytest.fixture(scope="module")
+def fate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with a_node(tmp_path_factory.mktemp("node"), "/bin/true", fate={"enabled": True}) as gateway:
+        yield gateway
 
 
-def examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return (content type, example) of everything that a request body is shown with."""
-    for kind, content in operation["requestBody"]["content"].items():
-        schema = content["schema"]
-        found = [e["value"] for e in content.get("examples", {}).values()]
-        found += [part["example"] for part in (content, schema) if "example" in part]
-        yield from ((kind, value) for value in found + schema.get("examples", []))
+def kept(document: dict[str, Any], content: dict[str, Any], value: Any) -> list[str]:
+    """Return where a value does not keep to the schema."""
+    schema = {**content["schema"], "components": document["components"]}
+    return [f"{e.json_path} {e.message[:200]}" for e in jsonschema.Draft202012Validator(schema).iter_errors(value)]
 
 
-def place(path: str) -> int:
-    return next((i for i, end in enumerate(ORDER) if path.endswith(end)), len(ORDER))
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_every_operation_says_what_it_takes_what_it_answers_and_how_it_refuses(fate: Gateway, listener: str):
+    document = described(fate, listener)
+    told = list(operations(fate, listener))
+    assert len(told) >= {"operator": 100, "peer": 40, "container": 5}[listener]
+    for method, path, operation in told:
+        responses = operation["responses"]
+        assert "422" not in responses, "that is the framework's way, and not ours"
+        assert responses["default"]["content"], f"{method} {path}"
+        if method in ("put", "post", "patch"):
+            assert list(examples(operation)), f"{method} {path} shows no example"
+        for kind, content in responses.get("200", responses.get("201"))["content"].items():
+            schema = content["schema"]
+            named = "$ref" in schema or schema.get("properties") or schema["type"] == "string"
+            assert named, f"{method} {path} does not say what its {kind} holds"
+            assert "example" not in content or not kept(document, content, content["example"]), path
 
 
-def test_every_post_describes_its_body_and_shows_an_example(node: Gateway):
-    found = list(posts(node))
-    assert len(found) > 20
-    for listener, path, operation in found:
-        content = operation["requestBody"]["content"]
-        assert all(c["schema"] for c in content.values()), f"{listener} {path}"
-        assert list(examples(operation)), f"{listener} {path} shows no example"
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_the_page_that_shows_it_needs_nothing_from_elsewhere(fate: Gateway, listener: str):
+    page = ask(fate, listener, "GET", "/docs")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert "openapi.json" in page.text and "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.findall(r"(?:https?:)?//[a-z0-9-]+[.][a-z]", page.text), "it names another host"
 
 
 def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
     made: dict[str, str] = {}
     own = containers(node, "job-of-a-container", {"guest": (ME,)})["guest.0"]
     run = node.run_tokens.issue(node.store.local_jobs.get("job-of-a-container").runs[0].run_id)
-    shown = sorted(posts(node), key=lambda found: place(found[1]))
-    for listener, path, operation in shown:
+    for listener, path, operation in posts(node):
         for kind, example in examples(operation):
-            more = own if listener == "container" else {}
+            if isinstance(example, dict):  # ids that the node has made itself in the place of the example's
+                example = {k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()}
             at = f"{path}?run={run}" if path.endswith("platform/schedule/task/callback") else path
-            answer = sent(node, listener, at, operation, kind, with_ids(example, made), more)
+            more = own if listener == "container" else {}
+            answer = sent(node, listener, "POST", at, operation, (kind, example), more)
             body = judged(answer)
             if path in NOT_HERE:
                 assert body["data"]["reason"] == NOT_HERE[path]
@@ -124,10 +98,8 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
             ending = path.endswith(("/job/delete", "/job/resource/return", "/schedule/job/rerun"))
             if ending and body["code"] == 409:  # another example has stopped the job: it is being tidied up
                 continue
-            if path in NOT_SERVED:
-                assert body["code"] == NOT_SERVED[path]
-                continue
-            assert body["code"] in (0, "E0000000000"), f"{listener} {path}: {body}"
+            expected = {NOT_SERVED[path]} if path in NOT_SERVED else {0, "E0000000000"}
+            assert body["code"] in expected, f"{listener} {path}: {body}"
             if path.endswith("interconn/schedule/job/create_all"):
                 task, *_ = node.store.jobs.get(JOB_HERE).tasks.values()
                 made[TASK_HERE] = task.task_id
@@ -135,77 +107,102 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
 
 def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
     table = {**UPLOAD, "overwrite": True}
-    assert asked(node, "operator", "POST", "/v2/component/upload", json=table).json()["code"] == 0
+    assert ask(node, "operator", "POST", "/v2/component/upload", json=table).json()["code"] == 0
     partner = {"route": {"host": "127.0.0.1", "port": 9}}  # a dataset is granted to nodes that have a route
-    assert asked(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code == 200
-    found = []
-    for listener in LISTENERS:
-        for path, methods in described(node, listener)["paths"].items():
-            found += [(m, listener, path, methods[m]) for m in ("put", "patch") if m in methods]
+    assert ask(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code == 200
+    found = [(m, name, p, told) for name in LISTENERS for m, p, told in operations(node, name, "put", "patch")]
     for method, listener, path, operation in sorted(found, key=lambda one: one[0], reverse=True):
-        shown = list(examples(operation))
-        assert shown, f"{method} {path} shows no example"
-        for _, example in shown:
-            answer = asked(node, listener, method, filled(path, operation), json=example)
+        for example in examples(operation):
+            answer = sent(node, listener, method.upper(), path, operation, example)
             if path in NOT_HERE:
                 assert answer.json()["data"]["reason"] == NOT_HERE[path]
             else:
                 assert answer.status_code == 200, f"{method} {path}: {answer.text}"
 
 
-def with_ids(example: Any, made: dict[str, str]) -> Any:
-    """Put the ids that the node has made itself in the place of the example's."""
-    if isinstance(example, dict):
-        return {k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()}
-    return example
+SEEN = (
+    "/health/live",
+    "/health/ready",
+    "/api/v1/jobs",
+    "/api/v1/jobs/{job_id}",
+    "/api/v1/jobs/{job_id}/timeline",
+    "/api/v1/jobs/{job_id}/outputs",
+    "/api/v1/jobs/{job_id}/reports",
+    "/api/v1/approvals",
+    "/api/v1/gc",
+    "/api/v1/drain",
+    "/api/v1/settings",
+    "/api/v1/engine",
+    "/api/v1/orphans",
+    "/api/v1/resources",
+    "/api/v1/events/webhooks",
+    "/api/v1/audit",
+    "/api/v1/tokens",
+    "/api/v1/routes",
+    "/api/v1/routes/{node}",
+    "/api/v1/route-versions",
+    "/api/v1/route-versions/{number}",
+    "/api/v1/providers",
+    "/api/v1/providers/{provider_name}",
+    "/api/v1/providers/{provider_name}/history",
+    "/api/v1/providers/{provider_name}/diff",
+    "/api/v1/schemas",
+    "/api/v1/schemas/{name}",
+    "/api/v1/datasets",
+    "/api/v1/datasets/{namespace}/{name}",
+    "/api/v1/datasets/{namespace}/{name}/preview",
+    "/api/v1/dataset-grants",
+    "/api/v1/models",
+    "/v2/provider/query",
+    "/v1/platform/schedule/job/query_job_list",
+    "/v1/platform/schedule/job/status_all?job_id={job_id}",
+)
+"""paths to look at"""
 
 
-def headers_of(operation: dict[str, Any]) -> dict[str, str]:
-    """Return the headers of an operation, as the description shows them."""
-    shown = (p for p in operation.get("parameters", ()) if p["in"] == "header")
-    return {p["name"]: p["example"] if "example" in p else p["schema"]["examples"][0] for p in shown}
+def test_what_is_answered_is_what_was_said(fate: Gateway):
+    document = described(fate, "operator")
+    wrong: list[str] = []
 
+    def answered(method: str, path: str, values: dict[str, str], **more: Any) -> Any:
+        answer = ask(fate, "operator", method, path.format(**values), **more)
+        assert answer.status_code < 300, f"{path}: {answer.text}"
+        operation = document["paths"][path.partition("?")[0]][method.lower()]
+        kind = answer.headers["content-type"].partition(";")[0]
+        content = operation["responses"]["200"]["content"][kind]
+        wrong.extend(f"{method} {path}: {text}" for text in kept(document, content, answer.json()))
+        return answer.json()
 
-def sent(
-    node: Gateway,
-    listener: str,
-    path: str,
-    operation: dict[str, Any],
-    kind: str,
-    example: Any,
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> httpx.Response:
-    """Send an example with the headers that the description shows beside it, and those that only a run has."""
-    headers = headers_of(operation) | more
-    request: dict[str, Any] = {"json": example}
-    if kind == "multipart/form-data":
-        form = dict(example)
-        request = {
-            "files": {"file": ("table.csv", form.pop("file"))},
-            "data": {k: str(v) for k, v in form.items()},
-        }
-        request["data"]["name"] = "another"  # the same table as in the other way of uploading
-    return asked(node, listener, "POST", filled(path, operation), headers=headers, **request)
-
-
-def filled(path: str, operation: dict[str, Any]) -> str:
-    """Return the path with the examples of its parameters, where they have some."""
-    for parameter in operation.get("parameters", ()):
-        if parameter["in"] == "path" and (shown := parameter["schema"].get("examples")):
-            path = path.replace(f"{{{parameter['name']}}}", str(shown[0]))
-    return path
-
-
-def asked(node: Gateway, listener: str, method: str, path: str, **request: Any) -> httpx.Response:
-    url = node.addresses()[listener] + path
-    return httpx.request(method, url, timeout=120, trust_env=False, verify=NO_TLS, **request)
-
-
-def test_the_examples_that_name_a_job_name_one_that_another_example_makes(node: Gateway):
-    created = set()
-    named = set()
-    for _, path, operation in posts(node):
-        for _, example in examples(operation):
-            if isinstance(example, dict) and "job_id" in example:
-                (created if path.endswith(MAKE_JOBS) else named).add(example["job_id"])
-    assert named <= created == {JOB, JOB_HERE, JOB_ASKED}
+    answered("POST", "/v2/provider/register", {}, json=A_PROVIDER)
+    answered("POST", "/v2/component/upload", {}, json=UPLOAD)
+    job_id = answered("POST", "/v1/platform/schedule/job/create_all", {}, json=A_JOB)["data"]["job_id"]
+    provider = fate.registry.query()[0].key
+    values = {
+        "job_id": job_id,
+        "node": NEIGHBOUR,
+        "number": "1",
+        "provider_name": provider,
+        "name": UPLOAD["name"],
+        "namespace": UPLOAD["namespace"],
+    }
+    dataset = "/api/v1/datasets/{namespace}/{name}"
+    answered("PUT", dataset + "/grants/{node}", values, json={"reason": "a test"})
+    for word in ("disable", "enable"):
+        answered("POST", f"{dataset}/{word}", values, json={})
+    answered("PATCH", "/api/v1/routes/{node}", values, json={"route": {"deadline": 5}})
+    answered("POST", "/api/v1/routes/{node}/test", values, json={})
+    answered("POST", "/api/v1/route-versions/{number}/rollback", values, json={})
+    for word in ("retire", "unretire"):
+        answered("POST", f"/api/v1/providers/{{provider_name}}/{word}", values, json={})
+    answered("POST", "/api/v1/jobs/plan", values, json=A_JOB)
+    answered("GET", "/api/v1/events?follow=0", values)
+    wait_for(lambda: fate.coordinator.status(job_id).outcome is not None, 60)
+    for path in SEEN:
+        own = {"name": "description-1.json"} if path.startswith("/api/v1/schemas/") else {}
+        answered("GET", path, values | own)
+    answered("POST", "/api/v1/jobs/{job_id}/rerun", values, json={})
+    answered("DELETE", dataset + "/grants/{node}", values)
+    answered("POST", "/api/v1/gc", values, json={"dry_run": True})
+    refused = ask(fate, "operator", "GET", "/api/v1/jobs?limit=0")
+    default = document["paths"]["/api/v1/jobs"]["get"]["responses"]["default"]
+    assert wrong + kept(document, default["content"]["application/json"], refused.json()) == []

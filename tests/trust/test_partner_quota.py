@@ -7,7 +7,7 @@ from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.bootstrap.node import Gateway
-from gateway.http.partner_quota import TokenBucket
+from gateway.http.peers import TokenBucket
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, two_nodes
 from tests.inprocess import ME, PEER, ask

@@ -48,7 +48,7 @@ from adapter.bfia.channel.responses import (
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
-from gateway.http.peer_identity import check_claim
+from gateway.http.peers import check_claim
 from route_table.document import NODE_ID
 from route_table.model import Route
 

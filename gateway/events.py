@@ -1,7 +1,10 @@
-"""Tells receivers of their own what becomes of jobs: every event at least once, one after the other.
+"""What becomes of jobs, as events for other programs: read from the timeline, so that none is lost, and delivered.
 
-How far a receiver has got is kept in the database, and moved only when it has answered with a 2xx status. One
-that does not answer is asked again, with growing pauses, for as long as it is in the settings; events wait for it.
+An event's number is that of its timeline entry; numbers grow in the order in which things were stored, so a
+reader that remembers the last number it dealt with goes on behind it, after any restart.
+
+A webhook gets every event at least once, one after the other: how far it has got is kept in the database, and is
+moved only by its 2xx status. One that does not respond is tried again, with growing pauses; events wait for it.
 """
 
 import hashlib
@@ -9,16 +12,18 @@ import hmac
 import json
 import random
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import structlog
 
 from gateway.config.values import without_password
-from gateway.events.feed import Event, Feed
+from gateway.domain.events import NAME_OF, entries
 from gateway.ports import Clock
 from gateway.store import events as stored
 from gateway.store.database import outside_transaction
@@ -29,6 +34,94 @@ log = structlog.get_logger(__name__)
 LEASE = timedelta(seconds=60)
 """after a gateway's death another on the same database goes on with its deliveries"""
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
+_AT_ONCE = 100
+"""events that a delivery reads together"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a job at this node."""
+
+    id: int
+    name: str
+    job_id: str
+    at: datetime
+    side: str
+    """scheduler: the node that schedules the job; participant: this node's own part; operator: asked for here"""
+    by: str
+    entry: str
+    """the timeline's words"""
+    detail: Mapping[str, Any]
+
+    def as_dict(self, node: str) -> dict[str, Any]:
+        """Return it as receivers get it; ``node`` is where it happened."""
+        return {
+            "id": self.id,
+            "event": self.name,
+            "job_id": self.job_id,
+            "node": node,
+            "at": self.at.isoformat(),
+            "side": self.side,
+            "by": self.by,
+            "status": self.entry,
+            "detail": dict(self.detail),
+        }
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some events, and the number behind which to go on."""
+
+    events: tuple[Event, ...]
+    next: int
+
+
+class Feed:
+    """Reads events from the timeline in the order of their numbers, and never past one that may still appear.
+
+    With several gateways on one database an entry may become visible after another with a higher number. A gap
+    among new numbers is therefore waited for, but not for ever: numbers of writes that failed are never used.
+    """
+
+    def __init__(
+        self, store: Store, *, timeout: float = 10.0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._timeout = timeout if stored.has_many_writers(store) else 0.0
+        self._monotonic = monotonic
+        self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
+
+    def newest(self) -> int:
+        """Return the number of the newest entry; 0 where there is none."""
+        return stored.newest(self._store)
+
+    def after(self, number: int, names: Collection[str] = (), job_id: str = "", limit: int = 500) -> Page:
+        """Return the events behind a number, oldest first; of some names, or of one job, where that is asked."""
+        until = self._certain(number)
+        events = tuple(
+            Event(
+                row.id,
+                NAME_OF[row.event],
+                row.job_id,
+                datetime.fromtimestamp(row.at, UTC),
+                row.side,
+                row.actor,
+                row.event,
+                row.detail,
+            )
+            for row in stored.after(self._store, number, until, entries(names), job_id, limit)
+        )
+        return Page(events, events[-1].id if len(events) == limit else max(until, number))
+
+    def _certain(self, number: int) -> int:
+        """Return the highest number up to which nothing can appear any more."""
+        newest, now = self.newest(), self._monotonic()
+        if not self._timeout or newest <= number:
+            return newest
+        if not self._seen or now - self._seen[-1][0] >= 0.2:
+            self._seen.append((now, newest))
+        old = max((n for t, n in self._seen if now - t >= self._timeout), default=0)
+        return stored.until_gap(self._store, max(old, number), newest)
 
 
 @dataclass(frozen=True)
@@ -57,8 +150,7 @@ class Pace:
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
     """Return what the header ``x-bfia-signature`` says: HMAC-SHA256 over timestamp, a dot, and the body."""
-    made = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-    return f"sha256={made}"
+    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 class Webhooks:
@@ -139,19 +231,18 @@ class Webhooks:
         cursor = stored.cursor(self._store, hook.key)
         if cursor is None:
             return self._pace.look
-        page = self._feed.after(cursor.number, hook.events, limit=100)
+        page = self._feed.after(cursor.number, hook.events, limit=_AT_ONCE)
         for event in page.events:
             cause = self._send(hook, event, http)
             if cause:
                 return self._failed(hook, event, cause)
             self._trouble.pop(hook.key, None)
-            if not stored.move_cursor(self._store, hook.key, self._holder, event.id) or self._stopping.is_set():
-                return self._pace.look
-            if not self._hold(hook):
+            moved = stored.move_cursor(self._store, hook.key, self._holder, event.id)
+            if not moved or self._stopping.is_set() or not self._hold(hook):
                 return self._pace.look
         if page.next > (page.events[-1].id if page.events else cursor.number):
             stored.move_cursor(self._store, hook.key, self._holder, page.next)
-        return 0.0 if len(page.events) == 100 else self._pace.look
+        return 0.0 if len(page.events) == _AT_ONCE else self._pace.look
 
     def _hold(self, hook: Hook) -> bool:
         now = self._clock()
@@ -161,11 +252,20 @@ class Webhooks:
         """Make one request; return why it counts as not taken, or nothing."""
         outside_transaction()
         body = json.dumps(event.as_dict(self._node), ensure_ascii=False).encode()
+        timestamp = str(int(self._clock().timestamp()))
+        headers = {
+            "content-type": "application/json",
+            "x-bfia-event": event.name,
+            "x-bfia-event-id": str(event.id),
+            "x-bfia-timestamp": timestamp,
+        }
+        if hook.secret:
+            headers["x-bfia-signature"] = signature(hook.secret, timestamp, body)
         try:
-            answer = http.post(hook.url, content=body, headers=_headers(hook, event, body, self._clock()))
+            response = http.post(hook.url, content=body, headers=headers)
         except httpx.HTTPError as error:
             return f"{type(error).__name__} {error}".strip()
-        return "" if answer.is_success else f"HTTP {answer.status_code}"
+        return "" if response.is_success else f"HTTP {response.status_code}"
 
     def _failed(self, hook: Hook, event: Event, cause: str) -> float:
         tries = self._trouble.get(hook.key, (0, ""))[0] + 1
@@ -174,16 +274,3 @@ class Webhooks:
         log.warning("an event was not taken", receiver=receiver, event_id=event.id, tries=tries, cause=cause)
         pause = min(self._pace.first * 2.0 ** min(tries - 1, 20), self._pace.longest)
         return pause * random.uniform(0.8, 1.0)
-
-
-def _headers(hook: Hook, event: Event, body: bytes, now: datetime) -> Mapping[str, str]:
-    timestamp = str(int(now.timestamp()))
-    found = {
-        "content-type": "application/json",
-        "x-bfia-event": event.name,
-        "x-bfia-event-id": str(event.id),
-        "x-bfia-timestamp": timestamp,
-    }
-    if hook.secret:
-        found["x-bfia-signature"] = signature(hook.secret, timestamp, body)
-    return found

@@ -1,0 +1,227 @@
+"""A job in full, and all that this node knows of it as an archive."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gateway.admin.deps import AdminParts
+from gateway.admin.models import model_of
+from gateway.auth import RunTokens
+from gateway.data.log_copies import STREAMS
+from gateway.domain import waiting
+from gateway.domain.dag import DagNode
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import CallState, JobSpec, Party, effective
+from gateway.domain.states import RunStatus
+from gateway.errors import GatewayError, NotFound
+from gateway.jobs import archive
+from gateway.jobs.archive import Entry, as_json, without_secrets
+from gateway.store.serialization import to_plain
+from provider_registry.model import group_of
+from provider_registry.registry import Unknown
+
+DEFAULT = "component default"
+"""origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
+_LAST_LINES = 100
+_HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told")
+"""of a run: its container's credentials, and calls under way"""
+
+
+def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[str, Any]:
+    """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
+    view = parts.coordinator.status(job_id)
+    local = parts.store.local_jobs.find(job_id)
+    job = None if local else parts.store.jobs.find(job_id)
+    spec = local.spec if local else job.spec if job else None
+    found: dict[str, Any] = {
+        **vars(view),
+        "runs": [],
+        "inherited_runs": [],
+        "local_warnings": [],
+        "resources": None,
+        "model": model_of(spec) if spec else None,
+    }
+    if spec:
+        found |= {"initiator": spec.initiator, "trace_id": spec.trace_id, "parties": spec.parties}
+        found["parameters"] = _parameters(parts, spec, local)
+    else:  # submitted to another node, and without a part here
+        roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
+        found |= {"initiator": parts.node, "trace_id": None, "parameters": {}}
+        found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
+        found["parties"] = [{"role": role, "index": None, "node": node} for role, node in roles]
+    if local:
+        reasons = waiting.of_runs(local)
+        found |= {
+            "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
+            "local_status": local.status,
+            "local_waiting": waiting.of_local(local),
+            "local_failure": local.ending.failure if local.ending else None,
+            "approval": approval_of(local),
+            "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
+            "local_warnings": local.warnings,
+            "resources": parts.resources.of_job(local),
+        }
+    return found
+
+
+def approval_of(local: LocalJob) -> dict[str, Any] | None:
+    """Return who had to agree to a job here, until when, and what was decided; None where nobody had to."""
+    if local.approval is None:
+        return None
+    return {name: value for name, value in vars(local.approval).items() if name != "confirm"}
+
+
+def _parameters(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
+    began = local.created_at if local else None
+    with parts.registry.one_view():  # tasks of one provider, at each party: it is read once
+        return {
+            party.label: {node.name: _of_task(parts, spec, party, node, began) for node in spec.dag.nodes}
+            for party in spec.parties
+            if local is None or party.node == local.node
+        }
+
+
+def _of_task(
+    parts: AdminParts, spec: JobSpec, party: Party, node: DagNode, began: datetime | None
+) -> dict[str, Any]:
+    """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
+    found: dict[str, Any] = dict(effective(spec.task_params, party, node.name))
+    ref = node.component
+    try:
+        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=began)
+    except Unknown:
+        return found
+    for parameter in component.parameters if party.role in component.roles else ():
+        if parameter.default not in (None, ""):
+            found.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
+    return found
+
+
+def _run(
+    parts: AdminParts, run: Run, local: LocalJob, waits: waiting.Waiting | None, logs: bool
+) -> dict[str, Any]:
+    found = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
+    newest = run in local.newest_runs(run.task_name)
+    found["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
+    found["waiting"] = waits
+    found["log"] = _log_of(local.id, run, run.task_name if newest else run.task_id)
+    if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
+        found["last_lines"] = _last_lines(parts, local.id, run)
+    return found
+
+
+def _inherited_run(run: Run) -> dict[str, Any]:
+    """Return a run of an earlier job whose outputs count here; its log is with that job."""
+    return {
+        "task_name": run.task_name,
+        "party": run.party,
+        "job_id": run.of_job,
+        "task_id": run.task_id,
+        "image_digest": run.image_digest,
+        "outputs": {key: run.outputs[name] for key, name in run.output_keys.items()},
+        "log": _log_of(run.of_job, run, run.task_id),
+    }
+
+
+def _log_of(job_id: str, run: Run, task: str) -> str:
+    return f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{run.party.label}/{quote(task, safe='')}/log"
+
+
+def _last_lines(parts: AdminParts, job_id: str, run: Run) -> list[str]:
+    try:
+        total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
+        found = parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - _LAST_LINES), _LAST_LINES)
+    except NotFound as error:  # another gateway has them
+        return [f"[{error.reason}: {error.message}]"]
+    return [line.text for line in found.lines]
+
+
+@dataclass(frozen=True)
+class ArchiveParts:
+    """What archives are made of."""
+
+    admin: AdminParts
+    runs: Path
+    """where the logs of runs lie"""
+    request_of: Callable[[JobSpec], dict[str, Any]]
+    """a job as its protocol's request"""
+    environment_of: Callable[[LocalJob, Run], dict[str, str]]
+    clock: Callable[[], datetime]
+    tokens: RunTokens
+
+
+def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
+    """Return a zip of all that this node knows of a job, made piece by piece. Raises `NotFound`."""
+    store, now = parts.admin.store, parts.clock()
+    local = store.local_jobs.find(job_id)
+    job = store.jobs.find(job_id)
+    record = job or local
+    if record is None:
+        raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
+    ids = [i for run in (local.runs if local else ()) for i in (run.run_id, run.token) if i]
+    secrets = [*map(parts.tokens.issue, ids), *ids]
+    try:
+        state = to_plain(job_in_full(parts.admin, job_id))
+    except GatewayError as error:  # the node that schedules it has forgotten it, or says no
+        state = {"reason": error.reason, "message": error.message}
+    head = {
+        "job_id": job_id,
+        "node": parts.admin.node,
+        "made_at": now.isoformat(),
+        "sides": [side for side, one in (("scheduler", job), ("participant", local)) if one is not None],
+        "job": state,
+    }
+
+    def document(value: Any) -> list[bytes]:
+        return [as_json(without_secrets(value, secrets))]
+
+    def environment(local: LocalJob, run: Run) -> list[bytes]:
+        return document(parts.environment_of(local, run))
+
+    def timeline() -> Iterator[bytes]:
+        for entry in store.timeline(job_id):
+            yield b" ".join(line.strip() for line in document(to_plain(entry))[0].splitlines()) + b"\n"
+
+    def entries() -> Iterator[Entry]:
+        yield Entry("job.json", partial(document, parts.request_of(record.spec)))
+        yield Entry("state.json", partial(document, head))
+        yield Entry("timeline.jsonl", timeline)
+        for run in local.runs if local else ():
+            assert local is not None
+            place = f"runs/{_place(run)}"
+            yield Entry(f"{place}/environment.json", partial(environment, local, run))
+            yield from _log(parts, run, f"{place}/log", secrets)
+        yield from _reports(parts.admin, local)
+
+    return archive.write(entries(), now)
+
+
+def _place(run: Run) -> str:
+    return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
+
+
+def _log(parts: ArchiveParts, run: Run, place: str, secrets: list[str]) -> Iterable[Entry]:
+    """Return what a run wrote; where another gateway of this node has it, an entry that says so."""
+    try:
+        parts.admin.run_logs.check_here(run)
+    except NotFound as error:
+        return [Entry(place, partial(_refused, error))]
+    return archive.of_files(parts.runs / run.name, place, secrets)
+
+
+def _refused(error: NotFound) -> Iterable[bytes]:
+    raise error
+
+
+def _reports(parts: AdminParts, local: LocalJob | None) -> Iterator[Entry]:
+    for run in local.runs if local else ():
+        assert local is not None
+        node = local.spec.dag.get(run.task_name)
+        types = {o.key: o.type for o in node.outputs} if node else {}
+        for key, name in sorted(run.output_keys.items()):
+            if group_of(types.get(key, "")) == "metric" and parts.storage.exists(run.outputs[name]):
+                yield Entry(f"reports/{_place(run)}/{key}", partial(parts.storage.stream, run.outputs[name]))

@@ -1,0 +1,243 @@
+"""``/api/v1/events`` and ``/api/v1/jobs/…/log``: what becomes of jobs, what runs write; also followed.
+
+What is followed comes as server-sent events; a client that was cut off goes on by ``Last-Event-ID``.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, Header, Query
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from pydantic import AfterValidator
+
+from gateway.admin.deps import AfterNumber, Number, Object, Reply, api_router, shape
+from gateway.data.log_copies import STREAMS
+from gateway.data.log_levels import Level
+from gateway.data.logs import Excerpt, RunLogs
+from gateway.domain.events import NAMES
+from gateway.domain.problems import index_of
+from gateway.domain.run import Run
+from gateway.errors import GatewayError, NotFound
+from gateway.events import Feed, Webhooks
+
+POLL_SECONDS = 0.5
+PING_SECONDS = 15.0
+_MOST = 1000
+"""events read at the same time"""
+_CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "text/event-stream")}}
+}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+_EVENT = shape(
+    "Event",
+    id=int,
+    event=str,
+    job_id=str,
+    node=str,
+    at=str,
+    side=str,
+    by=str,
+    status=str,
+    detail=Object,
+)
+_EVENTS = shape("Events", events=[_EVENT], next=int)
+_WEBHOOK = shape("Webhook", url=str, events=list[str], number=int, behind=int)
+_WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])
+
+Read = Callable[[int, int | None], Excerpt]
+"""reads so many lines of a log from a number on"""
+Step = tuple[list[bytes], bool]
+"""what a look at something that is followed has found, and whether the next look has time"""
+
+
+def followed(steps: Iterator[Step]) -> EventSourceResponse:
+    """Send what each look finds, until there is none; a comment now and then where nothing comes."""
+
+    async def sent() -> AsyncIterator[bytes]:
+        idle = 0.0
+        while (step := await run_in_threadpool(next, steps, None)) is not None:
+            found, has_time = step
+            for text in found:
+                yield text
+            if not has_time:
+                continue
+            idle = 0.0 if found else idle + POLL_SECONDS
+            if idle >= PING_SECONDS:
+                idle = 0.0
+                yield KEEPALIVE_COMMENT
+            await anyio.sleep(POLL_SECONDS)
+
+    return EventSourceResponse(sent(), headers={"cache-control": "no-cache"})
+
+
+def _chosen(texts: Sequence[str]) -> list[str]:
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not set(names) <= set(NAMES):
+        raise ValueError(f"must be among {', '.join(NAMES)}")
+    return names
+
+
+_Names = Annotated[Sequence[str], AfterValidator(_chosen)]
+
+
+def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
+    """Return the paths of events."""
+    router = api_router()
+
+    @router.get(
+        "/events", summary="What becomes of jobs here, as it happens", response_model=_EVENTS, responses=_STREAM
+    )
+    def events(
+        after: AfterNumber = None,
+        follow: Annotated[
+            Literal["1", "0"], Query(description="0: what there is by now, as JSON with `next`")
+        ] = "1",
+        names: Annotated[_Names, Query(alias="events", description=f"only some of {', '.join(NAMES)}")] = (),
+        job_id: Annotated[str, Query(description="only of one job")] = "",
+        last_event_id: _CUT_OFF = "",
+    ) -> Response:
+        """``id`` is the event's number, ``event`` its name, ``data`` its JSON. Each comes at least once, in order.
+
+        A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the node.
+        Without them a stream begins with what happens from now on, and says so in a first event ``connected``.
+        """
+        start = index_of(last_event_id) if last_event_id else after  # the header is newer than the address
+        if start is None:
+            start = feed.newest() if follow == "1" else 0
+        page_after = partial(feed.after, names=names, job_id=job_id, limit=_MOST)
+        if follow == "0":
+            page = page_after(start)
+            return Reply({"events": [e.as_dict(node) for e in page.events], "next": page.next})
+
+        def steps(number: int) -> Iterator[Step]:
+            yield [format_sse_event(data_str="{}", event="connected", id=str(number))], False
+            while True:
+                page = page_after(number)
+                number = page.next
+                shown = ((json.dumps(e.as_dict(node), ensure_ascii=False), e) for e in page.events)
+                found = [format_sse_event(data_str=data, event=e.name, id=str(e.id)) for data, e in shown]
+                yield found, len(found) < _MOST
+
+        return followed(steps(start))
+
+    @router.get("/events/webhooks", summary="How far each receiver of events has got", response_model=_WEBHOOKS)
+    def receivers() -> Response:
+        return Reply({"webhooks": webhooks.state()})
+
+    return router
+
+
+def logs_router(logs: RunLogs) -> APIRouter:
+    """Return the path of a run's log."""
+    router = api_router()
+
+    @router.get(
+        "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
+        summary="What a run here wrote, while it runs and afterwards",
+        response_class=StreamingResponse,
+        responses=_TEXT,
+    )
+    def log(
+        job_id: str,
+        role: str,
+        index: str,
+        task: str,
+        stream: Annotated[
+            Literal["", "stdout", "stderr"], Query(description="without it both, in the order found")
+        ] = "",
+        level: Annotated[
+            Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
+        ] = Level.DEBUG,
+        tail: Annotated[
+            Number | None, Query(description="only so many lines at the end, of what is there by now")
+        ] = None,
+        follow: Annotated[bool, Query(description="1: server-sent events until the run is over")] = False,
+        attempt: Annotated[
+            Number | None, Query(description="counted from 0; without it the newest attempt")
+        ] = None,
+        last_event_id: _CUT_OFF = "",
+    ) -> Response:
+        """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
+
+        The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow or an id.
+        """
+        party = index_of(index)
+        if party is None:
+            raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
+        run = logs.run(job_id, role, party, task, attempt)
+
+        def read(start: int, length: int | None) -> Excerpt:
+            return logs.read_run(job_id, run, (stream,) if stream else STREAMS, start, length, level)
+
+        total = read(0, 0).total
+        start = 0 if tail is None else max(0, total - tail)
+        if not follow:
+            return StreamingResponse(_text(read, start, total), media_type="text/plain; charset=utf-8")
+
+        def newest_state() -> Run:
+            return logs.run(job_id, role, party, run.task_id, run.attempt)
+
+        after = index_of(last_event_id)
+        return followed(_lines(read, newest_state, start if after is None else after + 1))
+
+    return router
+
+
+def _text(read: Read, start: int, end: int) -> Iterator[bytes]:
+    """Yield the lines between two numbers, some at a time."""
+    while start < end:
+        try:
+            found = read(start, end - start)
+        except GatewayError as error:  # too late for a status
+            yield f"[{error.reason}: {error.message}]\n".encode()
+            return
+        yield "".join(f"{line.text}\n" for line in found.lines).encode()
+        if not found.lines:
+            return
+        start = found.next
+
+
+def _lines(read: Read, newest_state: Callable[[], Run], start: int) -> Iterator[Step]:
+    """Yield the lines from a number on as they come, and at last the run's result."""
+    incomplete = ""
+    while True:
+        try:
+            found = read(start, None)
+        except GatewayError as error:  # too late for a status
+            yield [format_sse_event(data_str=json.dumps({"reason": error.reason}), event="end")], False
+            return
+        shown = [
+            format_sse_event(data_str=line.text.replace("\r", " "), event=line.stream, id=str(number))
+            for number, line in enumerate(found.lines, start)
+        ]
+        start = found.next
+        if found.left_out:
+            yield shown, False
+            continue
+        if found.incomplete != incomplete:
+            incomplete = found.incomplete
+            text = f"the newest lines may be missing: {incomplete}" if incomplete else "all lines are here"
+            shown.append(format_sse_event(comment=text))
+        run = newest_state()
+        if run.over and (found.over or found.incomplete):
+            yield [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")], False
+            return
+        yield shown, True
+
+
+def _end(run: Run, found: Excerpt) -> dict[str, object]:
+    return {
+        "status": str(run.status),
+        "exit_code": run.exit.code if run.exit else None,
+        "failure": run.failure.as_dict() if run.failure else None,
+        "lines": found.total,
+        "incomplete": found.incomplete,
+    }

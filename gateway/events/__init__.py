@@ -1,1 +1,0 @@
-"""Events for other programs: the feed and webhooks."""
