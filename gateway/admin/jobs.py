@@ -40,8 +40,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
 from gateway.errors import NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
-from gateway.jobs.retention import Deleting, SomeUnreached
-from gateway.jobs.retention import Item
+from gateway.jobs.retention import Deleting, Item, SomeUnreached
 from gateway.ports import JobView, Limiters
 from gateway.store.queries import Place, Wanted, page
 from gateway.store.records import Listed

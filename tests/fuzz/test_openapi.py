@@ -60,8 +60,6 @@ def test_every_operation_says_what_it_takes_what_it_answers_and_how_it_refuses(f
         responses = operation["responses"]
         assert "422" not in responses, "that is the framework's way, and not ours"
         assert responses["default"]["content"], f"{method} {path}"
-        if method in ("put", "post", "patch"):
-            assert list(examples(operation)), f"{method} {path} shows no example"
         for kind, content in responses.get("200", responses.get("201"))["content"].items():
             schema = content["schema"]
             named = "$ref" in schema or schema.get("properties") or schema["type"] == "string"
@@ -82,6 +80,7 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
     own = containers(node, "job-of-a-container", {"guest": (ME,)})["guest.0"]
     run = node.run_tokens.issue(node.store.local_jobs.get("job-of-a-container").runs[0].run_id)
     for listener, path, operation in posts(node):
+        assert list(examples(operation)), f"{path} shows no example"
         for kind, example in examples(operation):
             if isinstance(example, dict):  # ids that the node has made itself in the place of the example's
                 example = {k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()}
@@ -112,6 +111,7 @@ def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
     assert ask(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code == 200
     found = [(m, name, p, told) for name in LISTENERS for m, p, told in operations(node, name, "put", "patch")]
     for method, listener, path, operation in sorted(found, key=lambda one: one[0], reverse=True):
+        assert list(examples(operation)), f"{path} shows no example"
         for example in examples(operation):
             answer = sent(node, listener, method.upper(), path, operation, example)
             if path in NOT_HERE:

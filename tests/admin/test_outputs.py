@@ -1,27 +1,35 @@
-"""The operators' own paths: a job in full, its outputs, what the engine and the store see differently."""
+"""The operators' own paths: a job in full, its outputs, reports, logs; what engine and store see differently."""
 
 import hashlib
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from engines.base import LaunchSpec, labels
-from gateway.admin.files import MOST_BYTES
+from gateway.admin.files import MOST_BYTES, one_range
 from gateway.bootstrap.node import Gateway
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED
+from gateway.cli.main import app
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
 from provider_registry.registration import provider_from_request
 from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
+from tests.cleaning.ended import a_run_of, left_behind, logs_of
 from tests.inprocess import ME, PEER, ask, running
 from tests.registry.builders import a_description, a_parameter, a_request
 
 PARTY = "guest.0"
 KEYS = ("out", "model", "report", "later")
 SLEEPER = "sleeper:1"
+LOSS = [{"tree": n, "loss": 1 / (n + 1)} for n in range(30)]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,7 @@ def have(node: Gateway, job_id: str, key: str = "out", *parts: bytes) -> str:
     return f"/api/v1/jobs/{job_id}/outputs/a/{PARTY}/{key}"
 
 
-def get(node: Gateway, path: str, status: int = 200, **params):
+def get(node: Gateway, path: str, status: int = 200, **params: Any) -> Any:
     answer = ask(node, "operator", "GET", path, params=params)
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -117,6 +125,37 @@ def test_a_download_is_the_bytes_with_their_checksum(node: Gateway):
     assert answer.status_code == 200 and answer.content == b"".join(parts)
     assert answer.headers["x-checksum-sha256"] == hashlib.sha256(answer.content).hexdigest()
     assert answer.headers["content-disposition"].startswith('attachment; filename="a-guest.0-out.csv"')
+
+
+def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway):
+    rows, more = b"id,x\n1,a\n2,b\n", b"id,x\n3,c\n"
+    path, whole = have(node, "job-range", "out", rows, more) + "/download", rows + more
+
+    def part(**headers: str) -> Any:
+        return ask(node, "operator", "GET", path, headers=headers)
+
+    everything = part()
+    assert (
+        everything.headers["content-length"] == str(len(whole)) and everything.headers["accept-ranges"] == "bytes"
+    )
+    for text, start, end in (
+        ("bytes=0-3", 0, 4),
+        ("bytes=4-", 4, len(whole)),
+        (f"bytes={len(rows) - 2}-{len(rows) + 2}", len(rows) - 2, len(rows) + 3),
+        (f"bytes={len(rows)}-", len(rows), len(whole)),
+        ("bytes=-3", len(whole) - 3, len(whole)),
+        ("bytes=5-999", 5, len(whole)),
+    ):
+        answer = part(range=text)
+        assert (answer.status_code, answer.content) == (206, whole[start:end]), text
+        assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(whole)}"
+    beyond = part(range=f"bytes={len(whole)}-")
+    assert beyond.status_code == 416 and beyond.headers["content-range"] == f"bytes */{len(whole)}"
+    assert beyond.json()["data"]["reason"] == "RANGE_NOT_THERE"
+    assert part(**{"range": "bytes=2-", "if-range": everything.headers["etag"]}).status_code == 206
+    assert part(**{"range": "bytes=2-", "if-range": '"another"'}).content == whole
+    for text in ("", "bytes=", "bytes=-", "bytes=3-1", "bytes=0-1,3-4", "lines=0-1", "bytes=x-y"):
+        assert one_range(text, 10) is None, text
 
 
 def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(node: Gateway, monkeypatch):
@@ -180,3 +219,61 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
         assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
     finally:
         node.engine.remove("bfia-orphan")
+
+
+def test_the_log_of_every_attempt_is_there(node: Gateway):
+    local = left_behind(node, "job-again", 5)
+    second = replace(a_run_of(local.spec, attempt=1), task_id="task_job-again-2")
+    node.store.local_jobs.update("job-again", lambda job: replace(job, runs=(local.runs[0], second)))
+    logs_of(node, second).mkdir(parents=True)
+    (logs_of(node, second) / "stdout.log").write_text("hello again\n")
+    place = "/api/v1/jobs/job-again/runs/guest.0/a/log?stream=stdout"
+    for attempt, begins in (("", "hello again\n"), ("&attempt=1", "hello again\n"), ("&attempt=0", "hello\n")):
+        assert ask(node, "operator", "GET", place + attempt).text.startswith(begins)
+    assert "but 0, 1" in get(node, place + "&attempt=2", 404)["msg"]
+    assert get(node, place + "&attempt=x", 400)["data"]["problems"][0]["path"] == "attempt"
+
+
+@pytest.fixture(scope="module")
+def reported(node: Gateway) -> str:
+    """Return the id of a job with a report."""
+    job_id = "job-00000000000000000000000000000050"
+    left_behind(node, job_id, 60.0)
+    written = node.storage.root / f"{job_id}-guest-0" / f"task_{job_id}-report" / "data_0"
+    written.write_text(json.dumps({"auc": 0.987654321, "remark": "<b>", "loss": LOSS}))
+    return job_id
+
+
+def cli(node: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, ["job", *words, "--url", node.addresses()["operator"]], env={"COLUMNS": "200"})
+
+
+def test_a_report_names_its_pictures_and_each_is_svg_without_rights(node: Gateway, reported: str):
+    url = f"/api/v1/jobs/{reported}/reports/a/guest.0/report"
+    assert get(node, url)["plots"] == ["loss", "values"]
+    for params in ({}, {"series": "loss"}, {"series": "values"}):
+        answer = ask(node, "operator", "GET", f"{url}/plot", params=params)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "a guest.0 report" in "".join(ElementTree.fromstring(answer.content).itertext())
+    assert get(node, f"{url}/plot", 404, series="los")["data"]["reason"] == "NO_PLOT"
+    assert get(node, f"{url[: -len('report')]}model/plot", 404)["data"]["reason"] == "NO_REPORT"
+
+
+def test_commands_list_show_and_draw_reports_and_say_what_there_is_instead(
+    node: Gateway, reported: str, tmp_path: Path
+):
+    listed = cli(node, "reports", reported)
+    assert listed.exit_code == 0 and "auc 0.987654" in listed.stdout and "loss of 30 rows" in listed.stdout
+    file, none = tmp_path / "loss.svg", tmp_path / "x.svg"
+    shown = cli(node, "report", reported, "a", "report", "--plot", str(file), "--series", "loss")
+    assert shown.exit_code == 0, shown.stderr
+    assert "0.987654" in shown.stdout and "and 10 rows more" in shown.stdout and str(file) in shown.stdout
+    assert ElementTree.parse(file).getroot().tag.endswith("svg")
+    as_json = json.loads(cli(node, "report", reported, "a", "report", "--json").stdout)
+    assert as_json["values"]["auc"] == 0.987654321
+    other = cli(node, "report", reported, "b", "report")
+    assert other.exit_code == EXIT_BAD_INPUT and "a report --party guest.0" in other.stderr
+    assert cli(node, "report", reported, "a", "report", "--series", "loss").exit_code == EXIT_BAD_INPUT
+    wrong = cli(node, "report", reported, "a", "report", "--plot", str(none), "--series", "los")
+    assert wrong.exit_code == EXIT_FAILED and "'loss'" in wrong.stderr and not none.exists()
