@@ -89,7 +89,7 @@ class Tls:
     key: str
     client_ca: str | None = None
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, *_: object) -> ssl.SSLContext:
         """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -112,7 +112,12 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or ()]
+        for sock in sockets or ():
+            self.accept(sock)
+
+    def accept(self, sock: socket.socket) -> None:
+        """Serve a further socket."""
+        self._accepting.append(asyncio.create_task(self._accept(sock)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = [*self._accepting, *self._held]  # connections that are open already are closed by the server
@@ -124,21 +129,24 @@ class _Server(uvicorn.Server):
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        while True:
-            try:
-                client, address = await loop.sock_accept(sock)
-            except OSError as error:  # no descriptor is left, or the client is gone already
-                log.warning("a connection cannot be accepted", extra={"error": str(error)})
-                await asyncio.sleep(_PAUSE)
-                continue
-            if not self._places.take(address[0]):
-                client.close()
-                self._warn(address[0])
-                await asyncio.sleep(0)  # others have their turn, however many come
-                continue
-            task = loop.create_task(self._hold(client, address[0]))
-            self._held.add(task)
-            task.add_done_callback(self._held.discard)
+        while not self.started:
+            await asyncio.sleep(0.01)
+        with sock:
+            while True:
+                try:
+                    client, address = await loop.sock_accept(sock)
+                except OSError as error:  # no descriptor is left, or the client is gone already
+                    log.warning("a connection cannot be accepted", extra={"error": str(error)})
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                if not self._places.take(address[0]):
+                    client.close()
+                    self._warn(address[0])
+                    await asyncio.sleep(0)  # others have their turn, however many come
+                    continue
+                task = loop.create_task(self._hold(client, address[0]))
+                self._held.add(task)
+                task.add_done_callback(self._held.discard)
 
     def _warn(self, address: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -187,44 +195,36 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     allow_descriptors()
-    room = {name: places(name) for name in apps}
-
-    def server_of(name: str) -> _Server:
+    servers = {}
+    for name, app in apps.items():
         secure = (tls or {}).get(name)
-        return _Server(
-            uvicorn.Config(
-                apps[name],
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,  # who asks is who has connected: a report is judged by that
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=5,
-                ws="none",
-                ssl_context_factory=None if secure is None else lambda _, _default: secure.context(),
-            ),
-            room[name],
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # who asks is who has connected: a report is judged by that
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+            ws="none",
+            ssl_context_factory=secure.context if secure else None,
         )
-
-    servers = {name: server_of(name) for name in apps}
-    later: list[_Server] = []
+        servers[name] = _Server(config, places(name))
 
     def leave() -> None:
-        for server in (*servers.values(), *later):
-            if server.should_exit:
-                server.force_exit = True
+        for server in servers.values():
+            server.force_exit = server.should_exit
             server.should_exit = True
 
+    def arrived(name: str, sock: socket.socket) -> None:
+        try:
+            loop.call_soon_threadsafe(servers[name].accept, sock)
+        except RuntimeError:  # the loop is closed: nobody serves any more
+            sock.close()
+
     tasks = [asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()]
-
-    def begin(name: str, sock: socket.socket) -> None:
-        server = server_of(name)
-        server.should_exit = servers[name].should_exit
-        later.append(server)
-        tasks.append(asyncio.create_task(server.serve(sockets=[sock])))
-
     if arrivals is not None:
-        arrivals.taken_by(lambda name, sock: _safely(loop, begin, name, sock))
+        arrivals.taken_by(arrived)
     if stopping is None:
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, leave)
@@ -237,17 +237,7 @@ async def serve(
         await asyncio.sleep(0.01)
     else:
         ready()
-    while not all(task.done() for task in tasks):  # some may come in the meantime
-        await asyncio.gather(*tasks)
-
-
-def _safely(
-    loop: asyncio.AbstractEventLoop, begin: Callable[[str, socket.socket], None], name: str, sock: socket.socket
-) -> None:
-    try:
-        loop.call_soon_threadsafe(begin, name, sock)
-    except RuntimeError:  # the loop is closed: nobody serves any more
-        sock.close()
+    await asyncio.gather(*tasks)
 
 
 # Which listeners are this node's own: while it serves, a file in its state folder names them and is locked.

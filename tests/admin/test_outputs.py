@@ -75,7 +75,7 @@ def have(node: Gateway, job_id: str, key: str = "out", *parts: bytes) -> str:
 
 
 def get(node: Gateway, path: str, status: int = 200, **params: Any) -> Any:
-    answer = ask(node, "operator", "GET", path, params=params)
+    answer = ask(node, "operator", "GET", path, params=params or None)
     assert answer.status_code == status, answer.text
     return answer.json()
 

@@ -116,11 +116,15 @@ def a_provider(**more: Any) -> dict[str, Any]:
     return copy.deepcopy(A_PROVIDER) | more
 
 
+def with_text(body: dict[str, Any], text: str) -> bytes:
+    """Return a body with this JSON text in the place of the value ``@@``."""
+    return json.dumps(body).encode().replace(b'"@@"', text.encode("utf-8", "surrogatepass"))
+
+
 def with_parameter(text: str) -> bytes:
-    """Return a job with one parameter, whose value is this JSON text."""
     body = a_job()
     body["config"]["task_params"] = {"common": {"echo_1": {"wild": "@@"}}}
-    return json.dumps(body).encode().replace(b'"@@"', text.encode("utf-8", "surrogatepass"))
+    return with_text(body, text)
 
 
 def with_roles(**roles: Any) -> dict[str, Any]:
@@ -146,30 +150,16 @@ def chain(length: int, **more: Any) -> list[dict[str, Any]]:
     return [first, *(component(i, input=want, **more) for i, want in enumerate(wants, 1))]
 
 
-def nested(depth: int, kind: str) -> str:
-    return "[" * depth + "1" + "]" * depth if kind == "lists" else '{"a":' * depth + "1" + "}" * depth
+MUCH = {"empty lists": "[]," * (10 << 20) + "1", "escapes": '"' + "\\u00e9" * (5 << 20) + '"'}
+MUCH["few enough lists"] = "[]," * 33_000 + "1"
 
 
-# ---------------------------------------------------------------- size
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[]," * (10 << 20) + b"1",
-        b'{"a":1},' * (3 << 20) + b"1",
-        b'"' + b"x" * (30 << 20) + b'"',
-        b'"' + b"\\u00e9" * (5 << 20) + b'"',
-        b"[]," * 33_000 + b"1",
-    ],
-    ids=["empty lists", "objects", "text", "escapes", "few enough lists"],
-)
-def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: bytes):
+@pytest.mark.parametrize("content", MUCH.values(), ids=MUCH)
+def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: str):
     body = a_provider()
     body["metadata"]["much"] = "@@"
-    wild = json.dumps(body).encode().replace(b'"@@"', b"[" + content + b"]")
-    assert target.post("operator", REGISTRATION, wild)["code"] in (0, 400)
-    assert target.submit(json.dumps(a_job()).encode()[:-1] + b', "much": [' + content + b"]}")["code"] in (0, 400)
+    assert target.post("operator", REGISTRATION, with_text(body, f"[{content}]"))["code"] in (0, 400)
+    assert target.submit(with_text(a_job(much="@@"), f"[{content}]"))["code"] in (0, 400)
 
 
 def test_a_thousand_components_in_a_job(target: Target):
@@ -200,66 +190,63 @@ def test_more_of_a_kind_than_any_job_has(target: Target, body: dict[str, Any]):
     assert target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys() == before
 
 
-# ---------------------------------------------------------------- depth, numbers, texts
+DEEP = {f"{depth} lists": "[" * depth + "1" + "]" * depth for depth in (100, 900, 100_000)}
+DEEP |= {f"{depth} objects": '{"a":' * depth + "1" + "}" * depth for depth in (100, 100_000)}
+NUMBERS = {text[:9]: text for text in ("NaN", "-Infinity", "1e400", "9" * 5000)}
+HALVES = {text: text for text in (r'"\ud800"', r'{"\udfff": 1}', r'["a", {"b": "\udc00\ud800"}]')}
+HALVES["raw"] = '"\ud800"'
 
 
-@pytest.mark.parametrize("kind", ["lists", "objects"])
-@pytest.mark.parametrize("depth", [100, 900, 100_000])
-def test_deep_nesting(target: Target, depth: int, kind: str):
-    deep = nested(depth, kind)
-    assert target.submit(with_parameter(deep))["code"] == 400
-    assert target.submit(deep)["code"] == 400
-    body = json.dumps(a_provider(name="deep", metadata="@@")).replace('"@@"', deep)
-    assert target.post("operator", REGISTRATION, body)["code"] == 400
-    assert target.post("peer", f"{CONTROL}/job/start", f'{{"job_id": "j", "more": {deep}}}')["code"] in (400, 404)
-    said = target.post("container", f"{CHANNEL}/push", f'{{"payload": {deep}}}', **target.as_container)
-    assert said["code"] == "E0000000400"
+@pytest.mark.parametrize(
+    "text", [*DEEP.values(), *NUMBERS.values(), *HALVES.values()], ids=[*DEEP, *NUMBERS, *HALVES]
+)
+def test_json_that_no_other_reader_takes(target: Target, text: str):
+    found = target.submit(with_parameter(text))
+    assert found["code"] == 400
+    if text in HALVES.values():
+        assert found["data"]["problems"][0]["path"] == "body"
+    registration = a_provider(name="wild", metadata={"image": "i", "n": "@@"})
+    assert target.post("operator", REGISTRATION, with_text(registration, text))["code"] == 400
+    for path, body in (
+        ("start", {"job_id": "j", "more": "@@"}),
+        ("stop", {"job_id": "j", "failed_by": {"reason": "r", "exit_code": "@@"}}),
+    ):
+        assert target.post("peer", f"{CONTROL}/job/{path}", with_text(body, text))["code"] in (400, 404)
+    for path, body in (("push", {"payload": "@@"}), ("pop", {"timeout": "@@"})):
+        headers = target.as_container | {"x-ptp-timeout": ".1"}
+        said = target.post("container", f"{CHANNEL}/{path}", with_text(body, text), **headers)
+        assert said["code"] in ("E0000000000", "E0000000400")
 
 
-@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e400", "9" * 5000, "9" * 4000])
-def test_numbers_that_no_other_reader_of_json_takes(target: Target, text: str):
-    assert target.submit(with_parameter(text))["code"] == 400
-    body = json.dumps(a_provider(name="number", metadata={"image": "i", "n": "@@"})).replace('"@@"', text)
-    assert target.post("operator", REGISTRATION, body)["code"] == 400
-    failed = f'{{"job_id": "j", "failed_by": {{"reason": "r", "exit_code": {text}}}}}'
-    assert target.post("peer", f"{CONTROL}/job/stop", failed)["code"] in (400, 404)
-    said = target.post(
-        "container", f"{CHANNEL}/pop", f'{{"timeout": {text}}}', **target.as_container, **{"x-ptp-timeout": ".1"}
-    )
-    assert said["code"] in ("E0000000000", "E0000000400")
+@pytest.mark.parametrize(
+    ("listener", "path", "field"),
+    [
+        ("operator", SUBMIT, "flow_id"),
+        ("operator", f"{PLATFORM}/job/stop_all", "job_id"),
+        ("operator", "/v2/provider/delete", "name"),
+        ("operator", REGISTRATION, "name"),
+        ("peer", f"{CONTROL}/job/status_all", "job_id"),
+        ("peer", f"{CONTROL}/task/poll", "task_id"),
+        ("container", f"{PLATFORM}/task/callback", "task_id"),
+    ],
+)
+def test_half_of_a_surrogate_pair_in_a_field(target: Target, listener: str, path: str, field: str):
+    for text in HALVES.values():
+        assert target.post(listener, path, with_text({field: "@@", "status": "SUCCESS"}, text))["code"] == 400
 
 
 @pytest.mark.parametrize("amount", ["1e308", '"inf"', '"1e999"', "[]", "true", "-0.0", "5e-324"])
-@pytest.mark.parametrize("resource", ["cpu", "disk"])
-def test_amounts_that_no_machine_has(target: Target, resource: str, amount: str):
-    body = a_job()
-    body["config"]["job_params"] |= {"guest": {"0": {"resources": {resource: "@@"}}}}
-    found = target.submit(json.dumps(body).replace('"@@"', amount))
-    if amount in ("-0.0", "5e-324"):  # nothing asked for, and next to nothing
-        assert found["code"] == 0
-        assert target.get(f"/api/v1/jobs/{found['data']['job_id']}")["job_id"] == found["data"]["job_id"]
-        return
-    assert found["code"] == 400
-    assert found["data"]["problems"][0]["path"] == f"config.job_params.guest.0.resources.{resource}"
-
-
-@pytest.mark.parametrize("text", [r'"\ud800"', r'{"\udfff": 1}', '"\ud800"', r'["a", {"b": "\udc00\ud800"}]'])
-def test_half_of_a_surrogate_pair(target: Target, text: str):
-    found = target.submit(with_parameter(text))
-    assert found["code"] == 400
-    assert found["data"]["problems"][0]["path"] == "body"
-    raw = text.encode("utf-8", "surrogatepass")
-    for listener, path, field in (
-        ("operator", SUBMIT, b"flow_id"),
-        ("operator", f"{PLATFORM}/job/stop_all", b"job_id"),
-        ("operator", "/v2/provider/delete", b"name"),
-        ("operator", REGISTRATION, b"name"),
-        ("peer", f"{CONTROL}/job/status_all", b"job_id"),
-        ("peer", f"{CONTROL}/task/poll", b"task_id"),
-        ("container", f"{PLATFORM}/task/callback", b"task_id"),
-    ):
-        assert target.post(listener, path, b'{"%s": %s, "status": "SUCCESS"}' % (field, raw))["code"] == 400
-    target.post("container", f"{CHANNEL}/push", b'{"topic": %s, "payload": "aGk="}' % raw, **target.as_container)
+def test_amounts_that_no_machine_has(target: Target, amount: str):
+    for resource in ("cpu", "disk"):
+        body = a_job()
+        body["config"]["job_params"] |= {"guest": {"0": {"resources": {resource: "@@"}}}}
+        found = target.submit(with_text(body, amount))
+        if amount in ("-0.0", "5e-324"):  # nothing asked for, and next to nothing
+            assert found["code"] == 0
+            assert target.get(f"/api/v1/jobs/{found['data']['job_id']}")["job_id"] == found["data"]["job_id"]
+        else:
+            assert found["code"] == 400
+            assert found["data"]["problems"][0]["path"] == f"config.job_params.guest.0.resources.{resource}"
 
 
 def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
@@ -267,11 +254,8 @@ def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
     job = wait_for(lambda: (j := target.get(f"/api/v1/jobs/{job_id}"))["status"] == "FINISHED" and j, SOON)
     assert job["failure"]["reason"] == "CREATE_FAILED" and "zero byte" in job["failure"]["message"]
     for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
-        target.post("operator", path, json.dumps(a_job(flow_id="\0", name="\0", file="a\0b", namespace="\0")))
+        target.post("operator", path, a_job(flow_id="\0", name="\0", file="a\0b", namespace="\0"))
     assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
-
-
-# ---------------------------------------------------------------- expressions
 
 
 def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target: Target):
@@ -292,12 +276,9 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
     assert any("p0" in warning for warning in local.warnings)
 
 
-# ---------------------------------------------------------------- headers and connections
-
 CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\t", b"x" * 300_000]
 
 
-@pytest.mark.parametrize("value", CONTROL_CHARACTERS, ids=lambda value: repr(value[:5]))
 @pytest.mark.parametrize(
     ("listener", "path", "name"),
     [
@@ -307,14 +288,13 @@ CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\
         ("operator", REGISTRATION, b"content-type"),
     ],
 )
-def test_headers_with_what_headers_cannot_hold(
-    target: Target, listener: str, path: str, name: bytes, value: bytes
-):
+def test_headers_with_what_headers_cannot_hold(target: Target, listener: str, path: str, name: bytes):
     request = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n".encode()
-    with target.raw(listener, request + name + b": " + value + b'\r\n\r\n{"job_id":"j"}') as sock:
-        answer = sock.recv(65536)
-    status = answer.split(b" ", 2)[1]
-    assert answer.startswith(b"HTTP/1.1 ") and status in (b"200", b"400", b"431"), answer[:200]
+    for value in CONTROL_CHARACTERS:
+        with target.raw(listener, request + name + b": " + value + b'\r\n\r\n{"job_id":"j"}') as sock:
+            answer = sock.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 "), (value[:5], answer[:200])
+        assert answer.split(b" ", 2)[1] in (b"200", b"400", b"431"), (value[:5], answer[:200])
 
 
 def test_bodies_that_never_end_keep_nobody_waiting(target: Target):
@@ -340,9 +320,6 @@ def test_bodies_that_never_end_keep_nobody_waiting(target: Target):
     finally:
         for sock in held:
             sock.close()
-
-
-# ---------------------------------------------------------------- the pulse; keep this the last test
 
 
 def test_health_answered_all_the_while(target: Target, pulse: list[Beat], capsys: pytest.CaptureFixture[str]):
