@@ -136,10 +136,7 @@ class Access:
     """Recognises who makes a request."""
 
     def __init__(
-        self,
-        find: Callable[[str], Token | None],
-        clock: Callable[[], datetime],
-        configured: str = "",
+        self, find: Callable[[str], Token | None], clock: Callable[[], datetime], configured: str = ""
     ) -> None:
         """``find`` looks a token up by its digest; ``configured`` is the settings' own token, an admin's."""
         self._find = find
@@ -232,28 +229,21 @@ def with_proof(change: Callable[[X], X]) -> Callable[[X], X]:
     return proved
 
 
-class OriginNoted:
-    """An ASGI application before another one: notes the origin of each request."""
+def noting_origin(app: ASGIApp) -> ASGIApp:
+    """Note the origin of each request, before another application."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its origin noted."""
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
         found = None
         if scope["type"] == "http":
-            found = RequestOrigin((scope.get("client") or ("",))[0], *_certificate(scope))
+            chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
+            found = RequestOrigin((scope.get("client") or ("",))[0], *(_read(chain[0]) if chain[0] else ("", "")))
         before = _ORIGIN.set(found)
         try:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
         finally:
             _ORIGIN.reset(before)
 
-
-def _certificate(scope: Scope) -> tuple[str, str]:
-    """Return subject and fingerprint of the client's certificate; empty where it showed none."""
-    chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
-    return _read(chain[0]) if chain[0] else ("", "")
+    return served
 
 
 @lru_cache(maxsize=256)

@@ -26,7 +26,7 @@ from gateway.admin import datasets, jobs, models, outputs, providers, routes, st
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
 from gateway.admin.job_view import ArchiveParts
-from gateway.auth import Access, OriginNoted
+from gateway.auth import Access, noting_origin
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
@@ -282,7 +282,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for name, app in apps.items():
         apps[name] = with_lookup(app, peer_table.is_unknown, peer_table.look, asking)
     apps |= {name: without_foreign(app, from_browser) for name, app in apps.items() if name != "operator"}
-    apps["peer"] = OriginNoted(apps["peer"])
+    apps["peer"] = noting_origin(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     fate = settings.fate

@@ -11,50 +11,40 @@ from engines.process.engine import ProcessEngine
 from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES, Clause
 from gateway.conformance.sandbox import NODE, Sandbox, Timeouts
+from provider_registry.model import Component
+from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 VENDOR = Path(__file__).with_name("tiny_vendor.py")
 Run = Callable[..., Checked]
 
 
-def registration() -> dict[str, Any]:
+def registration(**changes: Any) -> dict[str, Any]:
     """The body that registers the tiny vendor."""
-    return {
-        "name": "tiny",
-        "version": "1",
-        "device": "docker",
-        "metadata": {"image": "tiny:1", "base_url": ""},
-        "components_description": {
-            "Count": {
-                "componentName": "Count",
-                "title": "Count",
-                "provider": "tiny",
-                "version": "1",
-                "description": "counts rows",
-                "desVersion": "1.2.0",
-                "roleList": ["guest", "host"],
-                "storageEngine": ["file"],
-                "inputParam": [
-                    {
-                        "name": "greeting",
-                        "title": "Greeting",
-                        "type": "string",
-                        "optional": "true",
-                        "defaultValue": "hello",
-                    }
-                ],
-                "inputData": [
-                    {"name": "table", "description": "rows", "category": "dataset", "dataFormat": ["csv"]}
-                ],
-                "outputData": [
-                    {"name": "counts", "description": "numbers", "category": "report", "dataFormat": ["json"]}
-                ],
-                "result": [
-                    {"resultCode": "00000000", "resultMessage": "ok"},
-                    {"resultCode": "99999999", "resultMessage": "failed"},
-                ],
-            }
-        },
-    }
+    count = a_description(
+        "Count",
+        provider="tiny",
+        version="1",
+        storageEngine=["file"],
+        inputParam=[a_parameter("greeting", defaultValue="hello")],
+        inputData=[a_data("table")],
+        outputData=[a_data("counts", category="report", dataFormat=["json"])],
+        result=[
+            {"resultCode": code, "resultMessage": said} for code, said in (("00000000", "ok"), ("99999999", "no"))
+        ],
+    )
+    return a_request(count | changes, name="tiny", version="1", metadata={"image": "tiny:1", "base_url": ""})
+
+
+def sandbox_of(folder: Path, *command: str, timeouts: Timeouts = Timeouts(30.0, 10.0, grace=1.0)) -> Sandbox:
+    images = {"tiny:1": command}
+    engine = ProcessEngine(node=NODE, installation="test", images=images, run_root=folder / "process")
+    return Sandbox(engine, "tiny:1", "test", folder / "sandbox", timeouts)
+
+
+def count(**changes: Any) -> Component:
+    provider = described(registration(**changes)).provider
+    assert provider is not None
+    return provider.components["Count"]
 
 
 @pytest.fixture
@@ -65,17 +55,12 @@ def checked(tmp_path: Path) -> Run:
         mistake: str = "",
         given: Given = Given(),
         clauses: Sequence[Clause] = CLAUSES,
-        body: dict[str, Any] | None = None,
+        component: Component | None = None,
+        program: tuple[str, ...] = (sys.executable, "-I", "-S", str(VENDOR)),
     ) -> Checked:
-        command = (sys.executable, "-I", "-S", str(VENDOR), *([mistake] if mistake else []))
-        engine = ProcessEngine(
-            node=NODE, installation="test", images={"tiny:1": command}, run_root=tmp_path / "process"
-        )
-        sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Timeouts(30.0, 10.0, grace=1.0))
-        provider = described(body or registration()).provider
-        assert provider is not None
+        sandbox = sandbox_of(tmp_path, *program, *([mistake] if mistake else []))
         try:
-            return check(sandbox, provider.components["Count"], given, lambda step: None, clauses)
+            return check(sandbox, component or count(), given, lambda step: None, clauses)
         finally:
             sandbox.close()
 

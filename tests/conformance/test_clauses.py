@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engines.process.engine import ProcessEngine
-from gateway.conformance.check import Given, described
+from gateway.conformance.check import Given
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.evidence import Trial
-from gateway.conformance.sandbox import NODE, Plan, Sandbox, Timeouts
+from gateway.conformance.sandbox import Plan, Timeouts
 from gateway.errors import Invalid
-from tests.conformance.conftest import Run, registration
+from tests.conformance.conftest import Run, count, sandbox_of
+from tests.registry.builders import a_data
 
 MISTAKES = {
     "no callback": "callback-sent",
@@ -63,25 +63,19 @@ def test_running_may_be_left_out(checked: Run) -> None:
     assert {c.name: f.result for c, f in one.findings}["callback-running"] == "not shown"
 
 
-def test_a_program_that_does_not_start_is_reported_once(checked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.conformance.conftest.sys.executable", "/nowhere/python")
-    one = checked()
+def test_a_program_that_does_not_start_is_reported_once(checked: Run) -> None:
+    one = checked(program=("/nowhere/python",))
     broken = {clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"}
     assert list(broken) == ["starts"]
     assert "COMMAND_NOT_FOUND" in broken["starts"]
 
 
 def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run) -> None:
-    body = registration()
-    body["components_description"]["Count"]["inputData"] += [
-        {"name": "more", "description": "d", "category": "test_set", "dataFormat": ["csv"]},
-        {"name": "model", "description": "d", "category": "model", "dataFormat": ["json"]},
-    ]
+    more = [a_data("table"), a_data("more", category="test_set"), a_data("model", category="model")]
     works = [c for c in CLAUSES if c.name == "works"]
-    model = b"a model"
-    given = Given(files={("guest", "model"): model, ("host", "model"): model})
-    assert checked("none, it reads on", given, works, body).good
-    lacking = checked("none, it reads on", clauses=works, body=body)
+    given = Given(files={("guest", "model"): b"a model", ("host", "model"): b"a model"})
+    assert checked("none, it reads on", given, works, count(inputData=more)).good
+    lacking = checked("none, it reads on", clauses=works, component=count(inputData=more))
     assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
 
 
@@ -93,11 +87,8 @@ def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None
 
 def test_what_is_given_up_ends_though_nothing_fails(tmp_path: Path) -> None:
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
-    engine = ProcessEngine(node=NODE, installation="test", images={"tiny:1": waits}, run_root=tmp_path / "process")
-    sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Timeouts(run=600.0, grace=1.0))
-    provider = described(registration()).provider
-    assert provider is not None
+    sandbox = sandbox_of(tmp_path, *waits, timeouts=Timeouts(run=600.0, grace=1.0))
     sandbox.give_up()
-    trial = Trial(sandbox.run(provider.components["Count"], Plan(("guest.0", "host.0"))))
+    trial = Trial(sandbox.run(count(), Plan(("guest.0", "host.0"))))
     sandbox.close()
     assert not trial.worked and all(t.was_stopped and not t.in_time for t in trial.traces)

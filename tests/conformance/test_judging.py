@@ -11,13 +11,13 @@ import pytest
 
 from engines.base import EngineError
 from gateway.conformance import sandbox
-from gateway.conformance.check import Checked, Given, check, described
+from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES
 from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial, Written
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import Plan, Sandbox
 from provider_registry.model import Component
-from tests.conformance.conftest import registration
+from tests.conformance.conftest import count
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 from tests.memory_engine import MemoryEngine, Script
@@ -30,14 +30,6 @@ WELL = replace(SILENT, requests=Requests(STATES))
 FAILING = replace(SILENT, code=1)
 ENDED = replace(WELL, requests=Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
 KILLED = replace(ENDED, code=137, signal=9, stop_seconds=10.0)
-
-
-def count(**more: Any) -> Component:
-    body = registration()
-    body["components_description"]["Count"] |= more
-    provider = described(body).provider
-    assert provider is not None
-    return provider.components["Count"]
 
 
 class Scripted:

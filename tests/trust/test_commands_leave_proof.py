@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import App, Signatures, Site
-from gateway.auth import OriginNoted, origin
+from gateway.auth import noting_origin, origin
 from gateway.domain.spec import JobSpec
 from gateway.http.audit import MOST
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
@@ -143,7 +143,7 @@ def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path: Path):
 
     def request(**scope: Any) -> dict[str, str]:
         at: Scope = {"type": "http", "client": ("192.0.2.7", 5), "headers": [(b"x-client-cert", b"me")], **scope}
-        asyncio.run(OriginNoted(app)(at, nothing, silent))
+        asyncio.run(noting_origin(app)(at, nothing, silent))
         return details.pop()
 
     shown = {"tls": {"client_cert_chain": [pem]}}

@@ -1,0 +1,314 @@
+"""Events: read in order, from any number on; followed; delivered at least once, also over a kill."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.bootstrap.node import Gateway
+from gateway.domain.events import table
+from gateway.errors import Invalid
+from gateway.events import Feed, Hook, Pace, Page, Webhooks, signature
+from gateway.store import queries, schema
+from gateway.store.database import opened
+from gateway.store.store import Store
+from tests.builders import T0
+from tests.e2e import jobs
+from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
+from tests.inprocess import ask, running
+from tests.plain import NO_TLS
+
+QUICK = Pace(look=0.02, first=0.02, longest=0.1)
+SIX = ["job PENDING", "job READY", "job RUNNING", "task RUNNING", "task SUCCESS", "job FINISHED"]
+NAMES = ["created", "ready", "started", "task_started", "task_ended", "finished"]
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(opened(database_url))
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    hooks = [{"url": "http://me:hunter2@127.0.0.1:9/x?key=hunter3", "secret": "hunter4"}]
+    with running(tmp_path_factory.mktemp("node"), events={"webhooks": hooks}) as gateway:
+        yield gateway
+
+
+def happen(store: Store, *lines: str, job: str = "job-1") -> None:
+    for line in lines:
+        queries.write_line(store, job, "scheduler", T0, line, "n1", {"task": "a"})
+
+
+def inserted(connection: Any, job: str, event: str, **more: Any) -> None:
+    row = {"job_id": job, "event": event, "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
+    connection.execute(schema.timeline.insert().values(**row, **more))
+
+
+def names(page: Page) -> list[str]:
+    return [e.name for e in page.events]
+
+
+def test_events_come_in_order_and_from_any_number_on(store: Store):
+    feed = Feed(store)
+    happen(store, *SIX[:3], "heard", "task RUNNING", "heard", "task SUCCESS", "job FINISHED")
+    page = feed.after(0)
+    assert names(page) == NAMES
+    assert page.next == feed.newest() == 8
+    assert names(feed.after(page.events[3].id)) == NAMES[4:]
+    assert feed.after(page.next).events == ()
+    few = feed.after(0, limit=2)
+    assert names(few) == NAMES[:2] and few.next == few.events[-1].id
+    assert names(feed.after(0, ("finished", "created"))) == ["created", "finished"]
+    happen(store, "job PENDING", job="job-2")
+    assert [e.job_id for e in feed.after(0, job_id="job-2").events] == ["job-2"]
+
+
+def test_numbers_go_on_after_a_job_was_deleted(store: Store):
+    """Else a reader that has come to the newest would miss what takes the same number again."""
+    feed = Feed(store)
+    happen(store, "job PENDING", "job FINISHED")
+    store.add_submission("job-1", "flow", "n1", T0)
+    read = feed.after(0).next
+    assert queries.drop_job(store, "job-1", T0, "operator", {})
+    happen(store, "job PENDING", job="job-2")
+    assert [(e.name, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
+
+
+def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
+    now = [100.0]
+    feed = Feed(store, timeout=10.0, monotonic=lambda: now[0])
+    feed._timeout = 10.0  # as with a database that many write to
+    happen(store, *["job PENDING"] * 5)
+    assert feed.after(0).next == 5
+    with store.write() as connection:
+        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 3))
+    feed = Feed(store, monotonic=lambda: now[0])
+    feed._timeout = 10.0
+    assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
+    with store.write() as connection:
+        inserted(connection, "job-late", "job FINISHED", id=3)
+    assert [e.id for e in feed.after(2).events] == [3, 4, 5]
+    with store.write() as connection:
+        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 4))
+    assert feed.after(3).next == 3
+    now[0] += 10.5
+    assert feed.after(3).next == 5, "nobody came: the number is not used"
+
+
+@pytest.mark.mariadb
+def test_what_becomes_visible_late_is_not_passed_over(mariadb_url: str):
+    """Of two writers the one with the lower number commits last."""
+    store = Store(opened(mariadb_url))
+    try:
+        feed, start = Feed(store), Feed(store).newest()
+        with store.write() as slow:
+            inserted(slow, "job-slow", "job PENDING")
+            happen(store, "job PENDING", job="job-quick")
+            assert feed.newest() > start
+            page = feed.after(start)
+            assert page.events == () and page.next == start
+        assert [e.job_id for e in feed.after(page.next).events] == ["job-slow", "job-quick"]
+    finally:
+        store.close()
+
+
+def test_the_document_shows_the_table_of_the_code():
+    for name in ("events.md", "events.zh-CN.md"):
+        assert table() in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+
+
+def follow(node: Gateway, count: int, headers: dict[str, str] | None = None, **query: Any) -> list[Any]:
+    """Return so many events of a stream, as (id, event, data), and leave."""
+    found, fields = [], {}
+    url = node.addresses()["operator"] + "/api/v1/events"
+    with httpx.stream(
+        "GET", url, params=query, headers=headers, timeout=120, trust_env=False, verify=NO_TLS
+    ) as answer:
+        assert answer.status_code == 200 and "text/event-stream" in answer.headers["content-type"]
+        for line in answer.iter_lines():
+            key, _, value = line.partition(": ")
+            fields[key] = value
+            if not line:
+                if "event" in fields:
+                    found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+                if len(found) == count:
+                    return found
+                fields = {}
+    return found
+
+
+def test_a_stream_goes_on_where_it_was_cut_off(node: Gateway):
+    happen(node.store, "job PENDING", "job READY", "job FINISHED", job="job-cut")
+    seen = follow(node, 3, after="0", job_id="job-cut")
+    assert [name for _, name, _ in seen] == ["connected", "created", "ready"]
+    number = str(seen[-1][0])
+    for again in (
+        follow(node, 2, after=number, job_id="job-cut"),
+        follow(node, 2, headers={"last-event-id": number}, job_id="job-cut"),
+        follow(node, 2, headers={"last-event-id": number}, after="0", job_id="job-cut"),
+    ):
+        assert [name for _, name, _ in again] == ["connected", "finished"]
+    data = again[1][2]
+    assert (data["job_id"], data["event"], data["detail"]) == ("job-cut", "finished", {"task": "a"})
+
+
+def test_wrong_questions_are_refused_all_at_once(node: Gateway):
+    answer = ask(node, "operator", "GET", "/api/v1/events?after=x&follow=2&events=no,finished")
+    assert answer.status_code == 400
+    assert [p["path"] for p in answer.json()["data"]["problems"]] == ["after", "follow", "events"]
+
+
+def test_what_keeps_a_receiver_is_shown_without_its_password(node: Gateway):
+    happen(node.store, "job PENDING")
+
+    def shown() -> Any:
+        return ask(node, "operator", "GET", "/api/v1/events/webhooks").json()["webhooks"][0]
+
+    wait_for(lambda: shown()["tries"], 30)
+    assert "Connect" in shown()["cause"] and shown()["behind"] >= 1
+    assert "hunter" not in str(shown())
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        [{"url": "ftp://x", "secret": "hunter2"}],
+        [{"url": "http://x/", "events": ["nothing"], "secret": "hunter2"}],
+        [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
+    ],
+)
+def test_a_wrong_receiver_is_refused_at_the_start(tmp_path: Path, hooks: list[dict[str, Any]]):
+    with pytest.raises(Invalid) as caught, running(tmp_path, events={"webhooks": hooks}):
+        pass
+    assert "events" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+class Receiver:
+    """Remembers what it was sent, and says no as often as it is told."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.refuse = 0
+        self.url = ""
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.got]
+
+    def of(self, job_id: str) -> list[str]:
+        return [e["event"] for e in self.events if e["job_id"] == job_id]
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    receiver, lock = Receiver(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            with lock:
+                no = receiver.refuse > 0
+                receiver.refuse -= no
+                if not no:
+                    receiver.got.append(({k.lower(): v for k, v in self.headers.items()}, body))
+            self.send_response(500 if no else 204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    receiver.url = f"http://127.0.0.1:{server.server_address[1]}/events"
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def webhooks(store: Store, *hooks: Hook, holder: str = "gateway-1") -> Webhooks:
+    return Webhooks(hooks, store, Feed(store), "n1", holder, lambda: datetime.now(UTC), QUICK)
+
+
+@contextmanager
+def delivering(store: Store, *hooks: Hook) -> Iterator[Webhooks]:
+    found = webhooks(store, *hooks)
+    found.start()
+    yield found
+    wait_for(lambda: all(h["behind"] == 0 for h in found.state()), 30)
+    found.stop()
+
+
+def test_events_that_are_refused_or_missed_come_in_order(store: Store):
+    with receiving() as receiver:
+        with delivering(store, Hook(receiver.url)):
+            receiver.refuse = 3
+            happen(store, *SIX[:3])
+        happen(store, *SIX[3:])  # while nobody delivers
+        with delivering(store, Hook(receiver.url)):
+            pass
+        assert receiver.of("job-1") == NAMES
+        assert {e["node"] for e in receiver.events} == {"n1"}
+
+
+def test_a_new_receiver_gets_only_what_is_new_and_chosen_with_a_signature_that_fits(store: Store):
+    happen(store, *SIX, job="job-old")
+    with receiving() as chosen, receiving() as silent:
+        with delivering(store, Hook(chosen.url, ("finished",), "the secret"), Hook(silent.url, ("rejected",))):
+            happen(store, *SIX)
+        assert [(e["job_id"], e["event"]) for e in chosen.events] == [("job-1", "finished")] and silent.got == []
+        headers, body = chosen.got[0]
+        assert headers["x-bfia-signature"] == signature("the secret", headers["x-bfia-timestamp"], body)
+        assert headers["x-bfia-signature"] != signature("another", headers["x-bfia-timestamp"], body)
+        assert headers["x-bfia-event-id"] == str(chosen.events[0]["id"])
+
+
+def test_of_two_gateways_on_one_database_one_delivers(store: Store):
+    with receiving() as receiver:
+        both = [webhooks(store, Hook(receiver.url), holder=f"gateway-{n}") for n in (1, 2)]
+        for one in both:
+            one.start()
+        for n in range(10):
+            happen(store, *SIX, job=f"job-{n}")
+        wait_for(lambda: len(receiver.got) >= 60, 60)
+        for one in both:
+            one.stop()
+        numbers = [e["id"] for e in receiver.events]
+        assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) == 60
+
+
+@pytest.mark.slow
+def test_no_event_is_lost_over_a_kill(tmp_path: Path):
+    """Both ends fail: the node is killed while the receiver refuses."""
+    with receiving() as receiver:
+        engine = process_engine("unionpay:2.0.0", command=["/bin/false"])
+        hooks = {"webhooks": [{"url": receiver.url}]}
+        with Federation(tmp_path, [jobs.GUEST], engine, events=hooks) as federation:
+            node = federation[jobs.GUEST]
+            jobs.prepare(federation)
+            receiver.refuse = 2
+            job_id = node.submit(example("create_all_psi_sbt.json"))
+            wait_for(lambda: receiver.refuse < 2, 30, 0.005)
+            node.kill()
+            node.start()
+            node.wait_job(job_id, 60, "FAILED")
+            wait_for(
+                lambda: receiver.of(job_id).count("finished") == 2, 60
+            )  # it schedules it and takes part in it
+            page = node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"]
+            got = [e["id"] for e in receiver.events if e["job_id"] == job_id]
+            assert list(dict.fromkeys(got)) == [e["id"] for e in page]
+            assert page[0]["event"] == "created" and [e["event"] for e in page].count("finished") == 2
