@@ -5,16 +5,11 @@ from pathlib import Path
 from tools.figures import LARGEST, SMALLEST, modules
 
 ROOT = Path(__file__).resolve().parents[1]
-EXCEPTIONS = {
-    "gateway/cli/begin.py": "the entry point, small so that `--version` imports nothing else",
-}
-"""modules of another size, each with why it stays"""
 FLAT = {"__init__.py", "auth.py", "container_listener.py", "errors.py", "ports.py", "version.py"}
 
 
 def test_a_module_fits_a_sitting_and_is_worth_a_file():
-    sizes = {name: size for name, size in modules().items() if not SMALLEST <= size <= LARGEST}
-    assert {name: size for name, size in sizes.items() if name not in EXCEPTIONS} == {}
+    assert {name: size for name, size in modules().items() if not SMALLEST <= size <= LARGEST} == {}
 
 
 def test_only_what_every_room_shares_stands_in_no_room():

@@ -12,12 +12,11 @@ from uuid import uuid4
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed
-from gateway.cli.command import Output, command
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, read_object
+from gateway.cli.command import Output, command, finite
 from gateway.cli.console import compact, say, table
-from gateway.cli.inputs import content, finite, read_object
 from gateway.cli.providers import commands
-from gateway.errors import counted
+from gateway.errors import GatewayError, Invalid, counted
 
 if TYPE_CHECKING:
     from engines.base import Engine
@@ -29,14 +28,14 @@ X = TypeVar("X")
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
-class Engines(StrEnum):
-    """What an image can be checked with."""
+class EngineKind(StrEnum):
+    """What runs the algorithms."""
 
     docker = "docker"
     process = "process"
 
 
-@command(commands, "check")
+@command(commands, "check", "register.json --image registry.example.com/vendor:1.0.0")
 def check(
     file: Annotated[Path, typer.Argument(help="The body that registers the provider, as JSON or YAML.")],
     image: Annotated[str, typer.Option(help="Run this image's components, too.", metavar="REF")] = "",
@@ -44,7 +43,7 @@ def check(
         str, typer.Option("--command", help="With the process engine: the command line that stands for the image.")
     ] = "",
     engine: Annotated[
-        Engines | None, typer.Option(help="How components run; default: process with --command, else docker.")
+        EngineKind | None, typer.Option(help="How components run; default: process with --command, else docker.")
     ] = None,
     component: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     clause: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
@@ -69,8 +68,6 @@ def check(
 
     Each component runs in a sandbox: all its parties against each other with small made-up data, then each one
     alone. Nothing outside this machine is contacted. Exit code 1: a clause is broken, or the description refused.
-
-    Example: bfia-gateway provider check register.json --image registry.example.com/vendor:1.0.0
 
     Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
     """
@@ -134,15 +131,8 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
 
 def _validate(given: "Given", components: "Sequence[Component]") -> None:
     """Raise `CallFailed` for a parameter, or data, that none of the components has or reads."""
-    from provider_registry.lint import near
-
     known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
-    unknown = [
-        f"{name} (did you mean {meant}?)" if (meant := near(name, known)) else name
-        for name in given.parameters
-        if name not in known
-    ]
-    if unknown:
+    if unknown := [name for name in given.parameters if name not in known]:
         text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
     roles = {role for c in components for role in c.roles}
@@ -156,20 +146,19 @@ def _validate(given: "Given", components: "Sequence[Component]") -> None:
 
 
 @contextmanager
-def _sandbox(kind: Engines | None, image: str, program: str, timeouts: "Timeouts") -> "Iterator[Sandbox]":
+def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeouts") -> "Iterator[Sandbox]":
     """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
     from engines.base import EngineError
     from engines.files import try_to_remove
     from gateway.conformance.sandbox import Sandbox
-    from gateway.errors import GatewayError, Invalid
 
     installation = uuid4().hex
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
-        engine = _engine(
-            kind or (Engines.process if program else Engines.docker), image, program, folder, installation
+        kind = kind or (EngineKind.process if program else EngineKind.docker)
+        sandbox = Sandbox(
+            _engine(kind, image, program, folder, installation), image, installation, folder, timeouts
         )
-        sandbox = Sandbox(engine, image, installation, folder, timeouts)
         try:
             yield sandbox
         except Invalid as error:
@@ -187,14 +176,14 @@ def _sandbox(kind: Engines | None, image: str, program: str, timeouts: "Timeouts
         try_to_remove(folder)
 
 
-def _engine(kind: Engines, image: str, program: str, folder: Path, installation: str) -> "Engine":
+def _engine(kind: EngineKind, image: str, program: str, folder: Path, installation: str) -> "Engine":
     from engines.base import EngineError
     from engines.docker import ContainerdEngine, DockerOptions
     from engines.process.engine import ProcessEngine
     from gateway.conformance.sandbox import NODE
 
     made: Engine
-    if kind is Engines.docker:
+    if kind is EngineKind.docker:
         made = ContainerdEngine(NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}"))
     elif program:
         try:
@@ -215,36 +204,29 @@ def _engine(kind: Engines, image: str, program: str, folder: Path, installation:
 
 
 def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
+    def problems(those: "Iterable[Problem]") -> list[dict[str, Any]]:
+        plain = [{"path": p.path, "rule": p.rule, "got": p.got, "suggestion": p.suggestion} for p in those]
+        return [{key: value for key, value in one.items() if key != "suggestion" or value} for one in plain]
+
+    def clauses(one: "Checked") -> list[dict[str, Any]]:
+        return [
+            {
+                "clause": clause.name,
+                "section": clause.section,
+                "says": clause.says,
+                "result": str(finding.result),
+                "seen": finding.seen,
+                "remedy": clause.remedy if finding.result == "failed" else "",
+            }
+            for clause, finding in one.findings
+        ]
+
     return {
         "good": good,
         "provider": found.provider.key if found.provider else None,
-        "description": {"errors": _problems(found.errors), "warnings": _problems(found.warnings)},
-        "components": [
-            {
-                "component": one.component,
-                "good": one.good,
-                "clauses": [
-                    {
-                        "clause": clause.name,
-                        "section": clause.section,
-                        "says": clause.says,
-                        "result": str(finding.result),
-                        "seen": finding.seen,
-                        "remedy": clause.remedy if finding.result == "failed" else "",
-                    }
-                    for clause, finding in one.findings
-                ],
-            }
-            for one in checked
-        ],
+        "description": {"errors": problems(found.errors), "warnings": problems(found.warnings)},
+        "components": [{"component": c.component, "good": c.good, "clauses": clauses(c)} for c in checked],
     }
-
-
-def _problems(problems: "Iterable[Problem]") -> list[dict[str, Any]]:
-    return [
-        {"path": p.path, "rule": p.rule, "got": p.got, **({"suggestion": p.suggestion} if p.suggestion else {})}
-        for p in problems
-    ]
 
 
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:

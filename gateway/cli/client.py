@@ -1,18 +1,22 @@
-"""The command line's way to a running node: its operator listener over HTTP."""
+"""The command line's way to a running node, its operator listener over HTTP, and to files that are sent."""
 
+import getpass
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
-import typer
 
-from gateway.cli.inputs import opened, token
-from gateway.data.files import NotFit
+from gateway.data.files import MIB, NotFit, bounded, check_readable, whole
+from gateway.errors import Invalid
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -24,8 +28,10 @@ EXIT_NO_ANSWER = 3
 URL = "BFIA_GATEWAY_URL"
 TOKEN = "BFIA_GATEWAY_TOKEN"
 DEFAULT_CONFIG = Path("node.yml")
+LARGEST = 32 * MIB
+"""bytes of a file that is read whole: jobs, registrations, small tables"""
 
-_SLOW = httpx.Timeout(60.0, read=None)
+SLOW = httpx.Timeout(60.0, read=None)
 """for requests that a node works on before its first byte, such as the checksum of a large file"""
 _NO_TOKEN = (
     f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its auth.token; "
@@ -80,23 +86,15 @@ class Client:
         """Delete."""
         return self.call("DELETE", path, query=query)
 
-    def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Any:
-        """Send one request; return the response's JSON. An envelope's error code fails at any HTTP status."""
-        with self._reached():
-            response = self._http.request(method, path, json=body, params=_given(query or {}))
-        return self._read(response)
+    def call(
+        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None, **sent: Any
+    ) -> Any:
+        """Send one request; return the response's JSON. An envelope's error code fails at any HTTP status.
 
-    def upload(self, path: str, source: Path, media_type: str) -> Any:
-        """Post a file as it is."""
-        with self._reached(), opened(source) as (file, _):
-            response = self._http.post(path, content=file, headers={"content-type": media_type})
-        return self._read(response)
-
-    def send_form(self, path: str, fields: Mapping[str, str], name: str, file: BinaryIO) -> Any:
-        """Post a form with one file."""
-        parts = {"file": (name, file, "application/octet-stream")}
+        ``sent`` is what `httpx` sends in place of a JSON body: a form, a file.
+        """
         with self._reached():
-            response = self._http.post(path, data=dict(fields), files=parts, timeout=_SLOW)
+            response = self._http.request(method, path, json=body, params=_given(query or {}), **sent)
         return self._read(response)
 
     def download(
@@ -135,7 +133,7 @@ class Client:
 
     @contextmanager
     def _streamed(self, path: str, query: Mapping[str, Any]) -> Iterator[httpx.Response]:
-        with self._reached(), self._http.stream("GET", path, params=_given(query), timeout=_SLOW) as response:
+        with self._reached(), self._http.stream("GET", path, params=_given(query), timeout=SLOW) as response:
             if response.status_code >= 400:
                 response.read()
                 self._read(response)
@@ -146,11 +144,10 @@ class Client:
         try:
             yield
         except httpx.HTTPError as error:
-            cause = str(error).replace(self._token, "…") if self._token else str(error)
-            text = (
-                f"no response from {self.url}: {type(error).__name__} {cause}; is the node up? (--config, --url)"
-            )
-            raise CallFailed(text.replace("  ", " "), EXIT_NO_ANSWER, "NO_ANSWER") from error
+            cause = f"{type(error).__name__} {error}".strip()
+            cause = cause.replace(self._token, "…") if self._token else cause
+            text = f"no response from {self.url}: {cause}; is the node up? (--config, --url)"
+            raise CallFailed(text, EXIT_NO_ANSWER, "NO_ANSWER") from error
 
     def _read(self, response: httpx.Response) -> Any:
         try:
@@ -193,7 +190,6 @@ def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
 def settings_of(config: Path) -> "Settings":
     """Read a configuration. Raises `CallFailed` with every problem."""
     from gateway.config.loader import load
-    from gateway.errors import Invalid
 
     if not config.exists():
         text = (
@@ -204,8 +200,13 @@ def settings_of(config: Path) -> "Settings":
     try:
         return load(config)
     except Invalid as error:
-        text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
-        raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from None
+        raise invalid_in(config, error) from None
+
+
+def invalid_in(config: Path, error: Invalid) -> CallFailed:
+    """Return what says that a configuration is wrong, and where."""
+    text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
+    return CallFailed(text, EXIT_BAD_INPUT, error.reason)
 
 
 def segment(name: str) -> str:
@@ -217,39 +218,91 @@ def _given(query: Mapping[str, Any]) -> dict[str, Any]:
     return {k: ("1" if v is True else v) for k, v in query.items() if v is not None and v is not False and v != ""}
 
 
-# ---------------------------------------------------------------- completion in the shell
-
-_COMPLETION_SECONDS = 2.0
-"""seconds"""
-_MOST = 100
-
-Completion = Callable[[typer.Context, str], list[str]]
+# ---------------------------------------------------------------- files, and who types
 
 
-def _names(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> Completion:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
-        with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
-            with connect(config, str(ctx.params.get("url") or ""), timeout=_COMPLETION_SECONDS) as node:
-                found = dict.fromkeys(names(node.get(path, **query)))
-            return [name for name in found if name.startswith(incomplete)][:_MOST]
-        return []
-
-    return complete
+def token(text: str, source: str) -> str:
+    """Return a token without surrounding whitespace. Raises `NotFit`, which names the source and not the token."""
+    bare = text.strip()
+    if any(not "!" <= letter <= "~" for letter in bare):
+        raise NotFit(f"{source} holds characters that no token has; copy the token again")
+    return bare
 
 
-jobs = _names("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]), limit=_MOST)
-nodes = _names("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]), limit=1000)
-datasets = _names("/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000)
-providers = _names(
-    "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]), limit=1000
-)
-components = _names(
-    "/api/v1/providers",
-    lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
-    retired="false",
-    limit=1000,
-)
+def who() -> str:
+    """Return the user's name, for histories; ``somebody`` where there is none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=jobs)]
-NodeId = Annotated[str, typer.Argument(help="Id of the other node.", autocompletion=nodes)]
+
+def content(file: Path) -> bytes:
+    """Return a file's content; ``-`` is standard input. Raises `NotFit`."""
+    if str(file) == "-":
+        return bounded(sys.stdin.buffer.read(LARGEST + 1), "standard input", LARGEST)
+    with _readable(file):
+        return whole(file, LARGEST)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file that is sent in pieces (``-``: standard input); give it and its size. Raises `NotFit`."""
+    with _readable(file):
+        if str(file) != "-":
+            check_readable(file)
+        source = tempfile.TemporaryFile() if str(file) == "-" else file.open("rb")  # noqa: SIM115 (closed below)
+    with source:
+        if str(file) == "-":
+            copyfileobj(sys.stdin.buffer, source)
+            source.seek(0)
+        yield source, source.seek(0, 2) - source.seek(0)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotFit(f"{file} cannot be read: {error.strerror}") from error
+
+
+def new_file(target: Path, force: bool) -> None:
+    """Raise `NotFit` where a file may not be written: it exists, or its place is not one for a file."""
+    try:
+        exists = target.exists()
+        replaceable = exists and target.is_file()
+    except OSError as error:
+        raise NotFit(f"{str(target)[:80]}… cannot be written: {error.strerror}") from None
+    if exists and not replaceable:
+        raise NotFit(f"{target} is a folder, a device or a pipe, and is never replaced; name a file")
+    if exists and not force:
+        raise NotFit(f"{target} exists already; give --force to overwrite, or another -o")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a file (``-``: standard input), JSON or YAML. Raises `NotFit`."""
+    import yaml
+
+    from gateway.config.loader import DuplicateKey, load_yaml, syntax_error, unique_keys
+
+    try:
+        text = content(file).decode()
+        try:
+            body = json.loads(text, object_pairs_hook=unique_keys)
+        except (ValueError, RecursionError):
+            body = load_yaml(text)  # reads JSON with commas at the end, too
+    except UnicodeDecodeError as error:
+        raise NotFit(f"{file} is not text in UTF-8 (byte {error.start})") from None
+    except DuplicateKey as error:
+        raise NotFit(f"{file}: {error}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise NotFit(f"{file} is neither JSON nor YAML: {syntax_error(error)}") from None
+    if not isinstance(body, dict):
+        found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
+        raise NotFit(f"{file} must hold an object (name: value) and holds {found}")
+    try:
+        json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise NotFit(f"{file} holds what JSON cannot express: {error}") from None
+    return body

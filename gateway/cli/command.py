@@ -6,8 +6,9 @@ node, 130 interrupted.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,50 +23,40 @@ from gateway.cli.client import (
     CallFailed,
     Client,
     connect,
+    new_file,
 )
-from gateway.cli.console import print_json, say
+from gateway.cli.console import amount, print_json, say, transfer
 from gateway.data.files import NotFit
-
-Config = Annotated[
-    Path, typer.Option("--config", "-c", help="The node's configuration file, for its address and token.")
-]
-Url = Annotated[
-    str, typer.Option("--url", envvar=URL, help=f"The node's operator listener; the token is then {TOKEN}.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
-After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")]
+from gateway.errors import Invalid
 
 Output = Iterator[Any]
 """What a command yields, once: the value that ``--json`` prints, or a pair of it and whether that is a success.
 What it does afterwards prints the same for people."""
 
 
-def group(text: str) -> typer.Typer:
+def group(name: str, text: str) -> typer.Typer:
     """Return a group of commands."""
-    return typer.Typer(help=text, no_args_is_help=True)
+    return typer.Typer(name=name, help=text, no_args_is_help=True)
 
 
 def command(
-    app: typer.Typer, name: str, *, timeout: float = 60.0, options: Mapping[str, Any] | None = None
+    app: typer.Typer,
+    name: str,
+    example: str = "",
+    *,
+    timeout: float = 60.0,
+    options: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as a command.
+    """Register a function as a command; its help is the function's docstring and an example of its arguments.
 
     Where its first parameter is a `Client`, ``--config`` and ``--url`` are added; where it is a generator, also
     ``--json``. ``options`` (name -> type) are passed as keyword arguments, None where they were not given.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        own = list(inspect.signature(function).parameters.values())
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
         needs_node = bool(own) and own[0].annotation is Client
-        parameters = {
-            p.name: (p.annotation, p.default)
-            for p in own[needs_node:]
-            if p.kind is not inspect.Parameter.VAR_KEYWORD
-        }
+        parameters = {p.name: (p.annotation, p.default) for p in own[needs_node:]}
         parameters |= {key: (annotation, None) for key, annotation in (options or {}).items()}
         prints_json = "as_json" not in parameters and inspect.isgeneratorfunction(function)
         if needs_node:
@@ -90,7 +81,10 @@ def command(
             ]
         )
         run.__annotations__ = {key: annotation for key, (annotation, _) in parameters.items()}
-        app.command(name)(run)
+        words = ["Example: bfia-gateway", app.info.name, name, example]
+        app.command(name, help=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{' '.join(filter(None, words))}")(
+            run
+        )
         return function
 
     return register
@@ -118,6 +112,8 @@ def reporting(as_json: bool = False) -> Iterator[None]:
             yield
         except NotFit as error:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
+        except Invalid as error:
+            raise CallFailed("; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason) from None
     except CallFailed as error:
         if as_json:
             print_json({"error": str(error), "reason": error.reason, "data": error.data}, indent=None, err=True)
@@ -126,3 +122,67 @@ def reporting(as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(error.code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def finite(*, above: float | None = None) -> Callable[[Any], float | None]:
+    """Return a callback that validates a number: finite, above ``above`` (None: any), at most a hundred years."""
+
+    def checked(value: float | None) -> float | None:
+        if value is not None and not (math.isfinite(value) and value <= 36_500):
+            raise typer.BadParameter(f"{value} is not a number up to 36500")
+        if value is not None and above is not None and value <= above:
+            raise typer.BadParameter(f"{value:g} is not more than {above:g}")
+        return value
+
+    return checked
+
+
+def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Output:
+    """Download into a new file, and say so."""
+    new_file(target, force)
+    with transfer(f"fetching {target.name}") as (progress, task):
+        length = node.download(path, target, lambda n, all_: progress.update(task, advance=n, total=all_), **query)
+    yield {"file": str(target), "bytes": length}
+    say(f"wrote {target} ({amount(length)})")
+
+
+# ---------------------------------------------------------------- shared options, and completion of names
+
+
+def _names(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> Any:
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
+        with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
+            with connect(config, str(ctx.params.get("url") or ""), timeout=2.0) as node:
+                found = dict.fromkeys(names(node.get(path, limit=1000, **query)))
+            return [name for name in found if name.startswith(incomplete)][:100]
+        return []
+
+    return complete
+
+
+_jobs = _names("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]))
+nodes = _names("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]))
+datasets = _names("/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]))
+providers = _names("/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]))
+components = _names(
+    "/api/v1/providers",
+    lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
+    retired="false",
+)
+
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The node's configuration file, for its address and token.")
+]
+Url = Annotated[
+    str, typer.Option("--url", envvar=URL, help=f"The node's operator listener; the token is then {TOKEN}.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
+After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
+AfterNumber = Annotated[int, typer.Option("--after", min=0, help="The next page: what the last one ended with.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=_jobs)]
+NodeId = Annotated[str, typer.Argument(help="Id of the other node.", autocompletion=nodes)]

@@ -3,12 +3,16 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gateway.errors import counted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _WIDE = 10_000
@@ -84,6 +88,8 @@ def cell(value: Any) -> str:
             return f"{value:g}"
         case list():
             return ", ".join(map(cell, value))
+        case Mapping():
+            return "; ".join(f"{key} {cell(one)}" for key, one in value.items() if one not in (None, "", {}, []))
     return str(value)
 
 
@@ -111,30 +117,22 @@ def compact(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-class Transfer:
-    """A progress bar on standard error while bytes are moved; nothing where that is not a terminal."""
+def difference(change: Mapping[str, Any]) -> str:
+    """Return one change in a line: of a value, or ``+`` or ``-`` for a whole route."""
+    before, after = change.get("before"), change.get("after")
+    if "node" in change and not change.get("field"):
+        return f"{'+' if before is None else '-'}{change['node']}"
+    place = ".".join(str(change[key]) for key in ("node", "field", "path") if change.get(key))
+    return f"{place}: {compact(before)} → {compact(after)}"
 
-    def __init__(self, text: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._text = harmless(text).replace("[", r"\[")
+@contextmanager
+def transfer(text: str) -> "Iterator[tuple[Progress, TaskID]]":
+    """Show a progress bar on standard error, if that is a terminal, while bytes are moved."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    def __enter__(self) -> "Transfer":
-        self._progress.start()
-        self._task = self._progress.add_task(self._text, total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def reading(self, file: BinaryIO, total: int) -> BinaryIO:
-        """Return the file for reading, with its progress shown."""
-        return self._progress.wrap_file(file, total, task_id=self._task)
-
-    def moved(self, count: int, total: int | None) -> None:
-        """Advance by so many bytes."""
-        self._progress.update(self._task, advance=count, total=total)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress, progress.add_task(harmless(text).replace("[", r"\["), total=None)

@@ -1,4 +1,4 @@
-"""``bfia-gateway data …``: this node's datasets, and which partner nodes may use them."""
+"""``bfia-gateway data …`` and ``model …``: this node's datasets and models, and which partners may use them."""
 
 import json
 from collections.abc import Mapping
@@ -8,13 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, NodeId, datasets, nodes, segment
-from gateway.cli.command import After, AsJson, Force, Limit, Output, Reason, command, group
-from gateway.cli.console import Columns, Transfer, amount, listing, print_json, say, size, table, warn, when
-from gateway.cli.inputs import finite, new_file, opened
+from gateway.cli.client import EXIT_BAD_INPUT, SLOW, CallFailed, Client, opened, segment
+from gateway.cli.command import (
+    After,
+    AsJson,
+    Force,
+    Limit,
+    NodeId,
+    Output,
+    Reason,
+    command,
+    datasets,
+    finite,
+    group,
+    nodes,
+    save,
+)
+from gateway.cli.console import Columns, amount, listing, print_json, say, size, table, transfer, warn, when
 from gateway.errors import counted
 
-commands = group("Datasets of this node, and which partner nodes may use them.")
+commands = group("data", "Datasets of this node, and which partner nodes may use them.")
+models = group("model", "Models that trainings left here: show, deploy, export, import.")
 
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
@@ -29,7 +43,7 @@ def _path(dataset: str, rest: str = "") -> str:
     return f"/api/v1/datasets/{segment(namespace)}/{segment(name)}{rest}"
 
 
-@command(commands, "upload")
+@command(commands, "upload", "breast_guest.csv --namespace experiment --name guest --match-id id --label y")
 def upload(
     node: Client,
     file: Annotated[Path, typer.Argument(help="A table as CSV in UTF-8; - reads standard input.")],
@@ -44,26 +58,16 @@ def upload(
     description: Annotated[str, typer.Option(help="Free text.")] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")] = False,
 ) -> Output:
-    """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there.
-
-    Example: bfia-gateway data upload breast_guest.csv --namespace experiment --name guest --match-id id --label y
-    """
+    """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     meta = {"delimiter": delimiter, "match_id_name": match_id, "label_name": label}
-    fields = {
-        "namespace": namespace,
-        "name": name,
-        "head": json.dumps(head),
-        "partitions": str(partitions),
-        "extend_sid": json.dumps(extend_sid),
-        "overwrite": json.dumps(overwrite),
-        "description": description,
-        "meta": json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False),
-    }
+    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
+    fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
+    fields["meta"] = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
     sent_as = "stdin.csv" if str(file) == "-" else file.name
     try:
-        with opened(file) as (source, total), Transfer(f"sending {sent_as}") as transfer:
-            body = transfer.reading(source, total)
-            found = node.send_form("/v2/component/upload/file", fields, sent_as, body)["data"]
+        with opened(file) as (source, total), transfer(f"sending {sent_as}") as (progress, task):
+            form = {"file": (sent_as, progress.wrap_file(source, total, task_id=task), "application/octet-stream")}
+            found = node.call("POST", "/v2/component/upload/file", data=fields, files=form, timeout=SLOW)["data"]
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise
@@ -74,7 +78,7 @@ def upload(
     say(f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}")
 
 
-@command(commands, "list")
+@command(commands, "list", "--namespace experiment")
 def list_datasets(
     node: Client,
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
@@ -83,31 +87,18 @@ def list_datasets(
     after: After = "",
     limit: Limit = 100,
 ) -> Output:
-    """List the datasets that were uploaded here.
-
-    Example: bfia-gateway data list --namespace experiment
-    """
+    """List the datasets that were uploaded here."""
     narrow = {"namespace": namespace, "contains": contains, "disabled": disabled}
     found = node.get("/api/v1/datasets", **narrow, after=after, limit=limit)
     yield found
-    columns: Columns = {
-        "dataset": "dataset_id",
-        "rows": "count",
-        "columns": "columns",
-        "size": size("size"),
-        "created (UTC)": when("created_at", 16),
-        "disabled": "disabled",
-        "description": "description",
-    }
-    listing(found, "datasets", "dataset", columns)
+    columns = {"dataset": "dataset_id", "rows": "count", "columns": "columns", "size": size("size")}
+    more = {"created (UTC)": when("created_at", 16), "disabled": "disabled", "description": "description"}
+    listing(found, "datasets", "dataset", {**columns, **more})
 
 
-@command(commands, "show")
+@command(commands, "show", "experiment#breast_hetero_guest")
 def show_dataset(node: Client, dataset: DatasetId) -> Output:
-    """Show a dataset: its columns, where it came from, who may use it, which jobs do.
-
-    Example: bfia-gateway data show experiment#breast_hetero_guest
-    """
+    """Show a dataset: its columns, where it came from, who may use it, which jobs do."""
     found = node.get(_path(dataset))
     yield found
     rows = [
@@ -131,16 +122,13 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         say(_ungranted(found["grants_default"]))
 
 
-@command(commands, "preview")
+@command(commands, "preview", "experiment#breast_hetero_guest --rows 5")
 def preview(
     node: Client,
     dataset: DatasetId,
     rows: Annotated[int, typer.Option(min=0, max=100, help="How many rows.")] = 10,
 ) -> Output:
-    """Show the first rows of a dataset.
-
-    Example: bfia-gateway data preview experiment#breast_hetero_guest --rows 5
-    """
+    """Show the first rows of a dataset."""
     found = node.get(_path(dataset, "/preview"), rows=rows)
     yield found
     table("", found["columns"], found["rows"])
@@ -148,7 +136,7 @@ def preview(
         say(f"not shown: {found['left_out']}", err=True)
 
 
-@command(commands, "download")
+@command(commands, "download", "experiment#breast_hetero_guest -o guest.csv")
 def download(
     node: Client,
     dataset: DatasetId,
@@ -157,30 +145,19 @@ def download(
     ] = None,
     force: Force = False,
 ) -> Output:
-    """Fetch a dataset as it is stored; its checksum is compared before the file appears.
-
-    Example: bfia-gateway data download experiment#breast_hetero_guest -o guest.csv
-    """
-    path = _path(dataset, "/download")
+    """Fetch a dataset as it is stored; its checksum is compared before the file appears."""
     target = output or Path(dataset.partition("#")[2] + ".csv")
-    new_file(target, force)
-    with Transfer(f"fetching {dataset}") as transfer:
-        length = node.download(path, target, transfer.moved)
-    yield {"file": str(target), "bytes": length}
-    say(f"wrote {target} ({amount(length)})")
+    yield from save(node, _path(dataset, "/download"), target, force)
 
 
-@command(commands, "delete")
+@command(commands, "delete", "experiment#breast_hetero_guest --yes")
 def delete(
     node: Client,
     dataset: DatasetId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a dataset and its grants. Refused while a job that is not over uses it.
-
-    Example: bfia-gateway data delete experiment#breast_hetero_guest --yes
-    """
+    """Delete a dataset and its grants. Refused while a job that is not over uses it."""
     path = _path(dataset)
     if not yes and not as_json:
         typer.confirm(f"Delete {dataset} for good?", abort=True, err=True)
@@ -188,27 +165,21 @@ def delete(
     print_json(found) if as_json else say(f"deleted {dataset}")
 
 
-@command(commands, "disable")
+@command(commands, "disable", 'experiment#breast_hetero_guest -m "units are wrong"')
 def disable(node: Client, dataset: DatasetId, reason: Reason = "") -> Output:
-    """Disable a dataset: jobs that name it are refused, nothing further of those here starts.
-
-    Example: bfia-gateway data disable experiment#breast_hetero_guest -m "units are wrong"
-    """
+    """Disable a dataset: jobs that name it are refused, nothing further of those here starts."""
     yield node.post(_path(dataset, "/disable"), {"reason": reason})
     say(f"{dataset} is disabled")
 
 
-@command(commands, "enable")
+@command(commands, "enable", "experiment#breast_hetero_guest")
 def enable(node: Client, dataset: DatasetId, reason: Reason = "") -> Output:
-    """Enable a disabled dataset again.
-
-    Example: bfia-gateway data enable experiment#breast_hetero_guest
-    """
+    """Enable a disabled dataset again."""
     yield node.post(_path(dataset, "/enable"), {"reason": reason})
     say(f"{dataset} is enabled")
 
 
-@command(commands, "grant")
+@command(commands, "grant", "experiment#breast_hetero_guest JG0100002200000020 --days 90")
 def grant(
     node: Client,
     dataset: DatasetId,
@@ -225,8 +196,6 @@ def grant(
     """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
 
     A node without a route here is refused: its id may be a typo.
-
-    Example: bfia-gateway data grant experiment#breast_hetero_guest JG0100002200000020 --days 90
     """
     body: dict[str, Any] = {"reason": reason, **({"force": True} if force else {})}
     if days:
@@ -239,7 +208,7 @@ def grant(
     warn(found.get("warnings", []))
 
 
-@command(commands, "revoke")
+@command(commands, "revoke", "experiment#breast_hetero_guest JG0100002200000020")
 def revoke(
     node: Client,
     dataset: DatasetId,
@@ -251,8 +220,6 @@ def revoke(
     """End a grant immediately: nothing further starts of a job with that node that uses the dataset.
 
     It stays on record and keeps the dataset from serving others; `--forget` undoes one that was a mistake.
-
-    Example: bfia-gateway data revoke experiment#breast_hetero_guest JG0100002200000020
     """
     yield node.delete(_path(dataset, f"/grants/{segment(node_id)}"), forget="true" if forget else None)
     if not forget:
@@ -264,7 +231,7 @@ def revoke(
         say(_ungranted(left["grants_default"]))
 
 
-@command(commands, "grants")
+@command(commands, "grants", "--node JG0100002200000020")
 def grants(
     node: Client,
     dataset: Annotated[
@@ -274,10 +241,7 @@ def grants(
     after: After = "",
     limit: Limit = 100,
 ) -> Output:
-    """List what was granted to whom, until when; ended grants too.
-
-    Example: bfia-gateway data grants --node JG0100002200000020
-    """
+    """List what was granted to whom, until when; ended grants too."""
     found = node.get("/api/v1/dataset-grants", node=node_id, dataset_id=dataset, after=after, limit=limit)
     yield found
     _print_grants(found)
@@ -298,3 +262,119 @@ def _ungranted(default: str) -> str:
     """Return whom a dataset without any grant serves; ``default`` is the node's ``data.grants``."""
     who = "jobs with every node" if default == "open" else "no job with another node"
     return f"a dataset that was never granted serves {who} (data.grants: {default})"
+
+
+# ---------------------------------------------------------------- models
+
+ModelId = Annotated[str, typer.Argument(help="Id of the model.")]
+Version = Annotated[str, typer.Argument(help="Its version.")]
+
+
+@command(models, "list")
+def list_models(
+    node: Client,
+    model_id: Annotated[str, typer.Option(help="Only versions of this model.")] = "",
+    after: After = "",
+    limit: Limit = 100,
+) -> Output:
+    """List the versions stored here, the newest first."""
+    found = node.get("/api/v1/models", model_id=model_id, after=after, limit=limit)
+    yield found
+    columns = {"model": "model_id", "version": "version", "parties here": "here", "deployed": "deployed"}
+    origin = {"from": lambda one: "imported" if one["imported"] else one["job_id"]}
+    more = {"made (UTC)": when("created_at"), "size": size("bytes")}
+    listing(found, "models", "version", {**columns, **origin, **more})
+
+
+@command(models, "show", "credit 3 --verify")
+def show_model(
+    node: Client,
+    model_id: ModelId,
+    version: Version,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the files with their checksums.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
+    found = node.get(_model(model_id, version), verify=verify)
+    if as_json:
+        print_json(found)
+    else:
+        _print_model(found)
+        parties = ", ".join(f"{p['role']}.{p['index']} at {p['node']}" for p in found["parties"])
+        say(f"trained by {parties} in {found['job_id']}")
+        rows = [
+            [m["party"], p["task"], p["component"], f["name"], amount(f["size"]), f["sha256"]]
+            for m in found["models"]
+            for p in m["parts"]
+            for f in p["files"]
+        ]
+        table("", ["party", "task", "component", "file", "size", "sha256"], rows)
+    if damage := found.get("damage"):
+        raise CallFailed("\n".join(damage), reason="MODEL_DAMAGED")
+    if verify and not as_json:
+        say("every file is as it was when the model was saved")
+
+
+@command(models, "deploy", "credit 3 --node JG0100003300000030")
+def deploy(
+    node: Client,
+    model_id: ModelId,
+    version: Version,
+    node_id: Annotated[
+        list[str] | None,
+        typer.Option("--node", help="May predict with it though it did not train it; may be repeated."),
+    ] = None,
+) -> Output:
+    """Let jobs predict with a version. Without --node, earlier grants stay."""
+    found = node.post(_model(model_id, version, "/deploy"), {"nodes": node_id} if node_id else None)
+    yield found
+    _print_model(found)
+
+
+@command(models, "undeploy", "credit 3")
+def undeploy(node: Client, model_id: ModelId, version: Version) -> Output:
+    """Take no further job that predicts with a version; those under way go on."""
+    found = node.post(_model(model_id, version, "/undeploy"))
+    yield found
+    _print_model(found)
+
+
+@command(models, "export", "credit 3 -o credit-3.zip")
+def export(
+    node: Client,
+    model_id: ModelId,
+    version: Version,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    force: Force = False,
+) -> Output:
+    """Write a version into an archive: a zip of a manifest with checksums and the files."""
+    yield from save(node, _model(model_id, version, "/export"), output, force)
+
+
+@command(models, "import", "credit-3.zip")
+def import_model(
+    node: Client, archive: Annotated[Path, typer.Argument(help="An archive that `model export` wrote.")]
+) -> Output:
+    """Add the version that an archive holds; nothing is kept unless every checksum is right."""
+    with opened(archive) as (file, _):
+        kind = {"content-type": "application/zip"}
+        found = node.call("POST", "/api/v1/models/import", content=file, headers=kind)
+    yield found
+    _print_model(found)
+
+
+@command(models, "delete", "credit 3")
+def delete_model(node: Client, model_id: ModelId, version: Version) -> Output:
+    """Delete a version and its files. Refused while it is deployed, or used by a job that is not over."""
+    yield node.delete(_model(model_id, version))
+    say(f"deleted version {version} of model {model_id}")
+
+
+def _model(model_id: str, version: str, rest: str = "") -> str:
+    return f"/api/v1/models/{segment(model_id)}/{segment(version)}{rest}"
+
+
+def _print_model(found: Mapping[str, Any]) -> None:
+    state = "deployed" if found["deployed"] else "not deployed"
+    more = f", also for {', '.join(found['granted'])}" if found["granted"] else ""
+    say(f"version {found['version']} of model {found['model_id']} ({', '.join(found['here'])}): {state}{more}")

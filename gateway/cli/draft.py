@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, components, settings_of
-from gateway.cli.command import Config, Url, command
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
+from gateway.cli.command import Config, Url, command, components
 from gateway.cli.console import say
 from gateway.cli.jobs import commands
 from gateway.cli.providers import allowed, component_of
@@ -27,7 +27,7 @@ _IDS_ALONE = ("only_output_key",)
 """switches in descriptions, the standard's sample and FATE's among them, that make a table of ids alone"""
 
 
-@command(commands, "draft")
+@command(commands, "draft", "reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml")
 def draft(
     tasks: Annotated[
         list[str],
@@ -47,8 +47,6 @@ def draft(
     """Print a job of these components; every parameter is a comment with its meaning and default.
 
     Fill it in, check it with `job plan`, then submit it with `job submit`. A file stands for a provider as well.
-
-    Example: bfia-gateway job draft reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml
     """
     chain = []
     for task in tasks:

@@ -1,6 +1,5 @@
-"""``bfia-gateway job …``: submit a job, watch it, see what it wrote and left, stop it."""
+"""``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -15,13 +14,12 @@ from gateway.cli.client import (
     EXIT_NO_ANSWER,
     CallFailed,
     Client,
-    JobId,
-    nodes,
+    read_object,
     segment,
+    who,
 )
-from gateway.cli.command import AsJson, Force, Output, command, group
-from gateway.cli.console import Columns, amount, compact, harmless, listing, print_json, say, warn, when
-from gateway.cli.inputs import new_file, read_object
+from gateway.cli.command import After, AsJson, DryRun, JobId, Limit, Output, command, group, nodes
+from gateway.cli.console import Columns, cell, harmless, listing, print_json, say, warn, when
 from gateway.data.log_levels import Level
 from gateway.errors import counted
 
@@ -34,14 +32,14 @@ PAUSE = 0.3
 OVER = ("FINISHED", "REJECTED")
 _SCHEDULE = "/v1/platform/schedule"
 
-commands = group("Submit a job, watch it, see what it wrote and left, stop it.")
+commands = group("job", "Submit a job, watch it, see what it wrote and left, stop it.")
 
 JobFile = Annotated[Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")]
 Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
-TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
 ]
+Why = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
 
 
 class Stream(StrEnum):
@@ -51,7 +49,12 @@ class Stream(StrEnum):
     STDERR = "stderr"
 
 
-@command(commands, "submit")
+def path_of(job_id: str, *parts: str) -> str:
+    """Return the path of a job, or of something of it, on the operator listener."""
+    return "/".join(["/api/v1/jobs", *map(segment, (job_id, *parts))])
+
+
+@command(commands, "submit", "examples/create_all_psi_sbt.json --watch")
 def submit(
     node: Client,
     file: JobFile,
@@ -61,19 +64,38 @@ def submit(
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
 
     Warnings go to standard error, such as of an unknown parameter; so does who still has to approve, until when.
-
-    Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
-    made = create(node, f"{_SCHEDULE}/job/create_all", read_object(file))["data"]
+    made = _created(node, f"{_SCHEDULE}/job/create_all", read_object(file))["data"]
     if not watch_it:
-        print_created(node, {"job_id": made["job_id"]}, as_json)
+        _print_created(node, {"job_id": made["job_id"]}, as_json)
         return
     if not as_json:
         say(made["job_id"])
     _watch(node, made["job_id"], as_json)
 
 
-def create(node: Client, path: str, body: Mapping[str, Any]) -> Any:
+@command(commands, "rerun", "job-0123 --from secureboost")
+def rerun(
+    node: Client,
+    job_id: JobId,
+    start: Annotated[str, typer.Option("--from", help="Task to begin with; default: the first that failed.")] = "",
+    parameters: Annotated[
+        Path | None,
+        typer.Option(help="JSON or YAML: new values, common: {task: {…}}, role: {index: {task: {…}}}."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rerun an ended job from a task on, as a new job; what was finished before is taken over. Prints its id.
+
+    Warnings go to standard error, such as of a changed parameter that its component does not have.
+    """
+    body: dict[str, Any] = {"from": start} if start else {}
+    if parameters is not None:
+        body["parameters"] = read_object(parameters)
+    _print_created(node, _created(node, path_of(job_id, "rerun"), body), as_json)
+
+
+def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
     """Request a new job; a refusal names the job where one is kept. Raises `CallFailed`."""
     try:
         return node.post(path, body)
@@ -83,10 +105,10 @@ def create(node: Client, path: str, body: Mapping[str, Any]) -> Any:
         raise CallFailed(text, error.code, error.reason, error.data) from None
 
 
-def print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:
+def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:
     """Print a new job's id alone on standard output; its warnings, and who has to approve, on standard error."""
     try:
-        job = _job(node, made["job_id"])
+        job = job_at(node, made["job_id"])
     except CallFailed:  # the job exists all the same
         job = {}
     waiting = job.get("waiting") or {}
@@ -98,7 +120,7 @@ def print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:
         warn(notes)
 
 
-@command(commands, "list")
+@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50")
 def list_jobs(
     node: Client,
     status: Annotated[str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")] = "",
@@ -106,74 +128,43 @@ def list_jobs(
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
     partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
     since: Annotated[str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")] = "",
-    after: Annotated[str, typer.Option(help="The next page: what the last one ended with.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    after: After = "",
+    limit: Limit = 20,
 ) -> Output:
-    """List jobs that this node schedules or takes part in, newest first.
-
-    Example: bfia-gateway job list --outcome FAILED --since 2026-11-01 --limit 50
-    """
+    """List jobs that this node schedules or takes part in, newest first."""
     narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
     found = node.get("/api/v1/jobs", limit=limit, after=after, **narrow)
     yield found
-    columns: Columns = {"job": "job_id", "flow": "flow_id", "status": "status", "outcome": "outcome"}
+    columns = {"job": "job_id", "flow": "flow_id", "status": "status", "outcome": "outcome"}
     listing(found, "jobs", "job", {**columns, "created (UTC)": when("created_at"), "this node is": "sides"})
 
 
-@command(commands, "show")
+@command(commands, "show", "job-0123")
 def show_job(node: Client, job_id: JobId) -> Output:
-    """Show a job: its state, each task at each party, and why it failed or what it waits for.
-
-    Example: bfia-gateway job show job-0123456789abcdef0123456789abcdef
-    """
+    """Show a job: its state, each task at each party, and why it failed or what it waits for."""
     from rich.console import Console
 
-    job = _job(node, job_id)
+    job = job_at(node, job_id)
     yield job
     Console().print(_tree(job))
 
 
-@command(commands, "watch")
+@command(commands, "watch", "job-0123")
 def watch(node: Client, job_id: JobId, as_json: AsJson = False) -> None:
-    """Show a job while it goes on, also through a restart of the node. Exit code 0: it succeeded; 1: it did not.
-
-    Example: bfia-gateway job watch job-0123456789abcdef0123456789abcdef
-    """
+    """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
     _watch(node, job_id, as_json)
 
 
-@command(commands, "stop")
-def stop(node: Client, job_id: JobId, task: Task = "") -> Output:
-    """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing.
-
-    Example: bfia-gateway job stop job-0123456789abcdef0123456789abcdef --task secureboost
-    """
-    ended = _ended(_job(node, job_id), task)
-    if task:
-        node.post(f"{_SCHEDULE}/job/stop_task", {"job_id": job_id, "task_name": task})
-    else:
-        node.post(f"{_SCHEDULE}/job/stop_all", {"job_id": job_id})
-    yield {"job_id": job_id, "task_name": task, "stopped": not ended, "ended": ended}
-    what = f"task {task} of {job_id}" if task else job_id
-    if ended:
-        say(f"{what} has ended before ({ended}); there was nothing to stop")
-    else:
-        say(f"{what} is being stopped at every node")
-
-
-@command(commands, "timeline")
+@command(commands, "timeline", "job-0123")
 def timeline(node: Client, job_id: JobId) -> Output:
-    """Show all that happened to a job here, in its order: the first thing to read when a job surprises.
-
-    Example: bfia-gateway job timeline job-0123456789abcdef0123456789abcdef
-    """
-    found = node.get(f"/api/v1/jobs/{segment(job_id)}/timeline")
+    """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
+    found = node.get(path_of(job_id, "timeline"))
     yield found
-    columns: Columns = {"at (UTC)": when("at", 23), "as": "side", "what": "event", "by": "by", "more": _detail}
-    listing(found, "timeline", "", columns, job_id)
+    columns: Columns = {"as": "side", "what": "event", "by": "by", "more": lambda e: cell(e["detail"])[:300]}
+    listing(found, "timeline", "", {"at (UTC)": when("at", 23), **columns}, job_id)
 
 
-@command(commands, "logs")
+@command(commands, "logs", "job-0123 --task secureboost --level error --follow")
 def logs(
     node: Client,
     job_id: JobId,
@@ -187,10 +178,8 @@ def logs(
     """Print what a run here wrote.
 
     A line's level is what it states itself; one without is info on stdout, and error on stderr.
-
-    Example: bfia-gateway job logs job-0123456789abcdef0123456789abcdef --task secureboost --level error --follow
     """
-    run = _run(_job(node, job_id), task, party)
+    run = run_of(job_at(node, job_id), task, party)
     event, line = "", None
     for line in node.lines(run["log"], tail=tail or None, level=level, stream=stream, follow=follow):
         if not follow:
@@ -204,38 +193,108 @@ def logs(
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
 
 
-@command(commands, "outputs")
-def outputs(node: Client, job_id: JobId) -> Output:
-    """List what a job's runs left here: tables, models, reports.
+# ---------------------------------------------------------------- stopping, and what people decide
 
-    Example: bfia-gateway job outputs job-0123456789abcdef0123456789abcdef
-    """
-    found = node.get(f"/api/v1/jobs/{segment(job_id)}/outputs")
+
+@command(commands, "stop", "job-0123 --task secureboost")
+def stop(node: Client, job_id: JobId, task: Task = "") -> Output:
+    """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
+    job = job_at(node, job_id)
+    states = [t["status"] for t in job["tasks"] if t["name"] == task and t["status"] in ("SUCCESS", "FAILED")]
+    ended = f"{job['status']} {job.get('outcome') or ''}".strip() if job["status"] in OVER else "".join(states)
+    body = {"job_id": job_id, "task_name": task} if task else {"job_id": job_id}
+    node.post(f"{_SCHEDULE}/job/{'stop_task' if task else 'stop_all'}", body)
+    yield {"job_id": job_id, "task_name": task, "stopped": not ended, "ended": ended}
+    what = f"task {task} of {job_id}" if task else job_id
+    if ended:
+        say(f"{what} has ended before ({ended}); there was nothing to stop")
+    else:
+        say(f"{what} is being stopped at every node")
+
+
+@command(commands, "cancel-waiting", "--dry-run")
+def cancel_waiting(node: Client, dry_run: DryRun = False) -> Output:
+    """Stop all jobs that this node schedules and of which nothing runs yet."""
+    found = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
     yield found
-    columns: Columns = {"task": "task", "party": "party", "key": "key", "is the": "output", "there": "there"}
-    content = {"content": lambda o: "" if o["value"] is None else compact(o["value"])}
-    listing(found, "outputs", "", {**columns, **content}, f"outputs of {job_id} here")
+    done = "would be cancelled" if dry_run else "cancelled"
+    say("\n".join([*found["jobs"], f"{len(found['jobs'])} {done}"]))
 
 
-@command(commands, "download")
-def download(
-    node: Client,
-    job_id: JobId,
-    task: TaskName,
-    key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
-    party: Party = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: the key.")] = None,
-    force: Force = False,
-) -> None:
-    """Save one output.
+@command(commands, "suspend", "job-0123")
+def suspend(node: Client, job_id: JobId) -> Output:
+    """Start no further task of a job; running ones end. `job resume` continues it."""
+    yield node.post(path_of(job_id, "suspend"), {})
+    say(f"{job_id} starts no further task")
 
-    Example: bfia-gateway job download job-0123456789abcdef0123456789abcdef intersect train_data -o common.csv
+
+@command(commands, "resume", "job-0123")
+def resume(node: Client, job_id: JobId) -> Output:
+    """Continue a suspended job."""
+    yield node.post(path_of(job_id, "resume"), {})
+    say(f"{job_id} goes on")
+
+
+@command(commands, "approvals")
+def approvals(node: Client, after: After = "", limit: Limit = 100) -> Output:
+    """List the jobs that wait for a person's approval at this node."""
+    found = node.get("/api/v1/approvals", after=after, limit=limit)
+    yield found
+    columns = {"job": "job_id", "requested by": "initiator", "as": "roles", "components": "components"}
+    until = {"until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace("T", " ")}
+    listing(found, "approvals", "", {**columns, **until}, counted(found["total"], "job waits", "jobs wait"))
+
+
+@command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
+def approve(node: Client, job_id: JobId, reason: Why = "") -> Output:
+    """Approve a job at this node."""
+    yield from _decide(node, job_id, "approve", "approved", reason)
+
+
+@command(commands, "reject", 'job-0123 -m "not agreed"')
+def reject(node: Client, job_id: JobId, reason: Why = "") -> Output:
+    """Reject a job at this node; it is then rejected at every node."""
+    yield from _decide(node, job_id, "reject", "rejected", reason)
+
+
+def _decide(node: Client, job_id: str, name: str, done: str, reason: str) -> Output:
+    found = node.post(path_of(job_id, name), {"by": who(), "reason": reason})
+    yield found
+    if not found["repeated"]:
+        say(f"{job_id} is {done} here")
+        return
+    before = found["approval"] or {}
+    by = f"by {before.get('by') or 'an operator'} at {str(before.get('decided_at') or '')[:19]} UTC"
+    if words := (before.get("failure") or {}).get("message"):
+        by += f" ({words})"
+    say(f"{job_id} was {done} here before: {by}; nothing was changed")
+    if reason:
+        say("the new reason was not sent to anybody; the job keeps the first", err=True)
+
+
+@command(commands, "plan", "examples/create_all_psi_sbt.json", timeout=120)
+def plan(node: Client, file: JobFile) -> Output:
+    """Ask every party what would happen to a job (a dry run), and create nothing.
+
+    Checked are image and digest, data and grants, resources now, the route in both directions, the profile, and
+    whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is one.
     """
-    label = party or str(_run(_job(node, job_id), task, "")["party"])
-    target = output or Path(key)
-    new_file(target, force)
-    path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
-    say(f"{target}: {amount(node.download(path, target))}")
+    found = node.post("/api/v1/jobs/plan", read_object(file))
+    yield found, found["good"]
+    columns: Columns = {
+        "what": "check",
+        "of": "about",
+        "result": lambda c: "PROBLEM" if c["standing"] == "problem" else c["standing"],
+        "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),
+        "what to do": "remedy",
+    }
+    for one in found["nodes"]:
+        listing(one, "checks", "", columns, f"{one['node']} ({', '.join(one['parties']) or 'no party'})")
+        say()
+    words = {"problem": "in the way", "waits": "to wait for", "warning": "to look at", "unknown": "unknown"}
+    counts = [f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")]
+    verdict = "nothing stands in the way" if found["good"] else "the job would fail"
+    say(verdict + (f" ({', '.join(counts)})" if counts else ""))
 
 
 # ---------------------------------------------------------------- watching
@@ -250,7 +309,7 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
     job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
         try:
-            for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: say(text, err=True)):
+            for job, trouble in looks(lambda: job_at(node, job_id), tell=lambda text: say(text, err=True)):
                 tree = _tree(job, most_warnings=3)
                 live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
         except KeyboardInterrupt:
@@ -282,11 +341,8 @@ def looks(
         try:
             known, since, trouble = fetch(), None, ""
         except CallFailed as error:
-            first, since, limit = (
-                since is None,
-                now() if since is None else since,
-                SILENT_SECONDS if known else STARTING_SECONDS,
-            )
+            first, since = since is None, now() if since is None else since
+            limit = SILENT_SECONDS if known else STARTING_SECONDS
             silent = error.code == EXIT_NO_ANSWER or error.reason == "DATABASE_AWAY"
             if not silent or now() - since >= limit:
                 raise
@@ -301,24 +357,17 @@ def looks(
 # ---------------------------------------------------------------- one job
 
 
-def _job(node: Client, job_id: str) -> dict[str, Any]:
-    job: dict[str, Any] = node.get(f"/api/v1/jobs/{segment(job_id)}")
+def job_at(node: Client, job_id: str) -> dict[str, Any]:
+    """Return a job as a node shows it, each run with its party as a label such as ``guest.0``."""
+    job: dict[str, Any] = node.get(path_of(job_id))
     for run in job["runs"]:
         run["party"] = f"{run['party']['role']}.{run['party']['index']}"
     return job
 
 
-def _ended(job: Mapping[str, Any], task: str) -> str:
-    """Return how a job, or one task of it, has ended; empty where it has not."""
-    if job["status"] in OVER:
-        return f"{job['status']} {job.get('outcome') or ''}".strip()
-    states = [t["status"] for t in job["tasks"] if task and t["name"] == task]
-    return next((s for s in states if s in ("SUCCESS", "FAILED")), "")
-
-
-def _run(job: Mapping[str, Any], task: str, party: str) -> dict[str, Any]:
+def run_of(job: Mapping[str, Any], task: str, party: str) -> dict[str, Any]:
     """Return the newest attempt of the one run that is meant. Raises `CallFailed` where that is not clear."""
-    fits = [r for r in job["runs"] if (not task or r["task_name"] == task) and (not party or r["party"] == party)]
+    fits = [r for r in job["runs"] if task in ("", r["task_name"]) and party in ("", r["party"])]
     names = {(r["task_name"], r["party"]) for r in fits}
     if len(names) != 1:
         known = ", ".join(f"--task {r['task_name']} --party {r['party']}" for r in job["runs"]) or "none"
@@ -382,10 +431,9 @@ def _why(what: Mapping[str, Any]) -> str:
     """Return why something failed, or what it waits for."""
     if failure := what.get("failure"):
         where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        message = f": {failure['message']}" if failure.get("message") else ""
-        return f"{failure['reason']}" + (f" ({where})" if where else "") + message
-    waiting = what.get("waiting")
-    return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k)) if waiting else ""
+        return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), failure["message"])))
+    waiting = what.get("waiting") or {}
+    return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
 
 
 def _lineage(job: Mapping[str, Any]) -> Iterator[str]:
@@ -407,22 +455,3 @@ def _last_lines(job: Mapping[str, Any]) -> Iterator[str]:
         where = f"--task {run['task_name']} --party {run['party']}"
         yield f"last lines of {run['task_name']} as {run['party']} (all: job logs {job['job_id']} {where}):"
         yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])
-
-
-_NOTHING: tuple[Any, ...] = (None, "", {}, [])
-
-
-def _detail(entry: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {_flat(v)}" for k, v in entry["detail"].items() if v not in _NOTHING)[:300]
-
-
-def _flat(value: Any) -> str:
-    """Return a value of the timeline as people write it."""
-    match value:
-        case Mapping():
-            return "; ".join(f"{k} {_flat(v)}" for k, v in value.items() if v not in _NOTHING)
-        case list():
-            return ", ".join(map(_flat, value))
-        case bool():
-            return "yes" if value else "no"
-    return value if isinstance(value, str) else json.dumps(value)

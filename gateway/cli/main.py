@@ -5,17 +5,21 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-# check, draft, job_admin and outputs add commands to the groups job and provider
-from gateway.cli import check, data, draft, job_admin, jobs, models, node, outputs, providers, routes  # noqa: F401
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT
+# check, draft and outputs add commands to the groups job and provider
+from gateway.cli import check, data, draft, jobs, node, outputs, providers, routes  # noqa: F401
+from gateway.cli.check import EngineKind
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in
+from gateway.cli.command import command
 from gateway.cli.console import say
+from gateway.errors import Invalid
 from gateway.version import VERSION
 
 app = typer.Typer(
+    name="",
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,
     epilog="Exit codes: 0 done, 1 failed or the node said no, 2 bad input or configuration, 3 no response from "
@@ -23,13 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 EXAMPLE_NODE = "JG0100001100000010"
-
-
-class EngineKind(StrEnum):
-    """What runs the algorithms."""
-
-    process = "process"
-    docker = "docker"
 
 
 class DemoData(StrEnum):
@@ -41,7 +38,7 @@ class DemoData(StrEnum):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version()
+        say(VERSION)
         raise typer.Exit
 
 
@@ -54,30 +51,27 @@ def options(
     """Options before every command."""
 
 
-@app.command()
+@command(app, "init", "--node JG0100001100000010 -o node.yml")
 def init(
     node: Annotated[
         str | None, typer.Option(help=f"Id of this node; no partner has the same. Default: {EXAMPLE_NODE}.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = DEFAULT_CONFIG,
     engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite existing files.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented configuration and an empty route table beside it.
-
-    Example: bfia-gateway init --node JG0100001100000010 -o node.yml
-    """
+    """Write a commented configuration and an empty route table beside it."""
     from gateway.cli.init import ROUTES, docker_answers, example
     from gateway.config.values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):
-        _fail(f"--node {name!r} {NODE_RULE}")
+        raise CallFailed(f"--node {name!r} {NODE_RULE}", EXIT_BAD_INPUT)
     routes = output.with_name("routes.yml")
     try:
-        existing = [str(f) for f in (output, routes) if f.exists()]
-        if existing and not force:
-            _fail(f"{' and '.join(existing)} exist already; give --force to overwrite, or another --output")
+        if not force and (existing := [str(f) for f in (output, routes) if f.exists()]):
+            text = f"{' and '.join(existing)} exist already; give --force to overwrite, or another --output"
+            raise CallFailed(text, EXIT_BAD_INPUT)
         kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
@@ -85,7 +79,8 @@ def init(
         for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
     except OSError as error:
-        _fail(f"{output} cannot be written: {error.strerror}; give another --output")
+        text = f"{output} cannot be written: {error.strerror}; give another --output"
+        raise CallFailed(text, EXIT_BAD_INPUT) from None
     say(f"wrote {output} and {routes}; engine kind: {kind}")
     if kind is EngineKind.process:
         say("the process engine runs vendor code with the gateway's own rights: for trials, not for production")
@@ -95,7 +90,7 @@ def init(
     say(f"next: bfia-gateway serve --config {output}")
 
 
-@app.command()
+@command(app, "serve", "--config node.yml")
 def serve(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")] = DEFAULT_CONFIG,
     log_format: Annotated[str, typer.Option(help="text or json")] = "text",
@@ -103,22 +98,18 @@ def serve(
         Path | None, typer.Option(help="Write the listeners' addresses there (JSON) once they respond.")
     ] = None,
 ) -> None:
-    """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start.
-
-    Example: bfia-gateway serve --config node.yml
-    """
+    """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start."""
     from gateway.cli.serve import run
-    from gateway.errors import Invalid
 
     try:
         run(config, log_format, ready_file)
     except Invalid as error:
-        _fail("\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)]))
+        raise invalid_in(config, error) from None
     except OSError as error:
-        _fail(str(error))
+        raise CallFailed(str(error), EXIT_BAD_INPUT) from None
 
 
-@app.command()
+@command(app, "demo", "--data credit")
 def demo(
     engine: Annotated[EngineKind, typer.Option(help="How the vendor's code runs.")] = EngineKind.process,
     data: Annotated[
@@ -129,24 +120,21 @@ def demo(
     base_image: Annotated[str, typer.Option(help="With --engine docker: image with Python 3.11.")] = "",
     key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
 ) -> None:
-    """Two institutions train a model together on this machine, from upload to result. Needs a checkout.
-
-    Example: bfia-gateway demo --data credit
-    """
+    """Two institutions train a model together on this machine, from upload to result. Needs a checkout."""
     try:
         from examples.demo.nodes import DemoFailed
         from examples.demo.training import Options, run
     except ModuleNotFoundError:
-        _fail("the demo is not part of the installed package: run it from a checkout of the project (make demo)")
+        text = "the demo is not part of the installed package: run it from a checkout of the project (make demo)"
+        raise CallFailed(text, EXIT_BAD_INPUT) from None
 
     try:
         run(Options(str(engine), str(data), keep, directory, base_image, key_length))
     except DemoFailed as error:
-        say(f"\nThe demo failed: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise CallFailed(f"\nThe demo failed: {error}") from None
     except KeyboardInterrupt:
         say("\nStopped.", err=True)
-        raise typer.Exit(130) from None
+        raise
 
 
 @app.command()
@@ -155,18 +143,16 @@ def version() -> None:
     say(VERSION)
 
 
-app.add_typer(node.commands)
-app.add_typer(node.tokens, name="token")
-app.add_typer(data.commands, name="data")
-app.add_typer(jobs.commands, name="job")
-app.add_typer(models.commands, name="model")
-app.add_typer(providers.commands, name="provider")
-app.add_typer(routes.commands, name="route")
-
-
-def _fail(text: str) -> NoReturn:
-    say(text, err=True)
-    raise typer.Exit(EXIT_BAD_INPUT)
+for _group in (
+    node.commands,
+    node.tokens,
+    data.commands,
+    jobs.commands,
+    data.models,
+    providers.commands,
+    routes.commands,
+):
+    app.add_typer(_group)
 
 
 def main() -> None:

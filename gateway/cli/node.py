@@ -3,14 +3,14 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.auth import Role, new_token, token_place
+from gateway.auth import Role, Token, new_token, token_place
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -19,89 +19,92 @@ from gateway.cli.client import (
     Client,
     connect,
     settings_of,
+    who,
 )
-from gateway.cli.command import After, AsJson, Config, DryRun, Limit, Output, Url, command, group
-from gateway.cli.console import Columns, amount, compact, listing, print_json, say, size, table, when
-from gateway.cli.inputs import finite, who
+from gateway.cli.command import (
+    After,
+    AfterNumber,
+    AsJson,
+    Config,
+    DryRun,
+    Limit,
+    Output,
+    Url,
+    command,
+    finite,
+    group,
+)
+from gateway.cli.console import Columns, amount, compact, difference, listing, print_json, say, size, table, when
 from gateway.cli.routes import print_steps
 from gateway.errors import counted
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
 
-commands = typer.Typer()
-tokens = group("Who may use the operator listener, and in which role.")
+commands = typer.Typer(name="")
+tokens = group("token", "Who may use the operator listener, and in which role.")
 
 
 # ------------------------------------------------------------- tokens, in the database: the first one needs none
 
 
-@command(tokens, "create")
+@command(tokens, "create", "ann --role admin --days 30")
 def create_token(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
     days: Annotated[float, typer.Option(min=0, callback=finite(), help="Days until it expires; 0: never.")] = 90,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Create a token and print it, once: only its hash is kept.
-
-    Example: bfia-gateway token create ann --role admin --days 30
-    """
+    """Create a token and print it, once: only its hash is kept."""
     from gateway.store.repositories import SqlTokens
 
     if not name.strip() or len(name) > 255:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
-    with _database(config) as store:
-        now = datetime.now(UTC)
-        text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
+    now = datetime.now(UTC)
+    text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
+    until = token.expires_at.isoformat() if token.expires_at else None
+    with closing(_store(config)) as store:
         SqlTokens(store).add(token)
-        until = token.expires_at.isoformat() if token.expires_at else None
-        after = {"id": token.id, "name": name, "role": str(role), "expires_at": until}
-        _audit(store, "token create", None, after)
+        _audit(store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until})
     yield {"id": token.id, "name": name, "role": role, "token": text}
     say(text)
-    ends = f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else "without expiry"
-    say(f"{role} {name}, {ends}; it is shown only now", err=True)
+    say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
 
 
 @command(tokens, "list")
 def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_CONFIG) -> Output:
-    """List the tokens; their text is not kept.
-
-    Example: bfia-gateway token list
-    """
+    """List the tokens; their text is not kept."""
     from gateway.http.pagination import page_of
     from gateway.store.repositories import SqlTokens
 
-    with _database(config) as store:
+    with closing(_store(config)) as store:
         page = page_of("tokens", SqlTokens(store).list(), token_place, after, limit)
-    lines = []
-    for token in page["tokens"]:
-        state = "valid"
-        if token.revoked_at:
-            state = "revoked"
-        elif token.expires_at and token.expires_at <= datetime.now(UTC):
-            state = "expired"
-        until = f"{token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "never"
-        entry = {"id": token.id, "name": token.name, "role": str(token.role)}
-        lines.append({**entry, "created": f"{token.created_at:%Y-%m-%d %H:%M}", "expires": until, "state": state})
-    found = {**page, "tokens": lines}
+    found = page | {"tokens": [_listed(token) for token in page["tokens"]]}
     yield found
     listing(found, "tokens", "token", {key: key for key in ("id", "name", "role", "created", "expires", "state")})
 
 
-@command(tokens, "revoke")
+def _listed(token: Token) -> dict[str, str]:
+    expired = token.expires_at is not None and token.expires_at <= datetime.now(UTC)
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": str(token.role),
+        "created": f"{token.created_at:%Y-%m-%d %H:%M}",
+        "expires": f"{token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "never",
+        "state": "revoked" if token.revoked_at else "expired" if expired else "valid",
+    }
+
+
+@command(tokens, "revoke", "ann")
 def revoke_token(
     name: Annotated[str, typer.Argument(help="Name (all its tokens) or id (that one).")],
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Revoke tokens; a running node denies them within two seconds.
-
-    Example: bfia-gateway token revoke ann
-    """
+    """Revoke tokens; a running node denies them within two seconds."""
     from gateway.store.repositories import SqlTokens
 
-    with _database(config) as store:
+    with closing(_store(config)) as store:
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
@@ -110,35 +113,20 @@ def revoke_token(
     say(f"{count} revoked")
 
 
-@contextmanager
-def _database(config: Path) -> "Iterator[Store]":
-    """Open the node's database beside the node that may be running on it."""
-    from gateway.store.database import opened
+def _store(config: Path) -> "Store":
+    """Open the node's database beside the node that may be running on it. Raises `Invalid`."""
     from gateway.store.store import Store
 
-    with _invalid_is(EXIT_BAD_INPUT):
-        store = Store(opened(_database_url(config)))
-        try:
-            yield store
-        finally:
-            store.close()
+    return Store(_opened(config))
 
 
-def _database_url(config: Path) -> str:
+def _opened(config: Path) -> Any:
+    from gateway.store.database import opened
+
     url = settings_of(config).database.url
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    return url
-
-
-@contextmanager
-def _invalid_is(code: int) -> Iterator[None]:
-    from gateway.errors import Invalid
-
-    try:
-        yield
-    except Invalid as error:
-        raise CallFailed("; ".join(map(str, error.problems)), code, error.reason) from None
+    return opened(url)
 
 
 def _audit(store: "Store", action: str, before: Any, after: Any) -> None:
@@ -152,7 +140,7 @@ def _audit(store: "Store", action: str, before: Any, after: Any) -> None:
 # ---------------------------------------------------------------- looking after a node
 
 
-@command(commands, "gc", timeout=600)
+@command(commands, "gc", "--dry-run", timeout=600)
 def gc(
     node: Client,
     dry_run: DryRun = False,
@@ -164,8 +152,6 @@ def gc(
 
     The node does so by itself every retention.every_seconds, but for orphans. Exit code 1: something could not be
     removed.
-
-    Example: bfia-gateway gc --dry-run
     """
     found = node.post("/api/v1/gc", {"dry_run": dry_run, "orphans": orphans})
     items = found["items"]
@@ -181,7 +167,7 @@ def gc(
     say(f"{len(items) - failed} {done}" + (f", {failed} not" if failed else ""))
 
 
-@command(commands, "drain")
+@command(commands, "drain", "--stop")
 def drain(
     node: Client,
     stop: Annotated[bool, typer.Option("--stop", help="Stop running jobs instead of waiting for them.")] = False,
@@ -192,59 +178,45 @@ def drain(
     """Drain a node: it takes no new jobs, running ones end, then its process exits with code 0.
 
     A gateway that is started again takes jobs again.
-
-    Example: bfia-gateway drain --stop
     """
     state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": not stay})
-    if wait:
-        begun = state
-        for state in _until_empty(node, stay, begun):
-            if not as_json:
-                jobs = [f"{j['job_id']} {j['status']}" for j in state["jobs"]]
-                more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
-                say(f"{len(jobs)} left: {', '.join(jobs[:3])}{more}" if jobs else "nothing is left")
-        if not state["draining"]:
-            raise CallFailed("draining was cancelled by somebody else", reason="UNDRAINED")
+    shown = None
+    while wait and state is not None and state["draining"]:
+        if state["jobs"] != shown and not as_json:
+            jobs = [f"{j['job_id']} {j['status']}" for j in state["jobs"]]
+            more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+            say(f"{len(jobs)} left: {', '.join(jobs[:3])}{more}" if jobs else "nothing is left")
+        shown, last = state["jobs"], state
+        if stay and not shown:
+            break
+        time.sleep(0.5)
+        try:
+            state = node.get("/api/v1/drain")
+        except CallFailed as error:
+            if error.code != EXIT_NO_ANSWER or stay:
+                raise
+            state = None
+    if wait and state is not None and not state["draining"]:
+        raise CallFailed("draining was cancelled by somebody else", reason="UNDRAINED")
     if as_json:
-        print_json(state)
+        print_json(last if state is None else state)
     elif wait:
         say("the node is empty" if stay else "the node has exited")
 
 
-def _until_empty(node: Client, stay: bool, state: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what is left whenever it changes, until nothing is, and the node has exited unless it stays."""
-    yield state
-    while state["draining"] and not (stay and not state["jobs"]):
-        time.sleep(0.5)
-        known = state["jobs"]
-        try:
-            state = node.get("/api/v1/drain")
-        except CallFailed as error:
-            if error.code == EXIT_NO_ANSWER and not stay:
-                return
-            raise
-        if state["jobs"] != known or not state["draining"]:
-            yield state
-
-
 @command(commands, "undrain")
 def undrain(node: Client) -> Output:
-    """Let a node that is being drained take jobs again.
-
-    Example: bfia-gateway undrain
-    """
+    """Let a node that is being drained take jobs again."""
     yield node.post("/api/v1/undrain", {})
     say("the node takes jobs")
 
 
-@command(commands, "doctor")
+@command(commands, "doctor", "--config node.yml")
 def doctor(config: Config = DEFAULT_CONFIG) -> Output:
     """Check all that a node needs: database, storage, file modes, disk, clock, engine, images, ports, routes.
 
     Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
     whether something listens at its address is checked; `route test` tests the whole link.
-
-    Example: bfia-gateway doctor --config node.yml
     """
     from gateway.bootstrap.parts import engine_of
     from gateway.diagnostics.doctor import look
@@ -258,24 +230,20 @@ def doctor(config: Config = DEFAULT_CONFIG) -> Output:
     print_steps(str(config), plain)
 
 
-@command(commands, "migrate")
+@command(commands, "migrate", "--check")
 def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit code 1 if a migration is due.")
     ] = False,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Migrate the database to this version's schema. `serve` does so by itself.
+    """Migrate the database to this version's schema. `serve` does so by itself."""
+    from gateway.store.database import revisions
 
-    Example: bfia-gateway migrate --check
-    """
-    from gateway.store.database import opened, revisions
-
-    with _invalid_is(1):
-        before, newest = revisions(settings_of(config).database.url)
-        due = before != newest
-        if due and not check:
-            opened(_database_url(config)).dispose()
+    before, newest = revisions(settings_of(config).database.url)
+    due = before != newest
+    if due and not check:
+        _opened(config).dispose()
     yield {"was": before, "newest": newest, "migrated": due and not check}, not (due and check)
     if due:
         say(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
@@ -283,7 +251,7 @@ def migrate(
         say(f"nothing to do: the schema is {newest}")
 
 
-@command(commands, "audit")
+@command(commands, "audit", "--action grants --since 2026-11-01")
 def audit(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
@@ -291,13 +259,10 @@ def audit(
     since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
-    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    after: AfterNumber = 0,
+    limit: Limit = 20,
 ) -> Output:
-    """Show who requested which change, with what was there before and after.
-
-    Example: bfia-gateway audit --action grants --since 2026-11-01
-    """
+    """Show who requested which change, with what was there before and after."""
     narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
     found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
     yield found
@@ -315,26 +280,13 @@ def _result(entry: Mapping[str, Any]) -> str:
 def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
     detail = entry["detail"]
     if isinstance(detail.get("changes"), list):
-        text = ", ".join(map(_change, detail["changes"][:10]))
-    elif "reason" in detail and "from" in detail:
+        return ", ".join(map(difference, detail["changes"][:10]))[:most]
+    if "reason" in detail and "from" in detail:
         more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        text = f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"
-    elif "refused" in detail:
-        text = str(detail["refused"])
-    elif "before" in detail or "after" in detail:
-        text = f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"
-    else:
-        text = compact(detail, most) if detail else ""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _change(change: Mapping[str, Any]) -> str:
-    """Return one line of a difference: of routes by node and key, of providers by path."""
-    before, after = change.get("before"), change.get("after")
-    if "node" in change and not change.get("field"):
-        return f"{'+' if before is None else '-'}{change['node']}"
-    named = [str(change[key]) for key in ("node", "field", "path") if change.get(key)]
-    return f"{'.'.join(named)} {compact(before)} → {compact(after)}"
+        return f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"[:most]
+    if "before" in detail or "after" in detail:
+        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
+    return str(detail.get("refused") or (compact(detail, most) if detail else ""))[:most]
 
 
 # ---------------------------------------------------------------- resources
@@ -349,10 +301,7 @@ _COUNTS = {
 
 @command(commands, "resources")
 def resources(node: Client) -> Output:
-    """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for what.
-
-    Example: bfia-gateway resources
-    """
+    """Show what jobs have reserved at this node, since when, what is left, and which jobs wait for what."""
     found = node.get("/api/v1/resources")
     yield found
     engines = found.get("engines", [])
@@ -393,7 +342,7 @@ def _amounts(one: Mapping[str, Any] | None) -> list[str]:
 # ---------------------------------------------------------------- settings
 
 
-@command(commands, "settings")
+@command(commands, "settings", "--changed")
 def settings(
     contains: Annotated[str, typer.Argument(help="Only settings whose path holds this text.")] = "",
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
@@ -406,8 +355,6 @@ def settings(
     """Show what the running node works with: every setting, its value and where that comes from.
 
     Secrets are masked. What each setting means: docs/settings.md.
-
-    Example: bfia-gateway settings --changed
     """
     from gateway.config.effective import effective
 

@@ -1,4 +1,4 @@
-"""``bfia-gateway job reports|report|metadata``: what a job's runs reported and left."""
+"""``bfia-gateway job outputs|download|report|archive|delete …``: what a job's runs reported and left."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, JobId, segment
-from gateway.cli.command import AsJson, Force, Output, command
-from gateway.cli.console import Columns, amount, listing, print_json, say, table, warn
-from gateway.cli.inputs import new_file
-from gateway.cli.jobs import Party, TaskName, commands
-from gateway.errors import counted
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, new_file
+from gateway.cli.command import AsJson, DryRun, Force, JobId, Output, command, save
+from gateway.cli.console import Columns, amount, compact, listing, print_json, say, size, table, warn
+from gateway.cli.jobs import Party, commands, job_at, path_of, run_of
+from gateway.errors import NotServed, counted
 
 _ROWS = 20
 """rows of a table that are shown"""
@@ -20,23 +19,73 @@ _VALUES = 3
 _COLUMNS = 8
 """columns of an output that are named"""
 
+TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
-@command(commands, "reports")
-def reports(node: Client, job_id: JobId) -> Output:
-    """List what a job's runs here reported, and warnings about what they left.
 
-    Example: bfia-gateway job reports job-0123456789abcdef0123456789abcdef
-    """
-    found = node.get(f"/api/v1/jobs/{segment(job_id)}/reports")
+@command(commands, "outputs", "job-0123")
+def outputs(node: Client, job_id: JobId) -> Output:
+    """List what a job's runs left here: tables, models, reports."""
+    found = node.get(path_of(job_id, "outputs"))
     yield found
-    columns: Columns = {"task": "task", "party": "party", "key": "key", "is the": "output"}
-    listing(
-        found, "reports", "", {**columns, "reports": lambda one: _gist(node, one)}, f"reports of {job_id} here"
-    )
+    columns = {"task": "task", "party": "party", "key": "key", "is the": "output", "there": "there"}
+    content = {"content": lambda o: "" if o["value"] is None else compact(o["value"])}
+    listing(found, "outputs", "", {**columns, **content}, f"outputs of {job_id} here")
+
+
+@command(commands, "download", "job-0123 intersect train_data -o common.csv")
+def download(
+    node: Client,
+    job_id: JobId,
+    task: TaskName,
+    key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
+    party: Party = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: the key.")] = None,
+    force: Force = False,
+) -> Output:
+    """Save one output."""
+    label = party or str(run_of(job_at(node, job_id), task, "")["party"])
+    path = path_of(job_id, "outputs", task, label, key, "download")
+    yield from save(node, path, output or Path(key), force)
+
+
+@command(commands, "archive", "job-0123 -o job.zip", timeout=600)
+def archive(
+    node: Client,
+    job_id: JobId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: <job>.zip")
+    ] = None,
+    force: Force = False,
+) -> Output:
+    """Write a zip of all that this node knows of a job: configuration, environment, logs, timeline, reports.
+
+    Secrets are masked; SHA256SUMS lists every file.
+    """
+    yield from save(node, path_of(job_id, "archive"), output or Path(f"{job_id}.zip"), force)
+
+
+@command(commands, "reports", "job-0123")
+def reports(node: Client, job_id: JobId) -> Output:
+    """List what a job's runs here reported, and warnings about what they left."""
+    found = node.get(path_of(job_id, "reports"))
+    yield found
+    columns = {"task": "task", "party": "party", "key": "key", "is the": "output"}
+    title = f"reports of {job_id} here"
+    listing(found, "reports", "", {**columns, "reports": lambda one: _gist(node, one)}, title)
     warn(f"{one['task']} {one['party']}: {one['warning']}" for one in found["warnings"])
 
 
-@command(commands, "report")
+def _gist(node: Client, listed: Mapping[str, Any]) -> str:
+    """Return the first values of a report and its tables."""
+    if not listed["there"]:
+        return "not there"
+    found = node.get(str(listed["url"]))
+    words = [f"{name} {_shown(value)}" for name, value in list(found["values"].items())[:_VALUES]]
+    words += [f"{s['name'] or 'a table'} of {counted(len(s['points']), 'row')}" for s in found["series"][:_VALUES]]
+    return str(found["problem"] or ", ".join(words))
+
+
+@command(commands, "report", "job-0123 secureboost report0 --plot loss.svg")
 def report(
     node: Client,
     job_id: JobId,
@@ -52,36 +101,27 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a report: its values and the first rows of its tables; with --plot as a picture too.
-
-    Example: bfia-gateway job report job-0123456789abcdef0123456789abcdef secureboost report0 --plot loss.svg
-    """
+    """Show a report: its values and the first rows of its tables; with --plot as a picture too."""
     if series is not None and plot is None:
         raise CallFailed("--series selects what to draw: name a file with --plot too", EXIT_BAD_INPUT)
     if plot is not None:
         new_file(plot, force)
-    address = _address(node, job_id, task, key, party)
-    found = node.get(address)
-    if as_json:
-        print_json(found)
-    else:
-        _print(found)
-    if plot is not None:
-        say(f"{plot}: {amount(node.download(f'{address}/plot', plot, series=series))}", err=as_json)
-
-
-def _address(node: Client, job_id: str, task: str, key: str, party: str) -> str:
-    """Return where a report is read. Raises `CallFailed` where it is not clear which one is meant."""
-    known = node.get(f"/api/v1/jobs/{segment(job_id)}/reports")["reports"]
+    known = node.get(path_of(job_id, "reports"))["reports"]
     fits = [r for r in known if (r["task"], r["key"]) == (task, key) and party in ("", r["party"])]
     if len(fits) != 1:
         there = ", ".join(f"{r['task']} {r['key']} --party {r['party']}" for r in known) or "none"
         what = "no report" if not fits else "more than one report"
         raise CallFailed(f"{what} here matches; there are: {there}", EXIT_BAD_INPUT)
-    return str(fits[0]["url"])
+    found = node.get(fits[0]["url"])
+    if as_json:
+        print_json(found)
+    else:
+        _print_report(found)
+    if plot is not None:
+        say(f"{plot}: {amount(node.download(fits[0]['url'] + '/plot', plot, series=series))}", err=as_json)
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print_report(found: Mapping[str, Any]) -> None:
     if found["problem"]:
         raise CallFailed(f"the report {found['problem']}")
     if found["values"]:
@@ -94,23 +134,11 @@ def _print(found: Mapping[str, Any]) -> None:
             say(f"and {counted(more, 'row')} more: --json or --plot FILE shows them")
 
 
-def _gist(node: Client, listed: Mapping[str, Any]) -> str:
-    """Return the first values of a report and its tables."""
-    if not listed["there"]:
-        return "not there"
-    found = node.get(str(listed["url"]))
-    if found["problem"]:
-        return str(found["problem"])
-    words = [f"{name} {_shown(value)}" for name, value in list(found["values"].items())[:_VALUES]]
-    words += [f"{s['name'] or 'a table'} of {counted(len(s['points']), 'row')}" for s in found["series"][:_VALUES]]
-    return ", ".join(words)
-
-
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-@command(commands, "metadata")
+@command(commands, "metadata", "job-0123 intersect host.0")
 def metadata(
     node: Client,
     job_id: JobId,
@@ -121,11 +149,8 @@ def metadata(
     """Show the metadata of a task's outputs: columns, rows, size; at a partner if granted to this node.
 
     Never their content. There its admin grants an output as a dataset: data grant NAMESPACE#NAME THIS-NODE.
-
-    Example: bfia-gateway job metadata job-0123456789abcdef0123456789abcdef intersect host.0
     """
-    path = f"/api/v1/jobs/{segment(job_id)}/metadata/{segment(task)}/{segment(party)}"
-    found = node.get(f"{path}/{segment(key)}" if key else path)
+    found = node.get(path_of(job_id, "metadata", task, party, *([key] if key else [])))
     yield found
     columns: Columns = {
         "key": "key",
@@ -144,3 +169,56 @@ def _columns(one: Mapping[str, Any]) -> str:
     names = [f"{c['name']} {c['type']}".strip() for c in one["columns"]]
     more = len(names) - _COLUMNS + one["more_columns"]
     return ", ".join(names[:_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+
+
+# ---------------------------------------------------------------- deleting
+
+
+@command(commands, "delete", "job-0123 --dry-run", timeout=120)
+def delete(
+    node: Client,
+    job_id: JobId,
+    here: Annotated[bool, typer.Option("--here", help="Only at this node; the others are not asked.")] = False,
+    reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
+    dry_run: DryRun = False,
+) -> Output:
+    """Delete an ended job with its logs and outputs, at every node of it.
+
+    Exit code 1: refused, or a node does not respond (then nothing was deleted here: try again), or one that
+    refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is
+    not part of the standard) keeps its part, too, and does not fail.
+    """
+    found = node.delete(path_of(job_id), here=here, reason=reason, dry_run=dry_run)
+    others = found["nodes"] or {}
+    yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
+    _print_deleted(found, dry_run)
+    done = "would be" if dry_run else "yes"
+    rows = [[name, f"no: {at['reason']} {at['message']}" if at["reason"] else done] for name, at in others.items()]
+    if rows:
+        table("other nodes", ["node", "deleted"], rows)
+
+
+@command(commands, "clean", "job-0123 intersect_rsa_1 --dry-run")
+def clean(
+    node: Client,
+    job_id: JobId,
+    task: Annotated[str, typer.Argument(help="The task's name in the flow, or its id.")],
+    metrics: Annotated[bool, typer.Option("--metrics", help="Its reports, not its tables and models.")] = False,
+    dry_run: DryRun = False,
+) -> Output:
+    """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
+    content = "metrics" if metrics else "outputs"
+    found = node.delete(path_of(job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run)
+    yield found
+    _print_deleted(found, dry_run)
+
+
+def _print_deleted(found: Mapping[str, Any], dry_run: bool) -> None:
+    items = found["items"]
+    if not items:
+        say("nothing to delete")
+        return
+    title = (
+        f"{'would be deleted' if dry_run else 'deleted'}: {counted(len(items), 'item')}, {amount(found['bytes'])}"
+    )
+    listing(found, "items", "", {"kind": "kind", "name": "name", "size": size("bytes")}, title)

@@ -9,18 +9,38 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, providers, segment
-from gateway.cli.command import After, Config, Limit, Output, Reason, Url, command, group
-from gateway.cli.console import Columns, compact, listing, say, table, when
-from gateway.cli.inputs import read_object, who
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    CallFailed,
+    Client,
+    connect,
+    read_object,
+    segment,
+    who,
+)
+from gateway.cli.command import (
+    After,
+    AfterNumber,
+    Config,
+    Limit,
+    Output,
+    Reason,
+    Url,
+    command,
+    group,
+    providers,
+)
+from gateway.cli.console import Columns, compact, difference, listing, say, table, when
 from gateway.errors import counted
 
 if TYPE_CHECKING:
     from provider_registry.model import Component
 
 commands = group(
+    "provider",
     "Algorithm images, the components in them, and who may change them. A provider's full name is "
-    "name:version@device; parts may be left out where that is clear."
+    "name:version@device; parts may be left out where that is clear.",
 )
 
 Name = Annotated[
@@ -33,7 +53,7 @@ _CHANGES = 20
 """how many changes are shown after a change; `provider diff` shows more"""
 
 
-@command(commands, "register", timeout=180)
+@command(commands, "register", 'register_unionpay.json -m "version of November"', timeout=180)
 def register(
     node: Client,
     file: Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")],
@@ -45,8 +65,6 @@ def register(
     Every problem of a description is reported with its path, and nothing is stored then (exit code 2). Warnings
     are kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
     started until `provider approve`.
-
-    Example: bfia-gateway provider register register_unionpay.json -m "version of November"
     """
     body = read_object(file)
     found = node.post("/api/v1/providers", body, strict="true" if strict else None, reason=reason, author=who())
@@ -55,7 +73,7 @@ def register(
     _print_warnings(found)
 
 
-@command(commands, "list")
+@command(commands, "list", "--component HeteroLR")
 def list_providers(
     node: Client,
     name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
@@ -66,10 +84,7 @@ def list_providers(
     after: After = "",
     limit: Limit = 100,
 ) -> Output:
-    """List what is registered.
-
-    Example: bfia-gateway provider list --component HeteroLR
-    """
+    """List what is registered."""
     narrow = {"name": name, "version": version, "component": component, "owner": owner}
     found = node.get("/api/v1/providers", **narrow, after=after, retired="false" if in_use else None, limit=limit)
     yield found
@@ -85,12 +100,9 @@ def list_providers(
     listing(found, "providers", "provider", columns)
 
 
-@command(commands, "show")
+@command(commands, "show", "unionpay:2.0.0@docker")
 def show_provider(node: Client, name: Name) -> Output:
-    """Show a provider: its images and their digests, its components, the jobs that use it, and every warning.
-
-    Example: bfia-gateway provider show unionpay:2.0.0@docker
-    """
+    """Show a provider: its images and their digests, its components, the jobs that use it, and every warning."""
     found = node.get(_path(node, name))
     yield found
     rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or "admins"]]
@@ -98,53 +110,36 @@ def show_provider(node: Client, name: Name) -> Output:
     rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
     rows += [["used by", found["jobs"]]] if found["jobs"] else []
     table(found["provider_name"], ["", ""], rows)
-    components = [
-        [
-            key,
-            c["roleList"],
-            len(c["inputParam"]),
-            *([d["name"] for d in c[k]] for k in ("inputData", "outputData")),
-        ]
-        for key, c in found["components_description"].items()
-    ]
+    components = []
+    for key, one in found["components_description"].items():
+        tables = ([data["name"] for data in one[kind]] for kind in ("inputData", "outputData"))
+        components.append([key, one["roleList"], len(one["inputParam"]), *tables])
     table("components", ["component", "roles", "parameters", "inputs", "outputs"], components)
     _print_warnings(found)
 
 
-@command(commands, "history")
+@command(commands, "history", "unionpay:2.0.0@docker")
 def history(
     node: Client,
     name: Name,
-    limit: Annotated[int, typer.Option(help="How many revisions.", min=1, max=1000)] = 20,
-    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.", min=0)] = 0,
+    limit: Limit = 20,
+    after: AfterNumber = 0,
 ) -> Output:
-    """Show who changed a provider, when and why. A deleted one needs its full name.
-
-    Example: bfia-gateway provider history unionpay:2.0.0@docker
-    """
+    """Show who changed a provider, when and why. A deleted one needs its full name."""
     found = node.get(f"{_path(node, name)}/history", limit=limit, after=after or None)
     yield found
-    columns: Columns = {
-        "revision": "revision",
-        "at (UTC)": when("at"),
-        "by": "author",
-        "what": "action",
-        "why": "reason",
-    }
-    listing(found, "history", "", columns, "revisions")
+    columns: Columns = {"revision": "revision", "at (UTC)": when("at"), "by": "author", "what": "action"}
+    listing(found, "history", "", {**columns, "why": "reason"}, "revisions")
 
 
-@command(commands, "diff")
+@command(commands, "diff", "unionpay --since 1 --until 3")
 def diff(
     node: Client,
     name: Name,
     since: Annotated[int, typer.Option(min=-1, help="Revision to start from; default: the one before.")] = -1,
     until: Annotated[int, typer.Option(min=0, help="Revision to compare with it; default: the newest.")] = 0,
 ) -> Output:
-    """Show what differs between two revisions of a provider, place by place.
-
-    Example: bfia-gateway provider diff unionpay --since 1 --until 3
-    """
+    """Show what differs between two revisions of a provider, place by place."""
     query = {"since": since if since >= 0 else None, "until": until or None}
     found = node.get(f"{_path(node, name)}/diff", **query)
     yield found
@@ -152,48 +147,36 @@ def diff(
     say(found["diff"] or "nothing differs")
 
 
-@command(commands, "retire", timeout=180)
+@command(commands, "retire", 'unionpay:1.0.0 -m "has a known flaw"', timeout=180)
 def retire(node: Client, name: Name, reason: Reason = "") -> Output:
-    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` undoes it.
-
-    Example: bfia-gateway provider retire unionpay:1.0.0 -m "has a known flaw"
-    """
+    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` undoes it."""
     yield from _changed(node, name, "retire", {"reason": reason})
 
 
-@command(commands, "unretire", timeout=180)
+@command(commands, "unretire", "unionpay:1.0.0", timeout=180)
 def unretire(node: Client, name: Name, reason: Reason = "") -> Output:
-    """Put a retired provider into use again.
-
-    Example: bfia-gateway provider unretire unionpay:1.0.0
-    """
+    """Put a retired provider into use again."""
     yield from _changed(node, name, "unretire", {"reason": reason})
 
 
-@command(commands, "approve", timeout=180)
+@command(commands, "approve", 'unionpay:2.0.0 -m "rebuilt with the fix"', timeout=180)
 def approve(
     node: Client,
     name: Name,
     image: Annotated[str, typer.Option(help="Only this image; default: all of the provider.")] = "",
     reason: Reason = "",
 ) -> Output:
-    """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration.
-
-    Example: bfia-gateway provider approve unionpay:2.0.0 -m "rebuilt with the fix"
-    """
+    """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
     yield from _changed(node, name, "approve", {"reason": reason, "image": image})
 
 
-@command(commands, "give")
+@command(commands, "give", "unionpay --to ann")
 def give(
     node: Client,
     name: Annotated[str, typer.Argument(help="The provider's name, without version and device.")],
     to: Annotated[str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")],
 ) -> Output:
-    """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins.
-
-    Example: bfia-gateway provider give unionpay --to ann
-    """
+    """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins."""
     found = node.call("PUT", f"/api/v1/provider-owners/{segment(name)}", {"owner": to})
     yield found
     say(f"{name} belonged to {found['before'] or 'the admins'}, now to {to or 'the admins'}")
@@ -212,7 +195,7 @@ def _print_change(found: Mapping[str, Any]) -> None:
     say(f"{found['provider_name']} {found['action']}, revision {found['revision']}")
     if found["action"] != "registered":
         for change in found["changes"][:_CHANGES]:
-            say(f"  {change['path']}: {_json(change['before'])} → {_json(change['after'])}")
+            say(f"  {difference(change)}")
         if len(found["changes"]) > _CHANGES:
             say(f"  and more: bfia-gateway provider diff {found['provider_name']}")
 
@@ -276,7 +259,7 @@ def _from_node(name: str, config: Path, url: str) -> Mapping[str, "Component"]:
     }
 
 
-@command(commands, "parameters")
+@command(commands, "parameters", "unionpay HeteroLR")
 def parameters(
     name: Annotated[
         str,
@@ -291,8 +274,6 @@ def parameters(
     """Show a component's parameters: types, defaults, allowed values. With --json as a JSON Schema.
 
     The schema is for forms and editors; a node serves it, too. For a file no node is needed.
-
-    Example: bfia-gateway provider parameters unionpay HeteroLR
 
     Example: bfia-gateway provider parameters register.json HeteroLR --json > hetero_lr.schema.json
     """

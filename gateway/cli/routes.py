@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, NodeId, segment
-from gateway.cli.command import After, Limit, Output, Reason, command, group
-from gateway.cli.console import Columns, listing, say, table, when
-from gateway.cli.inputs import finite, who
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, segment, who
+from gateway.cli.command import After, AfterNumber, Limit, NodeId, Output, Reason, command, finite, group
+from gateway.cli.console import Columns, difference, listing, say, table, when
 from route_table.model import PROFILES
 
-commands = group("Which nodes there are, how to reach them, and whether that works.")
+commands = group("route", "Which nodes there are, how to reach them, and whether that works.")
 
 MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
 """results of the steps of `route test` and `doctor`"""
@@ -50,10 +49,7 @@ _ENTRY: dict[str, Any] = {
 
 @command(commands, "list")
 def list_routes(node: Client, after: After = "", limit: Limit = 100) -> Output:
-    """List the routes in force.
-
-    Example: bfia-gateway route list
-    """
+    """List the routes in force."""
     found = node.get("/api/v1/routes", after=after, limit=limit)
     yield found
     columns: Columns = {
@@ -71,20 +67,20 @@ def list_routes(node: Client, after: After = "", limit: Limit = 100) -> Output:
         say(f"not in force, {problem}", err=True)
 
 
-@command(commands, "add", options=_ENTRY)
+@command(
+    commands, "add", 'JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"', options=_ENTRY
+)
 def add(node: Client, node_id: NodeId, reason: Reason = "", **entry: Any) -> Output:
     """Add a route, or replace its entry. In force immediately; also in the file within a second or two.
 
     The id `default` stands for all nodes without an entry.
 
-    Example: bfia-gateway route add JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"
-
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    yield from _changed(node.call("PUT", _path(node_id), _edit(_given(entry), reason)))
+    yield from _edit(node, "PUT", node_id, _given(entry), reason)
 
 
-@command(commands, "edit", options=_ENTRY)
+@command(commands, "edit", 'JG0100002200000020 --deadline 5 -m "fast line"', options=_ENTRY)
 def edit(
     node: Client,
     node_id: NodeId,
@@ -96,52 +92,37 @@ def edit(
 ) -> Output:
     """Change some values of a route; the others stay. `--to` removes `via`, and the other way round.
 
-    Example: bfia-gateway route edit JG0100002200000020 --deadline 5 -m "fast line"
-
     With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
     """
-    values = dict.fromkeys(unset or ()) | _given(entry)
-    yield from _changed(node.call("PATCH", _path(node_id), _edit(values, reason)))
+    yield from _edit(node, "PATCH", node_id, dict.fromkeys(unset or ()) | _given(entry), reason)
 
 
-@command(commands, "disable")
+@command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
 def disable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
-    """Take no new jobs with a node; its entry stays, and jobs under way go on.
-
-    Example: bfia-gateway route disable JG0100002200000020 -m "maintenance until Monday"
-    """
-    yield from _changed(node.call("PATCH", _path(node_id), _edit({"enabled": False}, reason)))
+    """Take no new jobs with a node; its entry stays, and jobs under way go on."""
+    yield from _edit(node, "PATCH", node_id, {"enabled": False}, reason)
 
 
-@command(commands, "enable")
+@command(commands, "enable", "JG0100002200000020")
 def enable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
-    """Enable a disabled node again.
-
-    Example: bfia-gateway route enable JG0100002200000020
-    """
-    yield from _changed(node.call("PATCH", _path(node_id), _edit({"enabled": True}, reason)))
+    """Enable a disabled node again."""
+    yield from _edit(node, "PATCH", node_id, {"enabled": True}, reason)
 
 
-@command(commands, "remove")
+@command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
 def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
-    """Remove a route. `route rollback` brings it back.
-
-    Example: bfia-gateway route remove JG0100002200000020 -m "contract ended"
-    """
+    """Remove a route. `route rollback` brings it back."""
     yield from _changed(node.delete(_path(node_id), reason=reason, author=who()))
 
 
-@command(commands, "history")
+@command(commands, "history", "--version 12")
 def history(
     node: Client,
-    limit: Annotated[int, typer.Option(help="How many versions.", min=1, max=1000)] = 20,
-    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.", min=0)] = 0,
+    limit: Limit = 20,
+    after: AfterNumber = 0,
     version: Annotated[int, typer.Option(help="Show the difference that this version made.")] = 0,
 ) -> Output:
-    """Show who changed the routes, when and why.
-
-    Example: bfia-gateway route history --version 12
-    """
+    """Show who changed the routes, when and why."""
     if version:
         found = node.get(f"/api/v1/route-versions/{version}")
         yield found
@@ -149,26 +130,17 @@ def history(
         return
     found = node.get("/api/v1/route-versions", limit=limit, after=after or None)
     yield found
-    columns: Columns = {
-        "version": "version",
-        "at (UTC)": when("at"),
-        "by": "author",
-        "changed": _changes,
-        "why": "reason",
-    }
-    listing(found, "versions", "", columns, "versions of the routes")
+    columns: Columns = {"version": "version", "at (UTC)": when("at"), "by": "author", "changed": _changes}
+    listing(found, "versions", "", {**columns, "why": "reason"}, "versions of the routes")
 
 
-@command(commands, "diff")
+@command(commands, "diff", "12 --since 9")
 def diff(
     node: Client,
     version: Annotated[int, typer.Argument(help="A version; 0: the newest.")] = 0,
     since: Annotated[int, typer.Option(help="The version to compare with; 0: the one before.")] = 0,
 ) -> Output:
-    """Show what differs between two versions of the routes.
-
-    Example: bfia-gateway route diff 12 --since 9
-    """
+    """Show what differs between two versions of the routes."""
     number = version or node.get("/api/v1/routes")["version"]
     found = node.get(f"/api/v1/route-versions/{number}", since=since or None)
     yield found
@@ -183,25 +155,19 @@ def rollback(
 ) -> Output:
     """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
 
-    Example: bfia-gateway route rollback
-
     To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
     newest = 0 if version else int(node.get("/api/v1/routes")["version"])
     if not version and newest < 2:
         raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
-    body = {"reason": reason, "author": who()}
     query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
     path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
-    yield from _changed(node.call("POST", path, body, query=query))
+    yield from _changed(node.post(path, {"reason": reason, "author": who()}, **query))
 
 
-@command(commands, "test", timeout=150)
+@command(commands, "test", "JG0100002200000020", timeout=150)
 def test(node: Client, node_id: NodeId) -> Output:
-    """Test a route in both directions, step by step. Exit code 1: a step failed.
-
-    Example: bfia-gateway route test JG0100002200000020
-    """
+    """Test a route in both directions, step by step. Exit code 1: a step failed."""
     found = node.post(f"{_path(node_id)}/test", {})
     yield found, found["good"]
     print_steps(f"route to {node_id}", found["steps"])
@@ -225,8 +191,9 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"url" if key == "to" else key: value for key, value in entry.items() if value not in (None, "")}
 
 
-def _edit(values: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    return {"route": values, "reason": reason, "author": who()}
+def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:
+    body = {"route": values, "reason": reason, "author": who()}
+    yield from _changed(node.call(method, _path(node_id), body))
 
 
 def _changed(version: dict[str, Any]) -> Output:
@@ -242,12 +209,6 @@ def _changed(version: dict[str, Any]) -> Output:
 
 
 def _changes(version: Mapping[str, Any]) -> str:
-    shown = []
-    for change in version["changes"][:10]:
-        node, field = change["node"], change["field"]
-        if field:
-            shown.append(f"{node}.{field} {change['before']} → {change['after']}")
-        else:
-            shown.append(f"{'+' if change['before'] is None else '-'}{node}")
+    shown = [difference(change) for change in version["changes"][:10]]
     more = len(version["changes"]) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -8,14 +8,14 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from engines.base import Engine, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
@@ -41,12 +41,9 @@ from route_table.live import LiveRoutes
 
 EXPIRES_SOON = 14
 """days"""
-_CONNECT_SECONDS = 2.0
-_REGISTRY_SECONDS = 10.0
 _SKEW_SECONDS = 30.0
 """that two nodes' clocks may differ by"""
 _AT_THE_SAME_TIME = 16
-_MOST_SHOWN = 5
 
 
 @dataclass
@@ -89,7 +86,11 @@ def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path 
         runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, runs)
         try:
-            return [_timed(name, check, node) for name, check in STEPS.items()]
+            steps = []
+            for name, check in STEPS.items():
+                began = time.monotonic()
+                steps.append(replace(check(node), name=name, seconds=round(time.monotonic() - began, 4)))
+            return steps
         finally:
             for one in (main_of(runs), *_further(runs).values()):
                 if isinstance(one, ContainerdEngine):
@@ -97,11 +98,6 @@ def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path 
                         one.undo_network()
             runs.close()
             store.close()
-
-
-def _timed(name: str, check: Callable[[Installation], Step], node: Installation) -> Step:
-    began = time.monotonic()
-    return replace(check(node), name=name, seconds=round(time.monotonic() - began, 4))
 
 
 def _routes(settings: Settings) -> LiveRoutes:
@@ -137,10 +133,8 @@ def _migrations(node: Installation) -> Step:
     if not node.database_up:
         return _SKIPPED
     current, newest = node.revisions
-    if current == newest:
-        return _ok(newest)
-    if current is None:
-        return _ok("the schema is not made yet; serve makes it")
+    if current in (None, newest):
+        return _ok(newest if current else "the schema is not made yet; serve makes it")
     remedy = "serve upgrades a schema that it knows and refuses any other; back up the database first"
     return _warning(f"the schema is {current}, this version's is {newest}", remedy)
 
@@ -169,36 +163,31 @@ def _disk(node: Installation) -> Step:
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
-    files = _keys(settings) if config is None else [config, *_keys(settings)]
+    files = [config] if config is not None else []
+    docker, peer = settings.engine.docker, settings.listen.peer.tls
+    tls = [docker.tls, *(daemon.tls for daemon in docker.daemons)]
+    files += [one.key for one in tls if one is not None and one.key is not None]
+    files += [peer.key] if peer is not None else []
+    routes = _routes(settings).table.routes.values()
+    files += [Path(route.identity.key) for route in routes if route.identity.key]
     if settings.database.url.startswith("sqlite:///"):
         file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]
-    open_files = _open(files)
-    open_folders = _open([settings.state_dir, settings.storage.path])
-    if not open_files and not open_folders:
+    found, commands = [], []
+    for mode, paths in (("600", files), ("700", [settings.state_dir, settings.storage.path])):
+        if those := [str(path) for path in dict.fromkeys(paths) if _open_to_others(path)]:
+            found += those
+            commands.append(shlex.join(["chmod", mode, *those]))
+    if not found:
         return _ok("closed to other users")
-    commands = [shlex.join(["chmod", "600", *open_files])] if open_files else []
-    commands += [shlex.join(["chmod", "700", *open_folders])] if open_folders else []
-    text = f"open to other users of this machine: {', '.join([*open_files, *open_folders])}"
-    return _warning(text, "; ".join(commands))
+    return _warning(f"open to other users of this machine: {', '.join(found)}", "; ".join(commands))
 
 
-def _keys(settings: Settings) -> list[Path]:
-    docker, peer = settings.engine.docker, settings.listen.peer.tls
-    tls = [docker.tls, *(daemon.tls for daemon in docker.daemons)]
-    found = [one.key for one in tls if one is not None and one.key is not None]
-    found += [peer.key] if peer is not None else []
-    routes = _routes(settings).table.routes.values()
-    return [*found, *(Path(route.identity.key) for route in routes if route.identity.key)]
-
-
-def _open(paths: Iterable[Path]) -> list[str]:
-    found: list[str] = []
-    for path in dict.fromkeys(paths):
-        with suppress(OSError):  # other steps report what is missing
-            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                found.append(str(path))
-    return found
+def _open_to_others(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    except OSError:  # other steps report what is missing
+        return False
 
 
 def _clock(node: Installation) -> Step:
@@ -216,12 +205,11 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
     if store is not None:
         skews["database"] = database_time(store) - now()
     found = ", ".join(f"{name} {skew:+.1f} s" for name, skew in skews.items()) or "nothing to compare with"
-    wrong = [
-        f"the clock of the {name} is {abs(skew):.0f} s off this machine's"
-        for name, skew in skews.items()
-        if abs(skew) > _SKEW_SECONDS
-    ]
-    return _failed("; ".join(wrong), "let both machines follow a time server", found) if wrong else _ok(found)
+    wrong = {name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS}
+    if not wrong:
+        return _ok(found)
+    cause = "; ".join(f"the clock of the {name} is {off} off this machine's" for name, off in wrong.items())
+    return _failed(cause, "let both machines follow a time server", found)
 
 
 # ---------------------------------------------------------------- engine and images
@@ -261,68 +249,72 @@ def _isolation(node: Installation) -> Step:
     return _ok("tasks are isolated from each other, from the host and from outside")
 
 
-@dataclass(frozen=True)
-class _Image:
-    """An image at the daemon where it has to be, and who needs it."""
-
-    name: str
-    base_url: str
-    providers: tuple[Provider, ...]
-
-    def lacking(self, reason: str, remedy: str, cause: str = "") -> tuple[str, str]:
-        """Return that it is not there, and what to do."""
-        place = f" at {self.base_url}" if self.base_url else ""
-        needed_by = ", ".join(p.key for p in self.providers)
-        return f"{self.name}{place} ({reason}{f': {cause}' if cause else ''}), for {needed_by}", remedy
-
-
 def _images(node: Installation) -> Step:
     """Look for every registered image at the daemon that its provider names, else at its registry."""
     if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
         return _SKIPPED
-    images = _registered(node.store)
+    images: dict[tuple[str, str], list[Provider]] = {}
+    for provider in SqlProviders(node.store).list():
+        for image in provider.every_image() if not provider.retired else ():
+            images.setdefault((image, provider.base_url), []).append(provider)
     if not images:
         return _ok("no provider is registered: nothing to check")
-    docker = node.settings.engine
-    pulls = docker.kind == "docker" and docker.docker.pull == "missing"
-    moved: list[str] = []
-    absent: list[tuple[_Image, Engine]] = []
-    problems: list[tuple[str, str]] = []
-    for image in images:
-        engine = _engine_of(node, image.base_url)
-        if engine is None:
-            remedy = "add the address to engine.docker.daemons, or register the provider without it"
-            problems.append(image.lacking("DAEMON_NOT_ALLOWED", remedy))
-            continue
-        try:
-            digest = engine.image_digest(image.name)
-            moved += [p.key for p in image.providers if p.digests.get(image.name, digest) != digest]
-        except EngineError as error:
-            if isinstance(error, ImageNotFound) and pulls:
-                absent.append((image, engine))
-            else:
-                problems.append(image.lacking(error.reason, _remedy(error)))
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
-        problems += filter(None, pool.map(_not_offered, absent))
+        found = list(pool.map(lambda one: _image(node, *one), sorted(images.items())))
     total = f"{counted(len(images), 'image')} registered"
-    if moved:
+    if moved := [key for one in found for key in one.moved]:
         text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
         remedy = "bfia-gateway provider approve, if it is the right one; else restore the approved one"
         return _warning(text, remedy, total)
-    if problems:
-        remedies = "; ".join(dict.fromkeys(remedy for _, remedy in problems))
-        return _warning(f"registered, but not here: {'; '.join(text for text, _ in problems)}", remedies, total)
-    return _ok(
-        f"{total}, {len(absent)} of them with its registry, pulled when needed" if absent else f"{total}, all here"
-    )
+    if lacking := [one for one in found if one.remedy]:
+        remedies = "; ".join(dict.fromkeys(one.remedy for one in lacking))
+        return _warning(f"registered, but not here: {'; '.join(one.cause for one in lacking)}", remedies, total)
+    away = sum(one.away for one in found)
+    return _ok(f"{total}, {away} of them with its registry, pulled when needed" if away else f"{total}, all here")
 
 
-def _registered(store: Store) -> list[_Image]:
-    by: dict[tuple[str, str], list[Provider]] = {}
-    for provider in SqlProviders(store).list():
-        for image in provider.every_image() if not provider.retired else ():
-            by.setdefault((image, provider.base_url), []).append(provider)
-    return [_Image(name, base_url, tuple(providers)) for (name, base_url), providers in sorted(by.items())]
+@dataclass(frozen=True)
+class _Image:
+    """What was found of an image where it has to be."""
+
+    moved: Sequence[str] = ()
+    """the providers for which another one was approved"""
+    away: bool = False
+    cause: str = ""
+    remedy: str = ""
+
+
+def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider]) -> _Image:
+    name, base_url = at
+    place = f"{name} at {base_url}" if base_url else name
+    needed_by = f"for {', '.join(p.key for p in providers)}"
+    engine = _engine_of(node, base_url)
+    if engine is None:
+        remedy = "add the address to engine.docker.daemons, or register the provider without it"
+        return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
+    docker, fetched = node.settings.engine, False
+    try:
+        try:
+            digest = engine.image_digest(name)
+            return _Image([p.key for p in providers if p.digests.get(name, digest) != digest])
+        except ImageNotFound:
+            fetched = docker.kind == "docker" and docker.docker.pull == "missing"
+            if not fetched:
+                raise
+            engine.offered(name, 10.0)
+            return _Image(away=True)
+    except EngineError as error:
+        why = f"{error.reason}: {error}" if fetched else error.reason
+        remedy = _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or "check the container engine"
+        return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
+
+
+_LINK = "check the connection from the container engine to the registry"
+_REMEDIES = {
+    "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
+    "PULL_TIMEOUT": _LINK,
+    "PULL_FAILED": _LINK,
+}
 
 
 def _engine_of(node: Installation, base_url: str) -> Engine | None:
@@ -335,28 +327,6 @@ def _engine_of(node: Installation, base_url: str) -> Engine | None:
 
 def _further(engine: Engine) -> Mapping[str, Engine]:
     return engine.others if isinstance(engine, SeveralEngines) else {}
-
-
-def _not_offered(absent: tuple[_Image, Engine]) -> tuple[str, str] | None:
-    """Return why an image cannot be had from its registry, and what to do; None if it can."""
-    image, engine = absent
-    try:
-        engine.offered(image.name, _REGISTRY_SECONDS)
-    except EngineError as error:
-        return image.lacking(error.reason, _remedy(error), str(error))
-    return None
-
-
-_LINK = "check the connection from the container engine to the registry"
-_REMEDIES = {
-    "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
-    "PULL_TIMEOUT": _LINK,
-    "PULL_FAILED": _LINK,
-}
-
-
-def _remedy(error: EngineError) -> str:
-    return _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or "check the container engine"
 
 
 # ---------------------------------------------------------------- listeners, certificates, routes
@@ -450,29 +420,23 @@ def routes_of(settings: Settings) -> Step:
         cause = "; ".join(map(str, routes.problems))
         return _failed(cause, "correct the file; the last good table stays in force")
     total = counted(len(routes.table.routes), "node")
-    direct = {r.node: _address(r.url) for r in routes.table.routes.values() if r.enabled and r.url and not r.via}
+    direct = {r.node: urlsplit(r.url) for r in routes.table.routes.values() if r.enabled and r.url and not r.via}
     if not direct:
         return _ok(f"{total}, none of them reached directly" if routes.table.routes else total)
-    addresses = sorted(set(direct.values()))
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
-        wrong = dict(zip(addresses, pool.map(_connection_problem, addresses), strict=True))
-    away = [f"{node_id}: {wrong[address]}" for node_id, address in direct.items() if wrong[address]]
+        wrong = dict(zip(direct, pool.map(_connection_problem, direct.values()), strict=True))
+    away = [f"{node_id}: {problem}" for node_id, problem in wrong.items() if problem]
     if away:
-        more = f"; and {len(away) - _MOST_SHOWN} more" if len(away) > _MOST_SHOWN else ""
+        more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
         remedy = "correct host or port, or have the peer started; details: bfia-gateway route test NODE"
-        return _warning("; ".join(away[:_MOST_SHOWN]) + more, remedy, total)
+        return _warning("; ".join(away[:5]) + more, remedy, total)
     return _ok(f"{total}; something listens at each address; bfia-gateway route test NODE tests the whole link")
 
 
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _connection_problem(address: tuple[str, int]) -> str:
-    host, port = address
+def _connection_problem(url: SplitResult) -> str:
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     try:
-        with socket.create_connection(address, _CONNECT_SECONDS):
+        with socket.create_connection((host, port), 2.0):
             return ""
     except (socket.gaierror, UnicodeError) as error:
         return f"the name {host} cannot be resolved ({error})"

@@ -1,0 +1,27 @@
+import json
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from gateway.bootstrap.node import Gateway
+from gateway.cli.main import app
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def call(*words: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(words))
+
+
+def asking(gateway: Gateway, *words: str) -> Result:
+    """Run a command that talks to a node."""
+    return call(*words, "--url", gateway.addresses()["operator"])
+
+
+def written(gateway: Gateway, *words: str) -> Any:
+    """Return what a command prints for scripts."""
+    printed = asking(gateway, *words, "--json").stdout
+    return json.JSONDecoder().raw_decode(printed, printed.index("{\n"))[
+        0
+    ]  # the node here may log before and after

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.cli import jobs
 from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed, Client
+from gateway.cli.console import cell
 from gateway.cli.jobs import SILENT_SECONDS, in_short, looks
 
 SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
@@ -97,6 +98,4 @@ def test_many_warnings_do_not_hide_the_rest():
 
 def test_a_line_of_the_timeline_is_written_for_people():
     failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
-    assert jobs._detail({"detail": {"failure": failure, "to": "FAILED"}}) == (
-        "failure reason STOPPED; tried 1, 2; last yes, to FAILED"
-    )
+    assert cell({"failure": failure, "to": "FAILED"}) == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"

@@ -29,7 +29,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
     assert again.exit_code == 0 and again.stdout == "nothing changed: version 2 is in force as before\n"
     edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
-    assert "profile spec → fate" in edited.stdout and "deadline 10.0 → 5.0" in edited.stdout
+    assert 'profile: "spec" → "fate"' in edited.stdout and "deadline: 10.0 → 5.0" in edited.stdout
     assert cli(node, "disable", PEER, "-m", "maintenance").exit_code == 0
     assert not node.routes.table.knows(PEER)
     listed = cli(node, "list").stdout
@@ -44,7 +44,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "rollback").stdout == f"version 8 is in force: -{PEER}\n"
     url = node.addresses()["operator"]
     audit = CliRunner().invoke(app, ["audit", "--action", PEER, "--url", url]).stdout
-    assert f"+{PEER}" in audit and f'{PEER}.profile "spec" → "fate"' in audit
+    assert f"+{PEER}" in audit and f'{PEER}.profile: "spec" → "fate"' in audit
 
 
 def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):

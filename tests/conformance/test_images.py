@@ -98,7 +98,7 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--data", "guest"], "ROLE=FILE.csv"),
         (["--data", "guest=/nowhere.csv"], "cannot be read"),
         (["--parameter", "=1"], "NAME=VALUE"),
-        (["--parameter", "fial=3"], "did you mean fail?"),
+        (["--parameter", "fial=3"], "has a parameter fial"),
         (["--engine", "process"], "--command"),
     ],
 )

@@ -24,7 +24,7 @@ from adapter.bfia import peer as calls
 from adapter.bfia.examples import A_PROVIDER
 from gateway.domain.job import Job
 from gateway.domain.run import Run
-from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import GatewayError, NotFound, Refused
 from gateway.ports import Callback, JobView
 from tests.adapter.bfia.scripted import raw, says, silence
@@ -84,26 +84,6 @@ def report_success(site: Site, run: Run) -> None:
     site.node.engine.finish(run.name, 0)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "reason", "node"), [("image", "IMAGE_NOT_FOUND", ME), ("partner refuses", "REFUSED", SPEC)]
-)
-def test_what_is_missing_is_named_and_no_task_stays_ready(
-    site: Site, monkeypatch: pytest.MonkeyPatch, wrong: str, reason: str, node: str
-):
-    spec = a_job_with(SPEC)
-    if wrong == "image":
-        monkeypatch.setattr(site.node.engine, "_images", {})
-    else:
-        site.peer.will(by_path(task_start=says({"code": 1, "message": "no room"})))
-    site.node.coordinator.submit_job(spec, ME)
-    job = over(site, spec.job_id)
-    failure = job.ending.failure if job.ending else None
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED) and failure is not None
-    assert (failure.reason, failure.node) == (reason, node)
-    assert {task.status for task in job.tasks.values()} == {FAILED}
-    no_container(site)
-
-
 def one_node(home: Path, command: list[str]) -> Federation:
     return Federation(home, [jobs.GUEST], process_engine("example:1.0.0", command=command))
 
@@ -113,28 +93,44 @@ def of_one_node(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-SILENT = [sys.executable, str(Path(__file__).with_name("silent.py"))]
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node whose containers report nothing."""
+    with one_node(tmp_path_factory.mktemp("silent"), jobs.component("silent.py")) as federation:
+        federation[jobs.GUEST].register(A_PROVIDER)
+        yield federation[jobs.GUEST]
 
 
-def test_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, register: Path):
-    with one_node(tmp_path, SILENT) as federation:
-        node = federation[jobs.GUEST]
-        node.register(A_PROVIDER)
-        bodies = {
-            "EXIT_1": job_of(register, {"a": 0}, code=1),
-            "NO_CALLBACK": job_of(register, {"a": 0}, leaves=False),
-            None: job_of(register, {"a": 0, "b": 0}, {"b": "a"}),
-        }
-        ids = {reason: node.submit(of_one_node(body)) for reason, body in bodies.items()}
-        for reason, job_id in ids.items():
-            job = node.wait_job(job_id, 60, outcome="FAILED" if reason else "SUCCEEDED")
-            assert (job["failure"] or {}).get("reason") == reason
-            if reason == "EXIT_1":
-                assert job["failure"]["exit_code"] == 1
-                log = node.get(
-                    f"{SCHEDULE}/task/get_log", task_id=job["tasks"][0]["task_id"], log_level="info", start=0
-                )
-                assert "last words" in log["data"]["data"]
+def test_an_exit_code_counts_and_a_silent_success_too(silent: Node, register: Path):
+    bodies = {
+        "EXIT_1": job_of(register, {"a": 0}, code=1),
+        "NO_CALLBACK": job_of(register, {"a": 0}, leaves=False),
+        None: job_of(register, {"a": 0, "b": 0}, {"b": "a"}),
+    }
+    ids = {reason: silent.submit(of_one_node(body)) for reason, body in bodies.items()}
+    for reason, job_id in ids.items():
+        job = silent.wait_job(job_id, 60, outcome="FAILED" if reason else "SUCCEEDED")
+        assert (job["failure"] or {}).get("reason") == reason
+    job = silent.job(ids["EXIT_1"])
+    assert job["failure"]["exit_code"] == 1
+    log = silent.get(f"{SCHEDULE}/task/get_log", task_id=job["tasks"][0]["task_id"], log_level="info", start=0)
+    assert "last words" in log["data"]["data"]
+
+
+def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(silent: Node, register: Path):
+    good = silent.submit(of_one_node(job_of(register, {"a": 1.5, "b": 0}, {"b": "a"})))
+    bad = silent.submit(of_one_node(job_of(register, {"c": 1.5}, code=3)))
+
+    def there() -> list[int]:
+        return [pid for task, pid in jobs.started(register) if task in "ac"]
+
+    wait_for(lambda: len(there()) == 4, 60, 0.02)
+    silent.kill()
+    wait_for(lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves")
+    silent.start()
+    assert silent.wait_job(good, 60)["outcome"] == "SUCCEEDED"
+    assert silent.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
+    assert len(there()) == 4, "nothing was started again"
 
 
 def test_a_stop_that_races_the_start_leaves_nothing(site: Site):
@@ -213,27 +209,6 @@ def test_our_own_report_is_repeated_until_it_is_heard(site: Site):
     site.node.participant.stop_job(spec.job_id, "", None, SPEC)
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [("job_start", "FAILED_TO_RUN"), ("task_poll", "POLL_REFUSED")],
-)
-def test_a_partner_that_refuses_on_the_way_ends_the_job(
-    site: Site, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
-):
-    soon = replace(site.node.scheduler._timing, retry_max=0.2)  # ten questions would take 43 s
-    monkeypatch.setattr(site.node.scheduler, "_timing", soon)
-    site.peer.will(by_path(**{path: says({"code": 5001, "message": "not with me"})}))
-    spec = a_job_with(SPEC)
-    site.node.coordinator.submit_job(spec, ME)
-    job = over(site, spec.job_id)
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
-    assert job.ending is not None and job.ending.failure is not None
-    assert (job.ending.failure.reason, job.ending.failure.node) == (reason, SPEC)
-    assert "not with me" in job.ending.failure.message
-    assert [a for a in site.asked(spec.job_id) if a.target.endswith("/job/stop")]
-    no_container(site)
-
-
 DYING = """
 if [ -f "{register}/pid" ] && mkdir "{register}/there" 2>/dev/null
 then while kill -0 "$(cat "{register}/pid")"; do sleep 0.01; done
@@ -285,25 +260,6 @@ def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Pa
             if caught == 2:
                 return
     assert caught, "in none of ten tries the kill came before the note"
-
-
-def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(tmp_path: Path, register: Path):
-    with one_node(tmp_path, SILENT) as federation:
-        node = federation[jobs.GUEST]
-        node.register(A_PROVIDER)
-        good = node.submit(of_one_node(job_of(register, {"a": 1.5, "b": 0}, {"b": "a"})))
-        bad = node.submit(of_one_node(job_of(register, {"c": 1.5}, code=3)))
-
-        def there() -> list[int]:
-            return [int(p.name.rsplit(".", 1)[1]) for p in register.iterdir() if p.name[0] in "ac"]
-
-        wait_for(lambda: len(there()) == 4, 60, 0.02)
-        node.kill()
-        wait_for(lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves")
-        node.start()
-        assert node.wait_job(good, 60)["outcome"] == "SUCCEEDED"
-        assert node.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
-        assert len(there()) == 4, "nothing was started again"
 
 
 def test_errors_are_envelopes_without_traces_and_paths(site: Site):

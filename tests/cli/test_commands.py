@@ -1,0 +1,306 @@
+"""What holds for every command: where it finds its node, what it takes and prints, how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+import yaml
+from rich.console import Console
+
+from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
+from gateway.cli.command import reporting
+from gateway.cli.console import print_json, say, table
+from gateway.cli.jobs import _tree
+from gateway.cli.main import app
+from gateway.config.loader import load
+from gateway.data.files import NotFit
+from gateway.errors import Invalid
+from tests.cleaning.ended import left_behind
+from tests.cli import NOBODY, asking, call, written
+from tests.e2e.nodes import free_ports
+from tests.inprocess import running
+
+SECRET = "bfia_0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(URL, raising=False)
+    monkeypatch.delenv(TOKEN, raising=False)
+
+
+# ---------------------------------------------------------------- help
+
+
+def commands(group: typer.Typer, *words: str) -> Iterator[tuple[str, ...]]:
+    for command in group.registered_commands:
+        yield (*words, command.name or command.callback.__name__)  # type: ignore[union-attr]
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        name = inner.typer_instance.info.name
+        yield from commands(inner.typer_instance, *words, *([str(name)] if name else []))
+
+
+ALL = {" ".join(words): words for words in commands(app)}
+
+
+def test_no_command_is_forgotten():
+    assert {"gc", "serve", "job submit", "job plan", "data grant", "route test", "provider check"} < set(ALL)
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"version"}))
+def test_a_command_shows_an_example(name: str):
+    done = call(*ALL[name], "--help")
+    assert done.exit_code == 0 and f"Example: bfia-gateway {name}" in " ".join(done.stdout.split())
+
+
+def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_path: Path):
+    assert call("--version").stdout == call("version").stdout != ""
+    file = tmp_path / "node.yml"
+    for name in ("JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"):
+        refused = call("init", "--node", name, "-o", str(file))
+        assert refused.exit_code == 2 and "letters, digits" in refused.stderr and not file.exists()
+        with pytest.raises(Invalid, match="must be a node id"):
+            load(None, {"node": {"id": name}, "engine": {"kind": "process"}})
+    chosen = call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file))
+    assert chosen.exit_code == 0 and not chosen.stderr
+    left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
+    assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
+
+
+# ---------------------------------------------------------------- the node and its token
+
+
+def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
+    (port,) = free_ports(1)
+    operator, any_port = {"bind": f"127.0.0.1:{port}"}, {"bind": "127.0.0.1:0"}
+    listen = {"peer": any_port, "container": any_port, "operator": operator}
+    auth = {"mode": "on", "token": "a-token-of-this-test"}
+    with running(tmp_path / "node", listen=listen, auth=auth):
+        file = tmp_path / "node.yml"
+        body = {
+            "node": {"id": "JG1"},
+            "engine": {"kind": "process"},
+            "listen": {"operator": operator},
+            "auth": auth,
+        }
+        file.write_text(yaml.safe_dump(body))
+        assert call("gc", "--dry-run", "--config", str(file)).exit_code == 0
+        refused = call("gc", "--dry-run", "--url", f"http://127.0.0.1:{port}")
+        assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
+        assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
+        file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
+        assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
+
+
+def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong_listener(tmp_path: Path):
+    silent = call("gc", "--url", NOBODY, "--json")
+    assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
+    missing = call("gc", "--config", str(tmp_path / "none.yml"))
+    assert missing.exit_code == 2
+    for word in ("none.yml is not there", "--config", "--url", "bfia-gateway init"):
+        assert word in missing.stderr
+    assert call("gc", "--url", "http://[").exit_code == 2
+    with running(tmp_path) as node:
+        done = call("data", "list", "--url", node.addresses()["peer"])
+    assert done.exit_code == 1 and "PATH_UNKNOWN" in done.stderr and "listen.operator" in done.stderr
+
+
+@pytest.mark.parametrize("text", [f"{SECRET}\r{SECRET}", f"{SECRET}é", f"{SECRET} {SECRET}", f"{SECRET}\udcff"])
+def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv(TOKEN, text)
+    said = call("job", "list", "--url", NOBODY)
+    assert said.exit_code == 2 and f"{TOKEN} holds characters" in said.stderr
+    assert SECRET not in said.output
+
+
+def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object, **__: object) -> None:
+        raise httpx.LocalProtocolError(f"Illegal header value b'Bearer {SECRET}'")
+
+    monkeypatch.setattr(httpx.Client, "request", fails)
+    with Client(NOBODY, SECRET) as node, pytest.raises(CallFailed) as caught:
+        node.get("/health/live")
+    assert SECRET not in str(caught.value) and "Bearer …" in str(caught.value)
+
+
+# ---------------------------------------------------------------- what is given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["route", "add", "JG4", "--to", "http://x:1", "--deadline", "nan"],
+        ["route", "edit", "JG4", "--deadline", "0"],
+        ["data", "grant", "bank#rows", "JG4", "--days", "inf"],
+        ["token", "create", "ann", "--role", "admin", "--days", "1e300"],
+    ],
+)
+def test_a_number_that_is_no_amount_is_refused(words: list[str]):
+    said = call(*words)
+    assert said.exit_code == 2 and "Invalid value" in said.stderr, said.output
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
+    what = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "folder": tmp_path}[kind]
+    os.mkfifo(tmp_path / "pipe")
+    upload = ["data", "upload", str(what), "--namespace", "bank", "--name", "rows"]
+    for words in (upload, ["model", "import", str(what)]):
+        said = call(*words, "--url", NOBODY)
+        assert said.exit_code == 2 and "and no file" in said.stderr, said.output
+    for words in (["job", "list"], ["doctor"], ["token", "list"]):
+        said = call(*words, "--config", str(what))
+        assert said.exit_code == 2 and f"{what}: is a" in said.output and "and no file" in said.output, said.output
+    said = call("job", "archive", "job-1", "-o", str(what), "--force", "--url", NOBODY)
+    assert said.exit_code == 2 and "is never replaced" in said.stderr, said.output
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
+    there = tmp_path / "rows.csv"
+    there.write_text("mine")
+    for words in (
+        ["job", "download", "job-1", "a", "k", "-p", "guest.0"],
+        ["job", "archive", "job-1"],
+        ["job", "report", "job-1", "a", "k", "--plot", str(there)],
+        ["data", "download", "bank#rows"],
+        ["model", "export", "credit", "3"],
+    ):
+        said = call(*words, "-o", str(there), "--url", NOBODY)
+        assert said.exit_code == 2 and "give --force" in said.stderr, said.output
+        assert call(*words, "-o", str(there), "--force", "--url", NOBODY).exit_code == 3
+        long = call(*words, "-o", "a" * 300, "--url", NOBODY)
+        assert long.exit_code == 2 and "File name too long" in long.stderr, long.output
+    assert there.read_text() == "mine"
+    new_file(tmp_path / "new.csv", force=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "duplicate key c"),
+        ("a: 1\na: 2\n", "duplicate key a in lines 1 and 2"),
+        ('{"a": 1\n "b": 2}', "is neither JSON nor YAML: line 2 column 5"),
+        ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),
+        ("[1]", "holds a list"),
+        ("", "holds nothing"),
+        ('{"a": {"b": [1, NaN]}}', "not JSON compliant"),
+        ("a: 2026-01-02", "Object of type date is not JSON serializable"),
+        ("a:\n  2026-01-02: 1\n", "keys must be str"),
+        ("a: &a [*a]\n", "Circular reference"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path: Path, text: str, said: str):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(NotFit, match=re.escape(said)):
+        read_object(tmp_path / "file")
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def test_a_row_of_a_table_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]):
+    prose = "a sentence that goes on for quite a while " * 20
+    table("2 jobs", ["job", "why"], [[f"job-{i}", prose] for i in range(2)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 jobs"
+    assert next(line for line in lines if "job-1" in line).count("sentence") == 20
+
+
+def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.CaptureFixture[str]):
+    table("Tokens of [red]ann\x1b", ["[b]path"], [["[/red]GET /\x1b[2J\x9b31m\u202egpj\rok"]])
+    with pytest.raises(typer.Exit), reporting():
+        raise CallFailed("JOB_UNKNOWN: no job \x1b]0;x\x07 here\nnor there")
+    said = capsys.readouterr()
+    assert "[red]ann?" in said.out and "[b]path" in said.out and "[/red]GET /?[2J?31m?gpj?ok" in said.out
+    assert said.err == "JOB_UNKNOWN: no job ?]0;x? here\nnor there\n"
+    say("a log's line \x1b[2J of\ttwo\nlines")
+    assert capsys.readouterr().out == "a log's line ?[2J of\ttwo\nlines\n"
+    value = {"a\x9b": ["\x1b", "\u202e", "\x7f", "\n"]}
+    print_json(value)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == value and not set(shown) & set("\x1b\x9b\u202e\x7f")
+    job = {
+        "job_id": "job-1",
+        "scheduler": "[red]n1",
+        "status": "FINISHED\x1b[2J",
+        "outcome": "FAILED",
+        "progress": 0,
+        "parties": [{"node": "[/]n1", "role": "guest"}],
+        "runs": [],
+        "tasks": [{"name": "[/b]a", "nodes": {"[/]n1": {"guest": "\x1b"}}, "waiting": {"message": "[x]\x9b"}}],
+        "failure": {"reason": "EXIT_1", "message": "[bold]\x1b]0;x\x07"},
+    }
+    Console().print(_tree(job))
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\x9b\x07")
+    for text in ("[red]n1", "[/]n1 (guest)", "[/b]a", "[x]?", "[bold]?]0;x?", "FINISHED?[2J"):
+        assert text in shown, shown
+
+
+def test_a_full_disk_behind_the_output_is_a_sentence():
+    command = [sys.executable, "-m", "gateway.cli.main", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
+
+
+_INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what began this in the background ignores it
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "gateway.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from gateway.cli import begin
+begin()
+"""
+
+
+def test_an_interrupt_while_the_commands_are_loaded_prints_nothing():
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+# ---------------------------------------------------------------- cleaning up
+
+
+def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
+    with running(tmp_path, retention={"every_seconds": 3600, "logs_seconds": 1}) as node:
+        name = left_behind(node, "job-old", 5).runs[0].name
+        dry = asking(node, "gc", "--dry-run")
+        assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, dry.output
+        found = written(node, "gc", "--dry-run")
+        assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [("logs", name, False)]
+        assert [(i["name"], i["removed"]) for i in written(node, "gc")["items"]] == [(name, True)]
+        assert "nothing to remove" in asking(node, "gc").stdout
+
+
+def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
+    with running(tmp_path, retention={"every_seconds": 3600}) as node:
+        run = left_behind(node, "job-old", 5).runs[0]
+        target = tmp_path / "job.zip"
+        assert asking(node, "job", "archive", "job-old", "-o", str(target)).exit_code == 0
+        assert b"SHA256SUMS" in target.read_bytes()
+        assert asking(node, "job", "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code == 1
+        assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
+        dry = asking(node, "job", "clean", "job-old", "a", "--metrics", "--dry-run")
+        assert dry.exit_code == 0 and "would be deleted: 1" in dry.stdout
+        assert node.storage.exists(run.outputs["report_name"])
+        assert asking(node, "job", "clean", "job-old", "a", "--metrics").exit_code == 0
+        assert not node.storage.exists(run.outputs["report_name"])
+        deleted = asking(node, "job", "delete", "job-old")
+        assert deleted.exit_code == 1 and "has no route" in deleted.output, (
+            "the job's other node is not known here"
+        )
+        assert node.store.local_jobs.find("job-old") is None
+        assert "0 cancelled" in asking(node, "job", "cancel-waiting").stdout
