@@ -9,14 +9,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from adapter.fate.dag.description import PROTOCOL, Descriptions
+from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
-from adapter.fate.ids import LONGEST_JOB_ID, Key, key_of, original
-from adapter.fate.ports import JobOf, Send, Standard
 from adapter.fate.signing import Signatures
-from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word, word_in
+from adapter.fate.words import (
+    LONGEST_JOB_ID,
+    OUR_TASK,
+    PROTOCOL,
+    REASONS,
+    JobOf,
+    JobWord,
+    Key,
+    TaskWord,
+    job_word,
+    key_of,
+    original,
+    task_word,
+    word_in,
+)
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Task
 from gateway.domain.problems import Problem, name_rule
@@ -33,6 +45,15 @@ from gateway.runtime.context import traced
 
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
 """Return the headers that sign a request to a node in an initiator's name, if it requires a signature."""
+
+
+class Send(Protocol):
+    """Posts JSON to a node; returns HTTP status and JSON. Raises `PeerUnreachable`, `Refused` without a route."""
+
+    def __call__(
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
+    ) -> tuple[int, Any]:
+        """Post; ``timeout_factor`` multiplies the time that the node's route gives a call."""
 
 
 class NoChange(Refused):

@@ -96,6 +96,48 @@ NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
 """where FATE changes what it did not find: not a code of its own, but an exception"""
 
 
+_NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
+PATHS: Mapping[str, tuple[str, Codes]] = {
+    f"{PARTNER}/job/create": ("create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED}),
+    f"{PARTNER}/job/status/update": (
+        "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
+        {**NO_JOB, "": Code.UPDATE_JOB_FAILED},
+    ),
+    f"{PARTNER}/job/update": (
+        "what this node shows of the job while FATE does not tell more",
+        {"": Code.UPDATE_JOB_FAILED},
+    ),
+    f"{PARTNER}/job/resource/apply": ("hold", {"": Code.JOB_RESOURCE_EXCEPTION}),
+    f"{PARTNER}/job/resource/return": ("give_back", {"": Code.JOB_RESOURCE_EXCEPTION}),
+    f"{PARTNER}/job/start": ("start_job", NO_JOB),
+    f"{PARTNER}/job/stop": ("stop_job", {"": Code.KILL_JOB_FAILED}),
+    f"{PARTNER}/task/resource/apply": (
+        "refused while as many tasks run as the job holds for, or a person has still to agree",
+        {"RESOURCES_BUSY": Code.TASK_RESOURCE_EXCEPTION, "": Code.TASK_RESOURCE_EXCEPTION},
+    ),
+    f"{PARTNER}/task/resource/return": (
+        "nothing: a task returns what it has at its end",
+        {"": Code.TASK_RESOURCE_EXCEPTION},
+    ),
+    f"{PARTNER}/task/start": (
+        "start_task, once for all roles of the node",
+        {**NO_TASK, "": Code.START_TASK_FAILED},
+    ),
+    f"{PARTNER}/task/collect": ("poll_task", _NO_JOB_OR_TASK),
+    f"{PARTNER}/task/status/update": (
+        "nothing: a node's runs tell their state",
+        {**NO_TASK, "": Code.UPDATE_TASK_FAILED},
+    ),
+    f"{PARTNER}/task/stop": ("stop_task", {**_NO_JOB_OR_TASK, "": Code.KILL_TASK_FAILED}),
+    f"{PARTNER}/task/rerun": ("nothing: the next version begins when it is started", _NO_JOB_OR_TASK),
+    f"{SCHEDULER}/job/create": ("submit_job, under an id made here", {ANY: Code.CREATE_JOB_FAILED}),
+    f"{SCHEDULER}/job/stop": ("stop_job", {"": Code.KILL_JOB_FAILED}),
+    f"{SCHEDULER}/job/rerun": ("rerun_job: a new job that takes over what had succeeded", NO_JOB),
+    f"{SCHEDULER}/task/report": ("report_task", {**NO_TASK, "": Code.UPDATE_TASK_FAILED}),
+}
+"""path between nodes -> what it stands for here, and its codes"""
+
+
 class Envelope(BaseModel, Generic[T]):
     """FATE's envelope. Errors have the same form, with HTTP 200 and another code."""
 
@@ -180,15 +222,6 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
 def coded(codes: Codes) -> dict[str, Any]:
     """Return the ``openapi_extra`` of a path with codes of its own."""
     return {"x-codes": {reason: int(code) for reason, code in codes.items()}}
-
-
-def posts(router: APIRouter, prefix: str) -> Callable[[str, str, Codes], Callable[..., Any]]:
-    """Return a decorator for the paths between nodes: path, what it stands for here, codes."""
-
-    def post(path: str, means: str, codes: Codes) -> Callable[..., Any]:
-        return router.post(prefix + path, summary=f"FATE's: {means}", openapi_extra=coded(codes))
-
-    return post
 
 
 _ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]

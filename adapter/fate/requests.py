@@ -1,17 +1,22 @@
-"""What both families of paths between nodes share: dependencies, who calls, and on which threads."""
+"""What both families of paths between nodes share: bodies, dependencies, who calls, and on which threads.
+
+Fields of a body that FATE does not have say so.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Request
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.ids import newest
-from adapter.fate.ports import JobOf, LocalOf
+from adapter.fate.dag.wire import Wire
 from adapter.fate.signing import Signatures
+from adapter.fate.words import JobOf, Key, LocalOf, newest
 from gateway.auth import origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
@@ -19,11 +24,30 @@ from gateway.errors import NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.runtime.context import new_trace_id, traced
+from provider_registry.model import unfit
 
 X = TypeVar("X")
 
 _SOURCE = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
 _MOST_TASKS = 10_000
+
+
+class StartedTasks:
+    """The tasks that FATE's own nodes know to run: they accept no end of any other.
+
+    Kept in memory only; after a restart such a node gets ``running`` once more.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[tuple[str, str], None] = {}
+
+    def running(self, task_id: str, role: str) -> bool:
+        """Record that a task was reported as running; return whether it was before."""
+        before = (task_id, role) in self._reported
+        self._reported[task_id, role] = None
+        if len(self._reported) > _MOST_TASKS:
+            del self._reported[next(iter(self._reported))]
+        return before
 
 
 @dataclass(frozen=True)
@@ -47,7 +71,7 @@ class FateParts:
     """approves a waiting job: job, who, comment"""
     is_at: Callable[[str, float], object]
     """records the progress that the scheduling node reports: per cent"""
-    started: "StartedTasks" = field(default_factory=lambda: StartedTasks())
+    started: StartedTasks = field(default_factory=StartedTasks)
 
 
 @dataclass(frozen=True)
@@ -56,24 +80,6 @@ class Asker:
 
     node: NodeId
     named: bool
-
-
-class StartedTasks:
-    """The tasks that FATE's own nodes know to run: they accept no end of any other.
-
-    Kept in memory only; after a restart such a node gets ``running`` once more.
-    """
-
-    def __init__(self) -> None:
-        self._reported: dict[tuple[str, str], None] = {}
-
-    def running(self, task_id: str, role: str) -> bool:
-        """Record that a task was reported as running; return whether it was before."""
-        before = (task_id, role) in self._reported
-        self._reported[task_id, role] = None
-        if len(self._reported) > _MOST_TASKS:
-            del self._reported[next(iter(self._reported))]
-        return before
 
 
 def trace_of(request: Request) -> str:
@@ -156,3 +162,118 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
 
 async def _run(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
     return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+def _fit(value: dict[str, Any]) -> dict[str, Any]:
+    if problem := unfit(value):
+        raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
+    return value
+
+
+Object = Annotated[dict[str, Any], AfterValidator(_fit)]
+Text = Annotated[str, Field(max_length=255)]
+Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
+Version = Annotated[int, Field(ge=0, le=999_999)]
+Failed = Annotated[dict[str, Any] | None, Field(description="ours: why; FATE has no such field")]
+
+
+class Described(Wire):
+    """``/v2/scheduler/job/create``: a job for this node to schedule."""
+
+    dag: Object
+    schema_version: Text = ""
+    kind: Text = "fate"
+
+
+class Party(Wire):
+    """A job at one party: FATE sends each role of a node a request of its own."""
+
+    job_id: Id
+    role: Text = ""
+    party_id: Text = ""
+
+
+class CreateJob(Party, Described):
+    """``/v2/partner/job/create``: a job that one role of this node is to take part in."""
+
+
+class StartJob(Party):
+    """``/v2/partner/job/start``"""
+
+    extra_info: Object = Field(default_factory=dict, description="``without`` (ours): parties that are left out")
+
+
+class JobStatus(Party):
+    """``/v2/partner/job/status/update``"""
+
+    status: Text = ""
+    failed_by: Failed = None
+
+
+class JobProgress(Party):
+    """``/v2/partner/job/update``: ``progress`` in percent."""
+
+    progress: float | None = None
+
+
+class StopJob(JobStatus):
+    """``/v2/partner/job/stop``; how the job ended is ours, FATE reports it by status/update before."""
+
+
+class Task(Party):
+    """A version of a task at one party."""
+
+    job_id: Annotated[str, Field(max_length=100, pattern=r"^[\x21-\x7e]*$")]
+    task_id: Text = ""
+    task_version: Version
+    task_name: Text = Field(default="", description="ours: where the task's id does not contain it")
+
+    @property
+    def key(self) -> Key:
+        """The task's key in FATE's words."""
+        return Key(self.job_id, self.task_id, self.task_version)
+
+    @property
+    def name(self) -> str:
+        """The task's name in the flow."""
+        return self.key.name or self.task_name
+
+
+class TaskState(Task):
+    """``/v2/partner/task/status/update``"""
+
+    status: Text = ""
+
+
+class StopTask(TaskState):
+    """``/v2/partner/task/stop``"""
+
+    newest: bool = Field(default=False, description="ours: whichever version runs")
+
+
+class RerunTask(Task):
+    """``/v2/partner/task/rerun``: a further version of a task is to come."""
+
+    new_version: Version
+
+
+class Report(TaskState):
+    """``/v2/scheduler/task/report``"""
+
+    failed_by: Failed = None
+
+
+class StopAll(Wire):
+    """``/v2/scheduler/job/stop``"""
+
+    job_id: Id
+    stop_status: Text = ""
+
+
+class RerunJob(Wire):
+    """``/v2/scheduler/job/rerun``; all but the job's id is ours."""
+
+    job_id: Id
+    new_job_id: Text = ""
+    start: Text = Field(default="", alias="from")
+    parameters: Object = Field(default_factory=dict)

@@ -17,11 +17,11 @@ from adapter.bfia.examples import A_JOB
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
+from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
-from adapter.fate.tools import router as tools_router
-from adapter.fate.tools import tables
-from adapter.fate.tools.auth import ClientApp, ClientSignatures
+from adapter.fate.signing import ClientApp, ClientSignatures
 from adapter.fate.tools.deps import ClientParts
+from adapter.fate.tools.outputs import upload_router
 from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
@@ -84,9 +84,9 @@ def mounted(node: "Gateway", uploads: data.Uploads, facts: OutputCatalog, limite
         clock=node.clock,
     )
     return [
-        *(Mounted(router, body, Envelope) for router in tools_router.routers(parts)),
-        Mounted(tables.upload_router(_Uploads(uploads)), None, Envelope),
-        Mounted(fate_envelope.router({**tools_router.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
+        *(Mounted(router, body, Envelope) for router in fate_tools.routers(parts)),
+        Mounted(upload_router(_Uploads(uploads)), None, Envelope),
+        Mounted(fate_envelope.router({**fate_tools.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
     ]
 
 

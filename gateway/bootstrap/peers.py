@@ -13,14 +13,15 @@ from adapter.bfia.channel.router import Claim, Member
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
 from adapter.bfia.profiles import Profile, profile_named
-from adapter.fate import envelope, partner, scheduler
+from adapter.fate import endpoints, envelope
 from adapter.fate.client import FateProtocol
-from adapter.fate.dag.description import PROTOCOL, Descriptions
+from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
 from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import App, Site, UsedSignatures
 from adapter.fate.signing import Signatures as FateSignatures
+from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens
 from gateway.config import schema
 from gateway.config.schema import FateApp, Settings
@@ -142,7 +143,7 @@ class FateSide:
                 job_id, lambda local: domain_run.with_progress(local, percent)
             ),
         )
-        routers = (partner.router(parts), scheduler.router(parts), envelope.router(envelope.FOR_WORKERS))
+        routers = (endpoints.router(parts), envelope.router(envelope.FOR_WORKERS))
         return [Mounted(router, self._settings.limits.body_bytes, envelope.Envelope) for router in routers]
 
     def _protocol_of(self, job_id: str) -> str:

@@ -15,10 +15,10 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.requests import Peers
 from adapter.bfia.translate import audit_answer_body, ending_fields
 from adapter.fate import client as fate
-from adapter.fate import wire
+from adapter.fate import requests as wire
 from adapter.fate.client import Caller, ParticipantClient
-from adapter.fate.partner import collected
-from adapter.fate.states import TaskWord
+from adapter.fate.endpoints import collected
+from adapter.fate.words import TaskWord
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.http.app import Mounted, create_app

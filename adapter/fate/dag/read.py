@@ -1,12 +1,13 @@
-"""FATE's job description -> what this gateway runs.
+"""FATE's job description -> what this gateway runs, and where the description says what a problem is about.
 
 The two say the same in different ways; where FATE can say more (a task at fewer parties than its component has
 roles, an order without data) the job is refused rather than run otherwise. Readers are no component here:
 whoever takes a reader's output takes the dataset that the reader names.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from adapter.fate.dag import wire
@@ -28,6 +29,7 @@ STAGES = ("train", "predict", "default", "cross_validation")
 """FATE's; only predict means anything here. A typo would train where somebody wanted to predict"""
 UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
 """settings of a job or a task that steer FATE's own engines; reported as warnings"""
+_TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
 _SHOWN = 10
 
 
@@ -54,45 +56,23 @@ class Catalogue:
         """
         name, _, rest = provider.partition("@")[0].partition(":")
         version = version or rest
-        if name and version == ANY:  # the node that schedules fills it in
-            return Found(name, version, self._newest(name, component))
         if name and version:
-            return self._exactly(name, version, component)
-        have = [
-            (p.name, p.version, p.components[component])
-            for p in self._registry.query(name=name or None, version=version or None)
-            if component in p.components and not p.retired
-        ]
+            try:  # for any version the node that schedules fills one in
+                at = self._registry.newest(name, component) if version == ANY else version
+                return Found(name, version, self._registry.find(name, at, component)[1])
+            except Unknown:
+                return Found(name, version, None)
+        known = [p for p in self._registry.query(name=name or None, version=version or None) if not p.retired]
+        have = [(p.name, p.version, p.components[component]) for p in known if component in p.components]
         if len({(p, v) for p, v, _ in have}) == 1:
             return Found(*have[0])
+        if have:
+            names = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
+            return f"several providers have component {component}: name one of them ({names}) as conf.provider"
+        meant = near(component, [word for p in self._registry.query() if not p.retired for word in p.components])
+        hint = f"did you mean {meant}? Else register it" if meant else "register it"
         whose = f"of provider {name} " if name else ""
-        if not have:
-            meant = self._meant(name, component)
-            hint = f"did you mean {meant}? Else register it" if meant else "register it"
-            return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
-        known = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
-        return f"several providers have component {component}: name one of them ({known}) as conf.provider"
-
-    def _meant(self, name: str, component: str) -> str:
-        """Return what was probably meant by a component of a provider; empty where that is not clear."""
-        there = [p for p in self._registry.query() if not p.retired]
-        provider = name if any(p.name == name for p in there) else near(name, [p.name for p in there])
-        mine = [p for p in there if p.name == provider] or there
-        found = near(component, [word for p in mine for word in p.components])
-        owner = next((p for p in mine if found in p.components), None)
-        return f"{found} of provider {owner.name}:{owner.version}" if owner else ""
-
-    def _newest(self, name: str, component: str) -> Component | None:
-        try:
-            return self._registry.find(name, self._registry.newest(name, component), component)[1]
-        except Unknown:
-            return None
-
-    def _exactly(self, name: str, version: str, component: str) -> Found:
-        try:
-            return Found(name, version, self._registry.find(name, version, component)[1])
-        except Unknown:
-            return Found(name, version, None)
+        return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
 
 
 class Place(NamedTuple):
@@ -116,56 +96,247 @@ class Translated:
 
 def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
     """Return the job that a description asks for. Raises `Invalid` with every problem."""
-    dag = schema.dag
-    parties = tuple(_numbered(dag.parties))
-    work = _Work(dag, catalogue, parties)
-    readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
-    nodes = tuple(_task(work, name, readers) for name in dag.tasks if name not in readers)
-    job_params = _job_params(work)
-    if work.problems:
-        raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is reported once
-    who = dag.conf.extra.initiator
+    dag, reading = schema.dag, _Reading(schema.dag, catalogue)
+    nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
+    job_params = reading.job_params()
+    if reading.problems:
+        raise Invalid({str(p): p for p in reading.problems}.values())  # what two tasks refer to is reported once
+    who, inherit = dag.conf.extra.initiator, dag.conf.inheritance
     initiator = who.party_id if who else dag.conf.initiator_party_id or place.node
-    role = who.role if who else next((p.role for p in parties if p.node == initiator), "")
-    inherit = dag.conf.inheritance
     spec = JobSpec(
         job_id=place.job_id,
         flow_id=dag.conf.extra.flow_id,
         dag=Dag(nodes),
-        parties=parties,
+        parties=reading.parties,
         initiator=initiator,
-        initiator_role=role,
+        initiator_role=who.role if who else next((p.role for p in reading.parties if p.node == initiator), ""),
         scheduler=dag.conf.scheduler_party_id or place.scheduler,
         protocol=place.protocols[schema.kind],
         trace_id=place.trace_id,
         job_params=job_params,
-        task_params=work.task_params,
+        task_params=reading.task_params,
         old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
     )
-    return Translated(spec, tuple(work.warnings))
+    return Translated(spec, tuple(reading.warnings))
 
 
-@dataclass
-class _Work:
+class _Reading:
     """A translation under way, with all that is wrong so far."""
 
-    dag: wire.DagSpec
-    catalogue: Catalogue
-    parties: tuple[Party, ...]
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    common: dict[str, Any] = field(default_factory=dict)
-    """settings of the job for all"""
-    task_params: dict[str, Any] = field(default_factory=dict)
-    found: dict[str, Found | None] = field(default_factory=dict)
+    def __init__(self, dag: wire.DagSpec, catalogue: Catalogue) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+        self.parties = tuple(_numbered(dag.parties))
+        self.readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
+        self.task_params: dict[str, Any] = {}
+        self._common: dict[str, Any] = {}
+        """settings of the job for all"""
+        self._dag = dag
+        self._found = {name: self._component(catalogue, name) for name in dag.tasks if name not in self.readers}
 
-    def wrong(self, at: str, rule: str, got: Any = None) -> None:
-        self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
+    def task(self, name: str) -> DagNode:
+        """Return a task with its inputs and outputs; its settings and parameters go to those of the job."""
+        task, at, found = self._dag.tasks[name], f"tasks.{name}", self._found[name]
+        runs_at = self._named(task.parties, f"{at}.parties")
+        if found is not None and found.component is not None:
+            roles = found.component.roles
+            if left_out := [p.label for p in self.parties if p.role in roles and p not in runs_at]:
+                rule = (
+                    f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
+                )
+                self._wrong(f"{at}.parties", rule)
+        inputs = tuple(self._inputs(name, found))
+        fed_by = {i.task for i in inputs} | self.readers
+        for i, other in enumerate(task.dependent_tasks):
+            if other not in fed_by:
+                rule = "must be a task whose output is an input here: this gateway keeps no order without data"
+                self._wrong(f"{at}.dependent_tasks[{i}]", rule, other)
+        if task.parameters:
+            self.task_params.setdefault("common", {})[name] = task.parameters
+        if own := {key: task.conf[key] for key in _TASK_SETTINGS if task.conf.get(key) is not None}:
+            self._common.setdefault("tasks", {})[name] = own
+        self._unused(task.conf, f"{at}.conf")
+        self._stage(f"{at}.stage", task.stage)
+        ref = (
+            ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
+        )
+        return DagNode(name, ref, inputs, tuple(self._outputs(name)))
 
-    def own(self, party: Party, task: str) -> dict[str, Any]:
+    def job_params(self) -> dict[str, Any]:
+        """Return the job's settings: for all, and for single parties."""
+        conf, common = self._dag.conf, self._common
+        given = conf.model_extra or {}
+        common |= {key: given[key] for key in KEPT if given.get(key) is not None}
+        if conf.task.timeout is not None:
+            common["task_timeout"] = conf.task.timeout
+        if conf.inheritance and conf.inheritance.task_list:
+            common["inherit"] = conf.inheritance.task_list
+        if warehouse := conf.model_warehouse:
+            self._predict_with(warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
+        else:
+            for key, value in (("model_id", conf.model_id), ("model_version", conf.model_version)):
+                if value:
+                    common.setdefault(key, value)
+        self._stage("stage", self._dag.stage)
+        if self._dag.stage == "predict":
+            common.setdefault("job_type", "predict")
+        self._unused(given, "conf")
+        self._unused(conf.task.model_extra or {}, "conf.task")
+        params: dict[str, Any] = {"common": common}
+        for site, own in self._dag.party_tasks.items():
+            settings = {key: value for key, value in own.conf.items() if value is not None}
+            for party in self._named(own.parties, f"party_tasks.{site}.parties"):
+                if settings:
+                    params.setdefault(party.role, {}).setdefault(str(party.index), {}).update(settings)
+                for name, task in own.tasks.items():
+                    if name not in self._dag.tasks:
+                        self._wrong(f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name)
+                    elif name not in self.readers and task.parameters:
+                        self._own(party, name).update(task.parameters)
+        return params
+
+    def _component(self, catalogue: Catalogue, name: str) -> Found | None:
+        task = self._dag.tasks[name]
+        given = str(task.conf.get("provider") or self._dag.conf.task.provider or "")
+        result = catalogue.find(task.component_ref, given, str(task.conf.get("version") or ""))
+        if isinstance(result, Found):
+            return result
+        at = "conf.provider" if given else "component_ref"
+        self._wrong(f"tasks.{name}.{at}", result, given or task.component_ref)
+        return None
+
+    def _inputs(self, name: str, found: Found | None) -> Iterator[DagInput]:
+        """Yield the outputs that a task takes; datasets go to the parties' own entries.
+
+        In the order of the component's description, by which inputs here are distinguished.
+        """
+        inputs = self._dag.tasks[name].inputs
+        place = (
+            {spec.name: i for i, spec in enumerate(found.component.inputs)} if found and found.component else {}
+        )
+        for group, artifacts in (("data", inputs.data), ("model", inputs.model)):
+            for key in sorted(artifacts, key=lambda k: place.get(k, len(place))):
+                sources, at = artifacts[key], f"tasks.{name}.inputs.{group}.{key}"
+                for channel in sources.task_output_artifact:
+                    if channel.producer_task in self.readers:
+                        self._from_reader(name, channel, at)
+                    else:
+                        yield self._channel(channel, group, f"{at}.task_output_artifact")
+                for channel in sources.data_warehouse:
+                    self._from_warehouse(name, channel, f"{at}.data_warehouse")
+                for channel in sources.model_warehouse:
+                    usual = self._dag.conf.model_warehouse
+                    model_id = channel.model_id or (usual.model_id if usual else "")
+                    version = channel.model_version or (usual.model_version if usual else "")
+                    self._predict_with(model_id, version, f"{at}.model_warehouse")
+
+    def _channel(self, channel: wire.Channel, group: str, at: str) -> DagInput:
+        for part in ("producer_task", "output_artifact_key"):
+            if not getattr(channel, part):
+                self._wrong(f"{at}.{part}", "is required")
+        name, wanted = channel.producer_task, channel.output_artifact_key
+        if name and name not in self._dag.tasks:
+            self._wrong(f"{at}.producer_task", "must be a task of the job", name)
+        elif name:
+            own_names = self._own_names(name)
+            for output in self._outputs(name):
+                if wanted in (output.key, own_names.get(output.key)):
+                    return DagInput(output.type, name, output.key)
+        return DagInput(_type(channel.output_artifact_type_alias, group), name, wanted)
+
+    def _own_names(self, name: str) -> dict[str, str]:
+        """Return the component's own names of a task's outputs, by how the flow calls them."""
+        outputs = self._dag.tasks[name].outputs
+        groups = (outputs.data, outputs.model, outputs.metric) if outputs else ()
+        pairs = [(own, spec) for produced in groups for own, specs in produced.items() for spec in specs]
+        return {spec.output_artifact_key_alias or own: own for own, spec in reversed(pairs)}
+
+    def _outputs(self, name: str) -> Iterator[DagOutput]:
+        """Yield the outputs of a task: those that it names, else all that its component's description declares."""
+        task, found = self._dag.tasks[name], self._found.get(name)
+        declared = found.component.outputs if found and found.component else ()
+        if task.outputs is None:
+            yield from (DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared)
+            return
+        place = {spec.name: i for i, spec in enumerate(declared)}
+        named = [
+            (place.get(key, len(place)), _type(spec.output_artifact_type_alias, group), spec, key)
+            for group in wire.GROUPS
+            for key, specs in getattr(task.outputs, group).items()
+            for spec in specs
+        ]
+        for _, type_, spec, key in sorted(named, key=lambda entry: entry[0]):
+            yield DagOutput(type_, spec.output_artifact_key_alias or key)
+
+    def _from_reader(self, name: str, channel: wire.Channel, at: str) -> None:
+        reader = self._dag.tasks[channel.producer_task]
+        for party in self._named(channel.parties or reader.parties, f"{at}.parties"):
+            params = dict(reader.parameters)
+            for site, own in self._dag.party_tasks.items():
+                there = own.tasks.get(channel.producer_task)
+                if there and party in self._named(own.parties, f"party_tasks.{site}.parties"):
+                    params |= there.parameters
+            if params.get("namespace") and params.get("name"):
+                self._give(name, party, f"{params['namespace']}#{params['name']}", at)
+            elif party.role != "arbiter":
+                rule = f"must have namespace and name for {party.label}: the dataset that it reads"
+                self._wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
+
+    def _from_warehouse(self, name: str, channel: wire.Channel, at: str) -> None:
+        """Give each party of a task the dataset that an input names; all of them where it names no party."""
+        named = f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
+        dataset = channel.dataset_id or named
+        if not dataset:
+            self._wrong(at, "must have dataset_id, or namespace and name")
+            return
+        for party in self._named(channel.parties or self._dag.tasks[name].parties, f"{at}.parties"):
+            self._give(name, party, dataset, at)
+
+    def _give(self, name: str, party: Party, dataset: str, at: str) -> None:
+        entry = self._own(party, name)
+        if entry.setdefault("dataset_id", dataset) != dataset:
+            rule = f"must be the only dataset of {party.label}: a task takes one of each party"
+            self._wrong(at, rule, [entry["dataset_id"], dataset])
+
+    def _predict_with(self, model_id: str, version: str, at: str) -> None:
+        """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
+        if not model_id or not version:
+            self._wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
+            return
+        wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
+        if any(self._common.setdefault(key, value) != value for key, value in wanted.items()):
+            self._wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
+
+    def _named(self, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
+        """Return the parties that are named; all of the job's where none are."""
+        if specs is None:
+            return self.parties
+        found: list[Party] = []
+        for i, spec in enumerate(specs):
+            for node in spec.party_id:
+                same = [p for p in self.parties if (p.role, p.node) == (spec.role, node)]
+                if not same:
+                    self._wrong(f"{at}[{i}]", "must name a party of the job", f"{spec.role} {node}")
+                found += same
+        return tuple(dict.fromkeys(found))
+
+    def _own(self, party: Party, task: str) -> dict[str, Any]:
         entry = self.task_params.setdefault(party.role, {}).setdefault(str(party.index), {})
         found: dict[str, Any] = entry.setdefault(task, {})
         return found
+
+    def _stage(self, at: str, given: str) -> None:
+        if given and given not in STAGES:
+            self._wrong(at, f"must be one of {', '.join(STAGES)}, or absent", given)
+
+    def _unused(self, given: Mapping[str, Any], at: str) -> None:
+        for key in UNUSED:
+            if given.get(key) not in (None, {}, "", "default"):
+                text = "is not used here; amounts are set by party_tasks.….conf.resources"
+                self.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
+
+    def _wrong(self, at: str, rule: str, got: Any = None) -> None:
+        self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
 
 
 def _numbered(specs: wire.Parties) -> Iterator[Party]:
@@ -177,227 +348,79 @@ def _numbered(specs: wire.Parties) -> Iterator[Party]:
             yield Party(spec.role, index, node)
 
 
-def _parties_named(work: _Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
-    if specs is None:
-        return work.parties
-    found: list[Party] = []
-    for i, spec in enumerate(specs):
-        for node in spec.party_id:
-            same = [p for p in work.parties if (p.role, p.node) == (spec.role, node)]
-            if not same:
-                work.wrong(f"{at}[{i}]", "must name a party of the job", f"{spec.role} {node}")
-            found += same
-    return tuple(dict.fromkeys(found))
-
-
-def _from_reader(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
-    reader = work.dag.tasks[channel.producer_task]
-    for party in _parties_named(work, channel.parties or reader.parties, f"{at}.parties"):
-        params = {**reader.parameters, **_own_parameters(work, party, channel.producer_task)}
-        if params.get("namespace") and params.get("name"):
-            _give(work, name, party, f"{params['namespace']}#{params['name']}", at)
-        elif party.role != "arbiter":
-            rule = f"must have namespace and name for {party.label}: the dataset that it reads"
-            work.wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
-
-
-def _from_warehouse(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
-    """Give each party of a task the dataset that an input names; all of them where it names no party."""
-    dataset = channel.dataset_id or (
-        f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
-    )
-    if not dataset:
-        work.wrong(at, "must have dataset_id, or namespace and name")
-        return
-    for party in _parties_named(work, channel.parties or work.dag.tasks[name].parties, f"{at}.parties"):
-        _give(work, name, party, dataset, at)
-
-
-def _give(work: _Work, name: str, party: Party, dataset: str, at: str) -> None:
-    entry = work.own(party, name)
-    if entry.setdefault("dataset_id", dataset) != dataset:
-        rule = f"must be the only dataset of {party.label}: a task takes one of each party"
-        work.wrong(at, rule, [entry["dataset_id"], dataset])
-
-
-def _predicting(work: _Work, model_id: str, version: str, at: str) -> None:
-    """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
-    if not model_id or not version:
-        work.wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
-        return
-    wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
-    known = {key: work.common.setdefault(key, value) for key, value in wanted.items()}
-    if known != wanted:
-        work.wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
-
-
-def _own_parameters(work: _Work, party: Party, task: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for site, own in work.dag.party_tasks.items():
-        if task in own.tasks and party in _parties_named(work, own.parties, f"party_tasks.{site}.parties"):
-            found |= own.tasks[task].parameters
-    return found
-
-
-def _job_params(work: _Work) -> dict[str, Any]:
-    conf = work.dag.conf
-    given = conf.model_extra or {}
-    work.common.update({key: given[key] for key in KEPT if given.get(key) is not None})
-    if conf.task.timeout is not None:
-        work.common["task_timeout"] = conf.task.timeout
-    if conf.inheritance and conf.inheritance.task_list:
-        work.common["inherit"] = conf.inheritance.task_list
-    if warehouse := conf.model_warehouse:
-        _predicting(work, warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
-    else:
-        names = {"model_id": conf.model_id, "model_version": conf.model_version}
-        work.common = {key: value for key, value in names.items() if value} | work.common
-    _stage(work, "stage", work.dag.stage)
-    if work.dag.stage == "predict":
-        work.common.setdefault("job_type", "predict")
-    _unused(work, given, "conf")
-    _unused(work, conf.task.model_extra or {}, "conf.task")
-    params: dict[str, Any] = {"common": work.common}
-    for site, own in work.dag.party_tasks.items():
-        for party in _parties_named(work, own.parties, f"party_tasks.{site}.parties"):
-            settings = {key: value for key, value in own.conf.items() if value is not None}
-            if settings:
-                entry = params.setdefault(party.role, {}).setdefault(str(party.index), {})
-                entry.update(settings)
-            for name, task in own.tasks.items():
-                if name not in work.dag.tasks:
-                    work.wrong(f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name)
-                elif work.dag.tasks[name].component_ref != READER and task.parameters:
-                    work.own(party, name).update(task.parameters)
-    return params
-
-
-def _stage(work: _Work, at: str, given: str) -> None:
-    if given and given not in STAGES:
-        meant = near(given, STAGES)
-        hint = f": did you mean {meant}?" if meant else ""
-        work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", given)
-
-
-def _unused(work: _Work, given: Mapping[str, Any], at: str) -> None:
-    for key in UNUSED:
-        if given.get(key) not in (None, {}, "", "default"):
-            text = "is not used here; amounts are set by party_tasks.….conf.resources"
-            work.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
-
-
-def _task(work: _Work, name: str, readers: set[str]) -> DagNode:
-    task, at = work.dag.tasks[name], f"tasks.{name}"
-    found = _component(work, name)
-    _runs_at(work, name, found)
-    inputs = tuple(_inputs(work, name, found, readers))
-    fed_by = {i.task for i in inputs} | readers
-    for i, other in enumerate(task.dependent_tasks):
-        if other not in fed_by:
-            rule = "must be a task whose output is an input here: this gateway keeps no order without data"
-            work.wrong(f"{at}.dependent_tasks[{i}]", rule, other)
-    if task.parameters:
-        work.task_params.setdefault("common", {})[name] = task.parameters
-    own = {
-        k: task.conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if task.conf.get(k) is not None
-    }
-    if own:
-        work.common.setdefault("tasks", {})[name] = own
-    _unused(work, task.conf, f"{at}.conf")
-    _stage(work, f"{at}.stage", task.stage)
-    ref = ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
-    return DagNode(name, ref, inputs, tuple(_outputs(work, name)))
-
-
-def _component(work: _Work, name: str) -> Found | None:
-    if name not in work.found:
-        task = work.dag.tasks[name]
-        usual = work.dag.conf.task.provider
-        given = task.conf.get("provider") or usual
-        result = work.catalogue.find(task.component_ref, str(given or ""), str(task.conf.get("version") or ""))
-        if isinstance(result, str):
-            at = "component_ref" if not given else "conf.provider"
-            work.wrong(f"tasks.{name}.{at}", result, given or task.component_ref)
-        work.found[name] = None if isinstance(result, str) else result
-    return work.found[name]
-
-
-def _runs_at(work: _Work, name: str, found: Found | None) -> None:
-    task = work.dag.tasks[name]
-    at = _parties_named(work, task.parties, f"tasks.{name}.parties")
-    if task.parties is None or found is None or found.component is None:
-        return
-    left_out = [p.label for p in work.parties if p.role in found.component.roles and p not in at]
-    if left_out:
-        rule = f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
-        work.wrong(f"tasks.{name}.parties", rule)
-
-
-def _inputs(work: _Work, name: str, found: Found | None, readers: set[str]) -> Iterator[DagInput]:
-    """Yield the outputs that a task takes; datasets go to the parties' own entries.
-
-    In the order of the component's description, by which inputs here are distinguished.
-    """
-    task = work.dag.tasks[name]
-    place = {spec.name: i for i, spec in enumerate(found.component.inputs)} if found and found.component else {}
-    for group, artifacts in (("data", task.inputs.data), ("model", task.inputs.model)):
-        for key in sorted(artifacts, key=lambda k: place.get(k, len(place))):
-            sources, at = artifacts[key], f"tasks.{name}.inputs.{group}.{key}"
-            for channel in sources.task_output_artifact:
-                if channel.producer_task in readers:
-                    _from_reader(work, name, channel, at)
-                else:
-                    yield _channel(work, channel, group, f"{at}.task_output_artifact")
-            for channel in sources.data_warehouse:
-                _from_warehouse(work, name, channel, f"{at}.data_warehouse")
-            for channel in sources.model_warehouse:
-                usual = work.dag.conf.model_warehouse or wire.ModelWarehouse(model_id="", model_version="")
-                model_id, version = (
-                    channel.model_id or usual.model_id,
-                    channel.model_version or usual.model_version,
-                )
-                _predicting(work, model_id, version, f"{at}.model_warehouse")
-
-
-def _channel(work: _Work, channel: wire.Channel, group: str, at: str) -> DagInput:
-    for part in ("producer_task", "output_artifact_key"):
-        if not getattr(channel, part):
-            work.wrong(f"{at}.{part}", "is required")
-    producer = work.dag.tasks.get(channel.producer_task)
-    if channel.producer_task and producer is None:
-        work.wrong(f"{at}.producer_task", "must be a task of the job", channel.producer_task)
-    elif producer is not None:
-        for output in _outputs(work, channel.producer_task):
-            if channel.output_artifact_key in (output.key, _name_of(producer, output.key)):
-                return DagInput(output.type, channel.producer_task, output.key)
-    type_ = _type(channel.output_artifact_type_alias, group)
-    return DagInput(type_, channel.producer_task, channel.output_artifact_key)
-
-
-def _name_of(task: wire.TaskSpec, key: str) -> str:
-    """Return the component's own name of an output that the flow calls otherwise."""
-    groups = (task.outputs.data, task.outputs.model, task.outputs.metric) if task.outputs else ()
-    pairs = ((name, spec) for produced in groups for name, specs in produced.items() for spec in specs)
-    return next((name for name, spec in pairs if (spec.output_artifact_key_alias or name) == key), key)
-
-
-def _outputs(work: _Work, name: str) -> Iterator[DagOutput]:
-    """Yield the outputs of a task: those that it names, else all that its component's description declares."""
-    task, found = work.dag.tasks[name], _component(work, name)
-    declared = found.component.outputs if found and found.component else ()
-    if task.outputs is None:
-        yield from (DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared)
-        return
-    place = {spec.name: i for i, spec in enumerate(declared)}
-    named = [
-        (place.get(key, len(place)), _type(spec.output_artifact_type_alias, group), spec, key)
-        for group in wire.GROUPS
-        for key, specs in getattr(task.outputs, group).items()
-        for spec in specs
-    ]
-    for _, type_, spec, key in sorted(named, key=lambda entry: entry[0]):
-        yield DagOutput(type_, spec.output_artifact_key_alias or key)
-
-
 def _type(alias: str, group: str) -> str:
     return TYPE_OF.get(alias or group, alias)
+
+
+_NAME = r"[\w-]+"
+_WHOSE = rf"({_NAME})\.(\d{{1,9}})"
+"""Role and index. Bounded: part of a text comes from other nodes."""
+
+
+class Places:
+    """A description, and the paths in it of what became of it."""
+
+    def __init__(self, dag: wire.DagSpec) -> None:
+        self._dag = dag
+
+    def problem(self, found: Problem, spec: JobSpec) -> Problem:
+        """Return a problem with its path in the description; ``spec`` is what became of it."""
+        return found._replace(path=self.words(found.path, spec))
+
+    def words(self, text: str, spec: JobSpec) -> str:
+        """Return a text in which every path is that of the description."""
+        for pattern, place in self._places(spec):
+            text = re.sub(pattern, place, text)
+        return text
+
+    def _places(self, spec: JobSpec) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
+        numbered = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
+        yield r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{numbered.get(m[1], m[1])}"
+        yield rf"\bdag\.components\.({_NAME})", rf"{ROOT}.tasks.\1"
+        yield rf"config\.role\.({_NAME})\[(\d{{1,9}})\]", lambda m: self._party(m[1], int(m[2]))
+        yield r"config\.role", f"{ROOT}.parties"
+        yield rf"config\.task_params\.common\.({_NAME})", rf"{ROOT}.tasks.\1.parameters"
+        yield (
+            rf"config\.task_params\.{_WHOSE}\.({_NAME})(\.dataset_id)?",
+            lambda m: self._own(m[1], int(m[2]), m[3], m[4] or "", spec),
+        )
+        yield r"config\.task_params", f"{ROOT}.tasks"
+        yield r"config\.job_params\.common", f"{ROOT}.conf"
+        yield rf"config\.job_params\.{_WHOSE}", lambda m: self._of_party(m[1], int(m[2]), "", spec) + ".conf"
+        yield r"config\.job_params", f"{ROOT}.party_tasks"
+        yield r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"
+        yield r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"
+
+    def _party(self, role: str, index: int) -> str:
+        before = 0
+        for i, party in enumerate(self._dag.parties):
+            if party.role == role:
+                if index < before + len(party.party_id):
+                    return f"{ROOT}.parties[{i}].party_id[{index - before}]"
+                before += len(party.party_id)
+        return f"{ROOT}.parties"
+
+    def _of_party(self, role: str, index: int, task: str, spec: JobSpec) -> str:
+        """Return the entry of ``party_tasks`` for a party, of a task where one is named."""
+        node = next((p.node for p in spec.parties if (p.role, p.index) == (role, index)), "")
+        for site, own in self._dag.party_tasks.items():
+            named = any(p.role == role and node in p.party_id for p in own.parties)
+            if named and (not task or task in own.tasks):
+                return f"{ROOT}.party_tasks.{site}"
+        return "" if task else f"{ROOT}.party_tasks"
+
+    def _own(self, role: str, index: int, task: str, rest: str, spec: JobSpec) -> str:
+        """Return the path of a party's parameter of a task: a dataset may be a reader's, or the task's input."""
+        reader = self._reader(task) if rest else ""
+        name = reader or task
+        if site := self._of_party(role, index, name, spec):
+            return f"{site}.tasks.{name}.parameters{'' if reader else rest}"
+        if rest and not reader:
+            return f"{ROOT}.tasks.{task}.inputs.data"
+        return f"{ROOT}.tasks.{name}.parameters"
+
+    def _reader(self, task: str) -> str:
+        tasks: Mapping[str, wire.TaskSpec] = self._dag.tasks
+        sources = tasks[task].inputs.data.values() if task in tasks else ()
+        names = (channel.producer_task for source in sources for channel in source.task_output_artifact)
+        return next((n for n in names if n in tasks and tasks[n].component_ref == READER), "")

@@ -1,36 +1,41 @@
-"""Dependencies of the paths for FATE's own tools, and the view of a job that they share."""
+"""What the paths for FATE's own tools share: dependencies, how they are declared, archives as responses."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tarfile
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TypeVar
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NamedTuple
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Request
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from adapter.fate.dag.description import PROTOCOL
-from adapter.fate.ids import newest
+from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
 from gateway.data.outputs import OutputMetadata, Wanted
 from gateway.data.storage import FileStorage
-from gateway.domain.dag import ComponentRef, Dag, DagNode
-from gateway.domain.job import Job
-from gateway.domain.run import Address, LocalJob
-from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.domain.states import JOB, ended
-from gateway.errors import NotFound
+from gateway.domain.run import Address
+from gateway.domain.spec import NodeId
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.retention import Deleting
-from gateway.ports import Clock, JobView, Limiters
+from gateway.ports import Clock, Limiters
 from gateway.runtime.context import new_trace_id, traced
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 
-X = TypeVar("X")
-NOTED = "notes added"
+Work = Callable[..., Any]
+
+TAG = "fate client"
+JOB_EXAMPLE = {"job_id": "job-0123456789abcdef0123456789abcdef"}
+GZIP, TAR = "application/gzip", "application/x-tar"
+"""by these content types FATE's client knows how to unpack"""
+CHUNK = 256 * 1024
+_GZIP_WINDOW = 31
+_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -64,106 +69,142 @@ class ClientParts:
     clock: Clock
 
 
-async def on(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
-    """Run blocking work on the given threads, under a trace id of its own."""
-
-    def run() -> X:
-        with traced(new_trace_id()):
-            return work()
-
-    return await anyio.to_thread.run_sync(run, limiter=limiter)
-
-
-def by(request: Request) -> str:
-    """Return the caller, as the operators' listener identified it."""
-    return getattr(request.state, "operator", "") or "operator"
-
-
-def base_of(request: Request) -> str:
-    """Return this gateway's address as the caller has it, for links."""
-    return str(request.base_url).rstrip("/")
-
-
 @dataclass(frozen=True)
-class Sight:
-    """A job as this node knows it."""
+class Call:
+    """One request: who sent it, and what is there to answer it with."""
 
-    view: JobView
-    spec: JobSpec
-    """what this node may see of it"""
-    local: LocalJob | None
-    job: Job | None
-    parties: tuple[Party, ...]
-    """those that this node plays; all of a job that it has no part in"""
-    created_at: datetime
-    notes: str = ""
-    """what somebody noted about it here"""
-    user: str = ""
-    """who submitted it here; empty if no token is needed"""
-    begun_again: str = ""
-    """the newest job that follows it here, if FATE has restarted it"""
+    parts: ClientParts
+    request: Request
+
+    @property
+    def by(self) -> str:
+        """The caller, as the operators' listener identified it."""
+        return getattr(self.request.state, "operator", "") or "operator"
+
+    @property
+    def base(self) -> str:
+        """This gateway's address as the caller has it, for links."""
+        return str(self.request.base_url).rstrip("/")
 
 
-def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> Sight:
-    """Return what is known of a job. Raises `NotFound`.
+class Paths:
+    """Paths, each a blocking function ``(call, asked)`` by whose annotation FastAPI checks what was asked.
 
-    ``ask``: request the state from the scheduling node, if that is another one. ``notes``: include notes.
+    It runs in a thread under a trace id of its own, and returns the response's data or the whole response.
     """
-    local, job = parts.store.local_jobs.find(job_id), parts.store.jobs.find(job_id)
-    record = local or job
-    if record is None:
-        if not ask:
-            raise unknown_job(job_id)
-        found = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
-        spec = _submitted_here(parts.node, found)
-        return Sight(found, spec, None, None, spec.parties, parts.clock())
-    view = parts.jobs.status_here(job_id)
-    if view is None:
-        view = parts.jobs.status(job_id) if ask or local is None else _last_known(local)
-    spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
-    lines = parts.store.timeline(job_id) if notes else []
-    texts = [e.detail.get("text") for e in lines if e.event == NOTED]
-    elsewhere = next((e.detail["user"] for e in lines if e.side == "initiator" and e.detail.get("user")), "")
-    return Sight(
-        view,
-        spec,
-        local,
-        job,
-        spec.parties_at(parts.node) or spec.parties,
-        record.created_at,
-        str(texts[-1]) if texts else "",
-        job.user if job is not None else str(elsewhere),
-        _again(parts, local),
-    )
+
+    def __init__(self) -> None:
+        self._declared: list[tuple[Work, bool, dict[str, Any]]] = []
+
+    def get(self, path: str, summary: str, shape: Any = Any, **options: Any) -> Callable[[Work], Work]:
+        """Declare a path that is asked by a query; options as in `_declare`."""
+        return self._declare("GET", path, summary, shape, **options)
+
+    def post(self, path: str, summary: str, shape: Any = Any, **options: Any) -> Callable[[Work], Work]:
+        """Declare a path that is asked by a body."""
+        return self._declare("POST", path, summary, shape, **options)
+
+    def _declare(
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        shape: Any,
+        *,
+        peers: bool = False,
+        codes: Mapping[str, Code] | None = None,
+        archive: str = "",
+    ) -> Callable[[Work], Work]:
+        """``shape``: of the response's data; ``archive``: its content type; ``peers``: waits for other nodes."""
+        options: dict[str, Any] = {"path": path, "methods": [method], "summary": summary}
+        options["response_model"] = None if archive else Envelope[shape]
+        if codes:
+            options["openapi_extra"] = coded(codes)
+        if archive:
+            content = {archive: {"schema": {"type": "string", "format": "binary"}}}
+            options |= {"response_class": Response, "responses": {200: {"content": content}}}
+
+        def declared(work: Work) -> Work:
+            self._declared.append((work, peers, options))
+            return work
+
+        return declared
+
+    def router(self, parts: ClientParts) -> APIRouter:
+        """Return the paths, which use these parts."""
+        router = APIRouter(tags=[TAG], route_class=FateRoute)
+        for work, peers, options in self._declared:
+            limiter = parts.limiters.peers if peers else parts.limiters.rest
+            endpoint = _endpoint(work, parts, limiter, options["methods"] == ["GET"])
+            router.add_api_route(endpoint=endpoint, description=work.__doc__, **options)
+        return router
 
 
-def unknown_job(job_id: str) -> NotFound:
-    """Return the error for a job without a record here."""
-    return NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+def _endpoint(work: Work, parts: ClientParts, limiter: CapacityLimiter, by_query: bool) -> Work:
+    async def endpoint(request: Request, **asked: Any) -> Any:
+        def run() -> Any:
+            with traced(new_trace_id()):
+                return work(Call(parts, request), **asked)
+
+        found = await anyio.to_thread.run_sync(run, limiter=limiter)
+        return found if isinstance(found, Envelope | Response) else ok(found)
+
+    named = [Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)]
+    if (asked := signature(work).parameters.get("asked")) is not None:
+        annotation = Annotated[asked.annotation, Query()] if by_query else asked.annotation
+        named.append(asked.replace(kind=Parameter.KEYWORD_ONLY, annotation=annotation))
+    endpoint.__name__ = work.__name__.lstrip("_")
+    endpoint.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    return endpoint
 
 
-def _again(parts: ClientParts, local: LocalJob | None) -> str:
-    if local is None or local.spec.protocol != PROTOCOL or not ended(JOB, local.status):
-        return ""
-    later = newest(local.id, parts.store.local_jobs.find)
-    return later.id if later is not None and later.id != local.id else ""
+class Member(NamedTuple):
+    """A file of an archive. ``chunks`` are read before the next member is asked for."""
+
+    name: str
+    size: int
+    chunks: Iterable[bytes]
 
 
-def _submitted_here(node: NodeId, view: JobView) -> JobSpec:
-    roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
-    number: Counter[str] = Counter()
-    parties = []
-    for label, at in roles:
-        role = label.partition(".")[0]
-        parties.append(Party(role, number[role], at))
-        number[role] += 1
-    nodes = tuple(DagNode(task.name, ComponentRef("", "", "")) for task in view.tasks)
-    return JobSpec(
-        view.job_id, view.flow_id, Dag(nodes), tuple(parties), node, "", view.scheduler, "bfia", "", {}, {}
-    )
+def sent(call: Call, members: Iterable[Member], filename: str, kind: str = GZIP) -> StreamingResponse:
+    """Return a response that is an archive, written while it is sent; no thread waits for a slow reader."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in filename)
+    headers = {"content-disposition": f'attachment; filename="{plain}"', "x-content-type-options": "nosniff"}
+    pieces = _pieces(_tarred(members, kind), call.parts.limiters.rest)
+    return StreamingResponse(pieces, media_type=kind, headers=headers)
 
 
-def _last_known(local: LocalJob) -> JobView:
-    spec, ending = local.spec, local.ending
-    outcome, failure = (ending.outcome, ending.failure) if ending else (None, None)
-    return JobView(local.id, local.status, (), outcome, failure, flow_id=spec.flow_id, scheduler=spec.scheduler)
+async def _pieces(pieces: Iterator[bytes], limiter: CapacityLimiter) -> AsyncIterator[bytes]:
+    try:
+        while piece := await anyio.to_thread.run_sync(next, pieces, b"", limiter=limiter):
+            yield piece
+    finally:
+        getattr(pieces, "close", lambda: None)()
+
+
+def _tarred(members: Iterable[Member], kind: str) -> Iterator[bytes]:
+    """Yield the bytes of an archive. Raises `ValueError` where a member is not as long as it was said to be."""
+    if kind == TAR:
+        yield from _plain_tar(members)
+        return
+    squeeze = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WINDOW)
+    for data in _plain_tar(members):
+        if out := squeeze.compress(data):
+            yield out
+    yield squeeze.flush()
+
+
+def _plain_tar(members: Iterable[Member]) -> Iterator[bytes]:
+    for member in members:
+        info = tarfile.TarInfo(member.name)
+        info.size, info.mtime = member.size, time.time()
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        length = 0
+        for chunk in member.chunks:
+            length += len(chunk)
+            yield chunk
+        if length != member.size:
+            text = f"{member.name} has {length} bytes and not {member.size}: it changed while it was read"
+            raise ValueError(text)
+        yield b"\0" * (-length % _BLOCK)
+    yield b"\0" * (2 * _BLOCK)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Response
 
-from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
-from adapter.fate.tools.archives import CHUNK, Member, archive_of, sent
-from adapter.fate.tools.deps import ClientParts, on, unknown_job
+from adapter.fate.tools.deps import CHUNK, GZIP, JOB_EXAMPLE, Call, ClientParts, Member, Paths, sent
+from adapter.fate.tools.rows import unknown_job
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.domain.problems import Problem
@@ -26,6 +26,36 @@ OF_TASKS: Mapping[str, Level] = {
 }
 """FATE's kinds of logs -> the least serious lines in it. Warnings are not told apart here."""
 OF_JOB = ("schedule_info", "schedule_error")
+_IN_MEMORY = 1024 * 1024
+_NO_JOB = {"JOB_UNKNOWN": Code.JOB_NOT_FOUND}
+paths = Paths()
+
+
+@paths.get("/v2/log/count", "How many lines a log has by now", int)
+def _count(call: Call, asked: schemas.LogQuery) -> int:
+    return sum(part.length for part in _log(call.parts, asked))
+
+
+@paths.get("/v2/log/query", "Lines of a log", list[schemas.LogLine])
+def _query(call: Call, asked: schemas.LogQuery) -> Envelope[Any]:
+    """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one response."""
+    log = _log(call.parts, asked)
+    count = sum(part.length for part in log)
+    first, last = max(asked.begin, 1), min(asked.end or count, count)
+    lines = _lines(log, first, last)
+    more: dict[str, Any] = {"next": first + len(lines)} if first + len(lines) <= last else {}
+    return ok([{"line_num": n, "content": text} for n, text in enumerate(lines, first)], extra=more)
+
+
+@paths.post("/v2/job/log/download", "All logs of a job that this node has, as tar.gz", codes=_NO_JOB, archive=GZIP)
+def _download(call: Call, asked: Annotated[schemas.JobIdRequest, Body(examples=[JOB_EXAMPLE])]) -> Response:
+    local = _known(call.parts, asked.job_id)
+    return sent(call, _members(call.parts, asked.job_id, local), f"job_{asked.job_id}_log.tar.gz")
+
+
+@paths.get("/v2/job/log/download", "The same, for a browser", codes=_NO_JOB, archive=GZIP)
+def _download_by_browser(call: Call, asked: schemas.JobIdRequest) -> Response:
+    return _download(call, asked)  # type: ignore[no-any-return]
 
 
 class _Part(NamedTuple):
@@ -33,50 +63,6 @@ class _Part(NamedTuple):
 
     length: int
     read: Callable[[int, int], tuple[list[str], bool]]
-
-
-_IN_MEMORY = 1024 * 1024
-_NO_JOB = coded({"JOB_UNKNOWN": Code.JOB_NOT_FOUND})
-
-
-def router(parts: ClientParts) -> APIRouter:
-    """Return the paths of logs."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
-    rest = parts.limiters.rest
-    download: dict[str, Any] = {**archive_of(), "openapi_extra": _NO_JOB}
-
-    @router.get("/v2/log/count", summary="How many lines a log has by now")
-    async def count(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[int]:
-        return ok(await on(rest, lambda: sum(part.length for part in _log(parts, asked))))
-
-    @router.get("/v2/log/query", summary="Lines of a log")
-    async def query(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[list[schemas.LogLine]]:
-        """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one response."""
-
-        def work() -> Envelope[Any]:
-            log = _log(parts, asked)
-            count = sum(part.length for part in log)
-            first, last = max(asked.begin, 1), min(asked.end or count, count)
-            lines = _lines(log, first, last)
-            more: dict[str, Any] = {"next": first + len(lines)} if first + len(lines) <= last else {}
-            numbered = [{"line_num": n, "content": text} for n, text in enumerate(lines, first)]
-            return ok(numbered, extra=more)
-
-        return await on(rest, work)
-
-    @router.post("/v2/job/log/download", summary="All logs of a job that this node has, as tar.gz", **download)
-    async def posted(body: Annotated[schemas.JobIdRequest, Body(examples=[{"job_id": "job-1"}])]) -> Response:
-        return await archive(body.job_id)
-
-    @router.get("/v2/job/log/download", summary="The same, for a browser", **download)
-    async def asked_for(asked: Annotated[schemas.JobIdRequest, Query()]) -> Response:
-        return await archive(asked.job_id)
-
-    async def archive(job_id: str) -> Response:
-        local = await on(rest, lambda: _known(parts, job_id))
-        return sent(_members(parts, job_id, local), f"job_{job_id}_log.tar.gz", rest)
-
-    return router
 
 
 def _log(parts: ClientParts, asked: schemas.LogQuery) -> list[_Part]:

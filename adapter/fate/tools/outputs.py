@@ -1,105 +1,178 @@
-"""``/v2/output``: what the tasks of this node left: tables, models, metrics."""
+"""``/v2/output``, ``/v2/table``, ``/v2/data``: what tasks of this node left, and its tables.
 
-from collections.abc import Iterator, Mapping
+FATE makes a job of an upload and its tools wait for it; here it is complete with the response, and ``job/query``
+reports its ``job_id`` as successful.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
+from uuid import uuid4
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
-from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import Code, Envelope, FateRoute, NotServedHere, coded, ok
 from adapter.fate.tools import schemas
-from adapter.fate.tools.archives import CHUNK, TAR, Member, archive_of, sent
-from adapter.fate.tools.deps import ClientParts, by, on, sight
-from adapter.fate.tools.tables import MOST_ROWS, members
+from adapter.fate.tools.deps import CHUNK, GZIP, TAG, TAR, Call, ClientParts, Member, Paths, sent
+from adapter.fate.tools.jobs import UPLOAD
+from adapter.fate.tools.rows import sight
 from gateway.data.outputs import Wanted
+from gateway.data.storage import FileStorage
 from gateway.domain.dag import DagNode
+from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address, Run
 from gateway.errors import GatewayError, NotFound
 from provider_registry.model import group_of
 
+MOST_ROWS = 100
 LARGEST_JSON = 1024 * 1024
 """bytes of a report or a model that an answer holds; the download has them all"""
+_LARGEST_BODY = 1024 * 1024
+_LONGEST_HEADER = 1024 * 1024
+_OTHERS_OF_FATE = ("role", "party_id", "destroy", "storage_engine", "address")
+"""what FATE's clients may send beside the keys that mean something here"""
 
-_TABLE = coded({"OUTPUT_MISSING": Code.TABLE_NOT_FOUND})
-_MODEL = coded({"OUTPUT_MISSING": Code.NO_FOUND_MODEL_OUTPUT})
+_LEFT_TABLE = {"OUTPUT_MISSING": Code.TABLE_NOT_FOUND}
+_LEFT_MODEL = {"OUTPUT_MISSING": Code.NO_FOUND_MODEL_OUTPUT}
+_TABLE = {"DATASET_UNKNOWN": Code.TABLE_NOT_FOUND, "DATA_MISSING": Code.TABLE_NOT_FOUND}
+_UPLOADED = coded({"DATASET_EXISTS": Code.TABLE_EXISTS, "CONFLICT": Code.TABLE_EXISTS})
+_NAMED = {"namespace": "experiment", "name": "breast_hetero_guest"}
+_UPLOAD = {
+    "file": "examples/data/breast_hetero_guest.csv",
+    "head": True,
+    "partitions": 16,
+    "extend_sid": True,
+    "meta": {"delimiter": ",", "label_name": "y", "match_id_name": "id"},
+    **_NAMED,
+}
+_TASK = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010", "task_name": "intersect_rsa_1"}
+Delete = Annotated[schemas.DeleteOutput, Body(examples=[_TASK])]
+Tables = dict[str, list[dict[str, Any]]]
+paths = Paths()
 
-OfTask = Annotated[schemas.OfTask, Query()]
-_EXAMPLE = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010", "task_name": "intersect_rsa_1"}
-Delete = Annotated[schemas.DeleteOutput, Body(examples=[_EXAMPLE])]
+
+@paths.get("/v2/output/data/table", "Where a task's tables lie", Tables, codes=_LEFT_TABLE, peers=True)
+def _data_table(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
+    """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 responds.
+
+    Another party's node reports what it has granted: columns and count too, never rows.
+    """
+    tables = _tables_of(call.parts, asked)
+    return ok(tables, extra=tables)
 
 
-def router(parts: ClientParts) -> APIRouter:
-    """Return the paths of outputs."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
-    rest = parts.limiters.rest
+@paths.get("/v2/output/data/display", "The first rows of a task's tables", Tables, codes=_LEFT_TABLE)
+def _data_display(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
+    found = {key: [_shown(call.parts, address)] for key, address in _addresses(call.parts, asked, "data").items()}
+    return ok(found, extra=found)
 
-    @router.get("/v2/output/data/table", summary="Where a task's tables lie", openapi_extra=_TABLE)
-    async def data_table(asked: OfTask) -> Envelope[dict[str, list[dict[str, Any]]]]:
-        """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 responds.
 
-        Another party's node reports what it has granted: columns and count too, never rows.
-        """
-        limiter = rest if asked.party_id == parts.node else parts.limiters.peers
-        tables = await on(limiter, lambda: _tables_of(parts, asked))
-        return ok(tables, extra=tables)
+@paths.get("/v2/output/data/download", "A task's tables, as a tar.gz of CSV", codes=_LEFT_TABLE, archive=GZIP)
+def _data_download(call: Call, asked: schemas.OutputOfTask) -> Response:
+    found = _there(_addresses(call.parts, asked, "data", asked.output_key))
+    tables = (m for key, address in found.items() for m in _members(call.parts.storage, address, key))
+    return sent(call, tables, f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz")
 
-    @router.get("/v2/output/data/display", summary="The first rows of a task's tables", openapi_extra=_TABLE)
-    async def data_display(asked: OfTask) -> Envelope[dict[str, list[dict[str, Any]]]]:
-        found = await on(rest, lambda: {k: [_shown(parts, a)] for k, a in _of(parts, asked, "data").items()})
-        return ok(found, extra=found)
 
-    @router.get(
-        "/v2/output/data/download",
-        summary="A task's tables, as a tar.gz of CSV",
-        openapi_extra=_TABLE,
-        **archive_of(),
-    )
-    async def data_download(asked: Annotated[schemas.OutputOfTask, Query()]) -> Response:
-        found = await on(rest, lambda: _there(parts, _of(parts, asked, "data", asked.output_key)))
-        name = f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz"
-        return sent(_tables(parts, found), name, rest)
+@paths.get("/v2/output/model/query", "A task's models, where they are JSON", dict[str, Any], codes=_LEFT_MODEL)
+def _model_query(call: Call, asked: schemas.OfTask) -> dict[str, Any]:
+    return {key: _json(call.parts, address) for key, address in _addresses(call.parts, asked, "model").items()}
 
-    @router.get("/v2/output/model/query", summary="A task's models, where they are JSON", openapi_extra=_MODEL)
-    async def model_query(asked: OfTask) -> Envelope[dict[str, Any]]:
-        return ok(await on(rest, lambda: {k: _json(parts, a) for k, a in _of(parts, asked, "model").items()}))
 
-    @router.get(
-        "/v2/output/model/download",
-        summary="A task's models, as a tar of the files that it wrote",
-        openapi_extra=_MODEL,
-        **archive_of(TAR),
-    )
-    async def model_download(asked: OfTask) -> Response:
-        found = await on(rest, lambda: _there(parts, _of(parts, asked, "model")))
-        return sent(_files(parts, found), f"{asked.job_id}_{asked.task_name}_model.tar", rest, TAR)
+@paths.get(
+    "/v2/output/model/download",
+    "A task's models, as a tar of the files that it wrote",
+    codes=_LEFT_MODEL,
+    archive=TAR,
+)
+def _model_download(call: Call, asked: schemas.OfTask) -> Response:
+    files = _files(call.parts.storage, _there(_addresses(call.parts, asked, "model")))
+    return sent(call, files, f"{asked.job_id}_{asked.task_name}_model.tar", TAR)
 
-    @router.post("/v2/output/model/delete", summary="Delete a task's models", openapi_extra=_MODEL)
-    async def model_delete(request: Request, body: Delete) -> Envelope[dict[str, Any]]:
-        return ok(await on(rest, lambda: _deleted(parts, body, "models", by(request))))
 
-    @router.get("/v2/output/metric/key/query", summary="Which metrics a task has")
-    async def metric_keys(asked: OfTask) -> Envelope[list[dict[str, Any]]]:
-        return ok(await on(rest, lambda: [_metric(key) for key in _of(parts, asked, "metric")]))
+@paths.post("/v2/output/model/delete", "Delete a task's models", dict[str, Any], codes=_LEFT_MODEL)
+def _model_delete(call: Call, asked: Delete) -> dict[str, Any]:
+    return _deleted(call, asked, "models")
 
-    @router.get("/v2/output/metric/query", summary="A task's metrics: what its reports say")
-    async def metrics(asked: OfTask) -> Envelope[list[dict[str, Any]]]:
-        def work() -> list[dict[str, Any]]:
-            found = _of(parts, asked, "metric").items()
-            return [{**_metric(key), "data": _value(parts, address)} for key, address in found]
 
-        return ok(await on(rest, work))
+@paths.get("/v2/output/metric/key/query", "Which metrics a task has", list[dict[str, Any]])
+def _metric_keys(call: Call, asked: schemas.OfTask) -> list[dict[str, Any]]:
+    return [_metric(key) for key in _addresses(call.parts, asked, "metric")]
 
-    @router.post("/v2/output/metric/delete", summary="Delete a task's metrics")
-    async def metric_delete(request: Request, body: Delete) -> Envelope[dict[str, Any]]:
-        return ok(await on(rest, lambda: _deleted(parts, body, "metrics", by(request))))
 
-    return router
+@paths.get("/v2/output/metric/query", "A task's metrics: what its reports say", list[dict[str, Any]])
+def _metrics(call: Call, asked: schemas.OfTask) -> list[dict[str, Any]]:
+    found = []
+    for key, address in _addresses(call.parts, asked, "metric").items():
+        value = _json(call.parts, address)
+        found.append({**_metric(key), "data": _shown(call.parts, address) if value is None else value})
+    return found
+
+
+@paths.post("/v2/output/metric/delete", "Delete a task's metrics", dict[str, Any])
+def _metric_delete(call: Call, asked: Delete) -> dict[str, Any]:
+    return _deleted(call, asked, "metrics")
+
+
+@paths.get("/v2/table/query", "What is known of a table", schemas.Table, codes=_TABLE)
+def _table(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
+    dataset: Dataset = call.parts.datasets.get(namespace=asked.namespace, name=asked.name)
+    kind, _, place = dataset.origin.partition(":")
+    found: dict[str, Any] = {
+        "namespace": dataset.namespace,
+        "name": dataset.name,
+        "dataset_id": dataset.dataset_id,
+        "count": dataset.count,
+        "meta": {**dataset.meta, "header": list(dataset.columns), "types": list(dataset.types)},
+        "engine": "file",
+        "path": "",
+        "source": {"kind": kind, "name": place.rpartition("/")[2]},
+        "data_type": "table",
+        "partitions": dataset.partitions,
+        "disabled": dataset.disabled,
+    }
+    if asked.display:
+        address = call.parts.datasets.resolve(namespace=asked.namespace, name=asked.name)
+        found["display"] = list(islice(call.parts.storage.iter_rows(address), MOST_ROWS))
+    return found
+
+
+@paths.post("/v2/table/delete", "Delete a table", codes=_TABLE)
+def _table_delete(call: Call, asked: Annotated[schemas.TableRequest, Body(examples=[_NAMED])]) -> None:
+    call.parts.drop_table(Address(asked.namespace, asked.name))
+
+
+@paths.get("/v2/data/download", "A table, as a tar.gz of CSV", codes=_TABLE, archive=GZIP)
+def _download(call: Call, asked: schemas.TableDownload) -> Response:
+    return _archive(call, asked, asked.header.lower() not in ("false", "0", "no"))
+
+
+_TO_A_PATH = "A table, as a tar.gz of CSV; with a path of the server it is not served"
+
+
+@paths.post("/v2/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
+@paths.post("/v2/data/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
+def _component_download(
+    call: Call, asked: Annotated[schemas.ComponentDownload, Body(examples=[_NAMED])]
+) -> Response:
+    if asked.path:
+        text = "nothing is written to a path of this server: leave it out, or use flow data download"
+        raise NotServedHere(f"a download to {asked.path} is not served here: {text}")
+    return _archive(call, asked, True)
+
+
+def _archive(call: Call, asked: schemas.TableRequest, header: bool) -> Response:
+    address = call.parts.datasets.resolve(namespace=asked.namespace, name=asked.name)
+    call.parts.storage.partitions(address)
+    members = _members(call.parts.storage, address, "data", header=header)
+    return sent(call, members, f"download_data_{asked.namespace}_{asked.name}.tar.gz")
 
 
 def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
     if asked.party_id == parts.node:
-        return {key: [address.as_dict()] for key, address in _of(parts, asked, "data").items()}
+        return {key: [address.as_dict()] for key, address in _addresses(parts, asked, "data").items()}
     parties = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
     labels = [p.label for p in parties if (p.role, p.node) == (asked.role, asked.party_id)]
     if not labels:
@@ -131,7 +204,7 @@ def _run(parts: ClientParts, asked: schemas.OfTask) -> tuple[Run, DagNode | None
     return runs[-1], local.spec.dag.get(runs[-1].task_name)
 
 
-def _of(parts: ClientParts, asked: schemas.OfTask, group: str, only: str = "") -> dict[str, Address]:
+def _addresses(parts: ClientParts, asked: schemas.OfTask, group: str, only: str = "") -> dict[str, Address]:
     """Return a task's outputs of one group that lie in the storage: key in the flow -> address."""
     run, node = _run(parts, asked)
     types = {o.key: group_of(o.type) for o in node.outputs} if node else {}
@@ -143,7 +216,7 @@ def _of(parts: ClientParts, asked: schemas.OfTask, group: str, only: str = "") -
     return {key: address for key, address in found.items() if parts.storage.exists(address)}
 
 
-def _there(parts: ClientParts, found: dict[str, Address]) -> dict[str, Address]:
+def _there(found: dict[str, Address]) -> dict[str, Address]:
     if not found:
         raise NotFound("the task has left nothing of that kind here, or it was deleted", reason="OUTPUT_MISSING")
     return found
@@ -169,32 +242,104 @@ def _json(parts: ClientParts, address: Address) -> Any:
         return None
 
 
-def _value(parts: ClientParts, address: Address) -> Any:
-    value = _json(parts, address)
-    return _shown(parts, address) if value is None else value
-
-
 def _metric(key: str) -> dict[str, Any]:
     return {"name": key, "type": "report", "groups": [], "step_axis": None}
 
 
-def _tables(parts: ClientParts, found: Mapping[str, Address]) -> Iterator[Member]:
+def _files(storage: FileStorage, found: Mapping[str, Address]) -> Iterator[Member]:
     for key, address in found.items():
-        yield from members(parts.storage, address, key)
-
-
-def _files(parts: ClientParts, found: Mapping[str, Address]) -> Iterator[Member]:
-    for key, address in found.items():
-        for number in range(len(parts.storage.partitions(address))):
-            with parts.storage.open_partition(address, number) as file:
+        for number in range(len(storage.partitions(address))):
+            with storage.open_partition(address, number) as file:
                 size = file.seek(0, 2)
                 file.seek(0)
                 yield Member(f"{key}/data_{number}", size, iter(lambda file=file: file.read(CHUNK), b""))  # type: ignore[misc]
 
 
-def _deleted(parts: ClientParts, body: schemas.DeleteOutput, content: str, who: str) -> dict[str, Any]:
-    party = _run(parts, body)[0].party.label
-    items = parts.deleting.clean_task(
-        body.job_id, body.task_name, content, by=who, dry_run=body.dry_run, party=party
+def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str, Any]:
+    party = _run(call.parts, asked)[0].party.label
+    items = call.parts.deleting.clean_task(
+        asked.job_id, asked.task_name, content, by=call.by, dry_run=asked.dry_run, party=party
     )
-    return {"dry_run": body.dry_run, "items": [asdict(item) for item in items]}
+    return {"dry_run": asked.dry_run, "items": [asdict(item) for item in items]}
+
+
+def _members(storage: FileStorage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:
+    """Yield ``<folder>/0.csv`` and ``<folder>/0.meta`` of a table. Raises `NotFound`."""
+    skips: list[int] = []
+    first, size = b"", 0
+    for number in range(len(storage.partitions(address))):
+        with storage.open_partition(address, number) as file:
+            line = file.readline(_LONGEST_HEADER)
+            first = first if number else line
+            skips.append(len(line) if (number or not header) and line == first else 0)
+            size += file.seek(0, 2) - skips[-1]
+    yield Member(f"{folder}/0.csv", size, _chunks(storage, address, skips))
+    meta = json.dumps({"header": _columns(storage, address)}).encode()
+    yield Member(f"{folder}/0.meta", len(meta), (meta,))
+
+
+def _chunks(storage: FileStorage, address: Address, skips: Sequence[int]) -> Iterator[bytes]:
+    for number, skip in enumerate(skips):
+        with storage.open_partition(address, number) as file:
+            file.seek(skip)
+            while data := file.read(CHUNK):
+                yield data
+
+
+def _columns(storage: FileStorage, address: Address) -> list[str]:
+    try:
+        return storage.columns(address)
+    except GatewayError:
+        return []
+
+
+class Uploads(Protocol):
+    """Takes tables in; whatever is wrong is raised as `gateway.errors.GatewayError`."""
+
+    async def from_path(self, document: Mapping[str, Any]) -> Dataset:
+        """Store a file that is on the server."""
+
+    async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
+        """Store a file that comes with the request; ``change`` is applied to the form's fields."""
+
+
+def upload_router(uploads: Uploads) -> APIRouter:
+    """Return the upload paths of FATE's client."""
+    router = APIRouter(tags=[TAG], route_class=FateRoute)
+
+    @router.post(
+        "/v2/data/component/upload",
+        summary="Store a table from the server's disk",
+        openapi_extra=_UPLOADED,
+        max_body_size=_LARGEST_BODY,
+    )
+    async def upload(
+        body: Annotated[dict[str, Any], Body(examples=[_UPLOAD])],
+    ) -> Envelope[schemas.Table]:
+        return _answer(await uploads.from_path(_named(body)))
+
+    @router.post(
+        "/v2/data/component/upload/file",
+        summary="Store a table that comes with the request",
+        openapi_extra={
+            **_UPLOADED,
+            "requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object"}}}},
+        },
+    )
+    async def upload_file(request: Request) -> Envelope[schemas.Table]:
+        return _answer(await uploads.from_form(request, _named))
+
+    return router
+
+
+def _named(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is read here of what FATE's client sends; without a name the table gets one."""
+    kept = {k: v for k, v in fields.items() if k not in _OTHERS_OF_FATE}
+    if not kept.get("namespace") and not kept.get("name"):
+        kept |= {"namespace": "upload", "name": uuid4().hex}
+    return kept
+
+
+def _answer(dataset: Dataset) -> Envelope[Any]:
+    data = {"namespace": dataset.namespace, "name": dataset.name, "dataset_id": dataset.dataset_id}
+    return ok({**data, "count": dataset.count}, job_id=UPLOAD + dataset.dataset_id)

@@ -7,9 +7,8 @@ from typing import Any
 
 import httpx
 import yaml
-from fastapi.routing import APIRoute
 
-from adapter.fate import partner, scheduler
+from adapter.fate import envelope
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.inprocess import ME
 
@@ -18,12 +17,7 @@ FATE = "9999"
 JOB = "202411220101019999990"
 
 
-NOTHING: Any = None
-ROUTES = [
-    r for r in (*partner.router(NOTHING).routes, *scheduler.router(NOTHING).routes) if isinstance(r, APIRoute)
-]
-"""every path between nodes"""
-PATHS = [route.path.removeprefix("/v2") for route in ROUTES]
+PATHS = [path.removeprefix("/v2") for path in envelope.PATHS]
 SIGNS = "8888"
 """another one, which has to sign"""
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.dag import dsl_v1, write
-from adapter.fate.dag.places import Places
-from adapter.fate.dag.read import Catalogue, Place, Translated, job_spec
+from adapter.fate.dag import description, dsl_v1
+from adapter.fate.dag.read import Catalogue, Place, Places, Translated, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -89,7 +88,7 @@ def test_there_and_back_nothing_is_lost(pipeline: dict[str, Any], catalogue: Cat
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
     assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
-    assert translated(write.dag_schema(spec, kind), catalogue).spec == spec
+    assert translated(description.dag_schema(spec, kind), catalogue).spec == spec
 
 
 def test_without_outputs_a_task_has_all_of_its_description(pipeline: dict[str, Any], catalogue: Catalogue):
@@ -184,7 +183,7 @@ def test_a_typo_in_a_components_name_is_reported_with_what_was_meant(
     task = pipeline["dag"]["tasks"][ALIGN]
     task |= {"component_ref": "Intersectoin", "conf": {"provider": provider} if provider else {}}
     (found,) = (rule for path, rule in refused(pipeline, catalogue).items() if path.startswith(f"tasks.{ALIGN}."))
-    assert "did you mean Intersection of provider unionpay:2.0.0?" in found
+    assert "did you mean Intersection?" in found
     task["component_ref"] = "SomethingElse"
     assert not any("did you mean" in rule for rule in refused(pipeline, catalogue).values())
 
@@ -193,7 +192,7 @@ def test_a_stage_that_is_none_is_refused_as_it_would_train(pipeline: dict[str, A
     pipeline["dag"]["stage"] = "predcit"
     pipeline["dag"]["tasks"][ALIGN]["stage"] = "x"
     found = refused(pipeline, catalogue)
-    assert "did you mean predict?" in found["stage"] and "must be one of train" in found[f"tasks.{ALIGN}.stage"]
+    assert "must be one of train" in found["stage"] and "must be one of train" in found[f"tasks.{ALIGN}.stage"]
 
 
 def test_several_providers_of_a_component_are_told_by_name(pipeline: dict[str, Any]):

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.signing import VALID_MS, App, Signatures, Site, UsedSignatures, signature
-from adapter.fate.tools.auth import ClientApp, ClientSignatures
+from adapter.fate.signing import (
+    VALID_MS,
+    App,
+    ClientApp,
+    ClientSignatures,
+    Signatures,
+    Site,
+    UsedSignatures,
+    signature,
+)
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.auth import Role, Unauthenticated
 from gateway.bootstrap.node import Gateway

@@ -21,9 +21,8 @@ import httpx
 import pytest
 import yaml
 
-from adapter.fate.tools import router
-from adapter.fate.tools.deps import Sight, sight
-from adapter.fate.tools.jobs import job_rows, task_rows
+from adapter.fate import tools
+from adapter.fate.tools.rows import Sight, job_rows, sight, task_rows
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Failure, Party
@@ -128,7 +127,7 @@ def test_every_path_has_an_exchange(node: Gateway):
     [
         ("GET", "/v2/job", "PATH_UNKNOWN"),
         ("PUT", "/v2/job/stop", "METHOD_NOT_ALLOWED"),
-        *(("POST", f"{prefix}/anything", "NOT_SERVED_HERE") for prefix in router.NOT_FOR_TOOLS),
+        *(("POST", f"{prefix}/anything", "NOT_SERVED_HERE") for prefix in tools.NOT_FOR_TOOLS),
     ],
 )
 def test_what_is_not_served_is_refused_in_fates_envelope(node: Gateway, method: str, path: str, reason: str):

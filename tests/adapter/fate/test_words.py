@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.fate.ids import Key, id_of, key_of, name_of
-from adapter.fate.states import OUR_OUTCOME, OUR_TASK, JobWord, TaskWord, job_word, task_word
+from adapter.fate.envelope import PATHS
+from adapter.fate.words import OUR_OUTCOME, OUR_TASK, JobWord, Key, TaskWord, job_word, key_of, task_word
 from gateway.domain.retries import following, telling
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from tests.adapter.fate.flowing import ROUTES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _JOBS = st.text("0123456789", min_size=5, max_size=25) | st.text("0123456789abcdef", min_size=8).map(
@@ -25,13 +24,13 @@ def test_a_task_comes_back_from_fates_id_and_version(job: str, name: str, versio
     ours = telling(job, name, version)
     key = key_of(ours)
     assert key == key_of(ours, job) == Key(job, f"{job}_{name}", version)
-    assert (id_of(key), name_of(key)) == (ours, name)
+    assert (key.here, key.name) == (ours, name)
 
 
 @pytest.mark.parametrize("ours", ["task_0123456789abcdef", "task-a-b", "x"])
 def test_another_id_is_sent_as_it_is(ours: str):
     key = key_of(ours, "job-1")
-    assert (id_of(key), name_of(key)) == (ours, "")
+    assert (key.here, key.name) == (ours, "")
     assert following("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
 
 
@@ -61,9 +60,7 @@ def test_a_failed_task_or_job_says_how_it_failed(reason: str, word: str):
 @pytest.mark.parametrize("name", ["fate.md", "fate.zh-CN.md"])
 def test_the_page_about_fate_has_every_path_and_its_codes(name: str):
     lines = ["| Path | Here | Refused with |", "|---|---|---|"]
-    for route in ROUTES:
-        codes = ", ".join(map(str, sorted(set((route.openapi_extra or {})["x-codes"].values()))))
-        means = str(route.summary).removeprefix("FATE's: ")
-        lines.append(f"| `{route.path}` | {means} | {codes} |")
+    for path, (means, codes) in PATHS.items():
+        lines.append(f"| `{path}` | {means} | {', '.join(map(str, sorted(set(codes.values()))))} |")
     text = (DOCS / name).read_text(encoding="utf-8")
     assert text.partition("<!-- endpoints -->\n")[2].partition("\n<!-- end -->")[0] == "\n".join(lines)
