@@ -1,4 +1,4 @@
-"""The YAML form of a route table, read strictly.
+"""The YAML form of a route table, read strictly and changed with its comments.
 
 One entry per node: ``host`` and ``port`` with an optional ``scheme``, a ``url`` that may have a path prefix, or
 ``via``, the node that passes on; the other keys are in `KEYS`. The entry ``default`` serves nodes without one. An
@@ -6,10 +6,12 @@ unknown key is refused, since a misspelled ``enabled`` would leave a route open.
 path and line.
 """
 
+import io
 import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
@@ -17,6 +19,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tokens import CommentToken
 
 from route_table.model import (
     DEFAULT_DEADLINE,
@@ -53,6 +61,7 @@ KEYS: dict[str, str] = {
 """key of an entry -> its meaning"""
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
+_OPTIONS = ("profile", "institution", "deadline", "enabled", "via", "relay", "components", "peer_certificate")
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
 MAX_DEADLINE = 3600.0
@@ -79,6 +88,17 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a node's entry shall hold. A value of None removes the key."""
+
+    node: str
+    values: Mapping[str, Any] | None
+    """None: the entry is removed"""
+    whole: bool = True
+    """False: keys that are not named stay as they are"""
+
+
 def parse(text: str, version: int = 1) -> RouteTable:
     """Read a table from its YAML text; ``version`` is what the table will call itself.
 
@@ -90,19 +110,14 @@ def parse(text: str, version: int = 1) -> RouteTable:
 
 def entry_of(route: Route) -> dict[str, Any]:
     """Return the keys and values of the entry that `parse` reads into a route, defaults left out."""
-    plain = f"{route.deadline:.18f}".rstrip("0").rstrip(".")
-    entry: dict[str, Any] = {"url": route.url} if route.via is None else {"via": route.via}
-    entry |= {
-        "profile": route.profile if route.profile != DEFAULT_PROFILE else None,
-        "institution": route.institution,
-        "deadline": plain if route.deadline != DEFAULT_DEADLINE else None,
-        "enabled": None if route.enabled else False,
-        "peer_certificate": ", ".join(route.peer_certificate) or None,
-        "components": ", ".join(route.components) or None,
-        "relay": route.relay or None,
-        **{key: getattr(route, key) for key in TLS_KEYS},
-    }
-    return {key: value for key, value in entry.items() if value is not None}
+    given = {f.name: getattr(route, f.name) for f in fields(Route)[1:]}
+    entry = {f.name: given[f.name] for f in fields(Route)[1:] if given[f.name] not in (f.default, "")}
+    for key, value in entry.items():
+        if isinstance(value, tuple):
+            entry[key] = ", ".join(value)
+        elif isinstance(value, float):
+            entry[key] = f"{value:.18f}".rstrip("0").rstrip(".")
+    return entry
 
 
 def step(path: str, key: str) -> str:
@@ -204,40 +219,12 @@ class _Entry:
 
     def __init__(self, path: str, mapping: yaml.MappingNode, problems: list[Problem]) -> None:
         self.values: dict[str, str] = {}
-        self.refused: set[str] = set()
         self._path = path
         self._line = _line(mapping)
         self._lines: dict[str, int] = {}
         self._problems = problems
         for key, value in mapping.value:
             self._take(_text(key), _line(key), value)
-
-    def refuse(self, key: str, rule: str, got: str | None = None) -> None:
-        """Report what is wrong with a key."""
-        self.refused.add(key)
-        line = self._lines.get(key, self._line)
-        self._problems.append(Problem(step(self._path, key), f"line {line}: {rule}", got))
-
-    def reject(self, key: str, rule: str) -> None:
-        """Report what is wrong with the value of a key."""
-        self.refuse(key, rule, short(self.values[key]))
-
-    def require(self, key: str, rule: str) -> None:
-        """Report a key that is missing, unless it is there and was refused."""
-        if key not in self.values and key not in self.refused:
-            self.refuse(key, rule)
-
-    def read(self, key: str, default: Any) -> Any:
-        """Return the value of a key; where it is missing or refused, a default."""
-        text = self.values.get(key)
-        if text is None:
-            return default
-        reader, rule = _READERS[key]
-        try:
-            return reader(text)
-        except (KeyError, ValueError):
-            self.reject(key, rule)
-            return default
 
     def _take(self, name: str, line: int, value: yaml.Node) -> None:
         first = self._lines.get(name)
@@ -255,6 +242,30 @@ class _Entry:
         else:
             self.values[name] = value.value
 
+    def has(self, key: str) -> bool:
+        """Tell whether a key is there, with whatever value."""
+        return key in self._lines
+
+    def refuse(self, key: str, rule: str, got: str | None = None) -> None:
+        """Report what is wrong with a key; by default with its value."""
+        line = self._lines.get(key, self._line)
+        self._problems.append(Problem(step(self._path, key), f"line {line}: {rule}", got))
+
+    def reject(self, key: str, rule: str) -> None:
+        """Report what is wrong with the value of a key."""
+        self.refuse(key, rule, short(self.values[key]))
+
+    def read(self, key: str) -> Any:
+        """Return the value of a key; None where it is missing or refused."""
+        if key not in self.values:
+            return None
+        reader, rule = _READERS[key]
+        try:
+            return reader(self.values[key])
+        except (KeyError, ValueError):
+            self.reject(key, rule)
+            return None
+
 
 def _route(node: str, entry: _Entry) -> Route:
     """Make a route of an entry; a refused value is replaced by a default, and the table is never built."""
@@ -264,19 +275,8 @@ def _route(node: str, entry: _Entry) -> Route:
         for key in ("institution", "components", "peer_certificate"):
             if key in entry.values:
                 entry.reject(key, "belongs to one node; the default route serves many")
-    return Route(
-        node=node,
-        url=url,
-        profile=entry.read("profile", DEFAULT_PROFILE),
-        institution=entry.read("institution", None),
-        deadline=entry.read("deadline", DEFAULT_DEADLINE),
-        enabled=entry.read("enabled", True),
-        via=entry.read("via", None),
-        relay=entry.read("relay", False),
-        components=entry.read("components", ()),
-        peer_certificate=entry.read("peer_certificate", ()),
-        **{key: entry.values.get(key) for key in TLS_KEYS},
-    )
+    values = {key: entry.values.get(key) for key in TLS_KEYS} | {key: entry.read(key) for key in _OPTIONS}
+    return Route(node, url, **{key: value for key, value in values.items() if value is not None})
 
 
 def _address(entry: _Entry) -> str:
@@ -290,10 +290,10 @@ def _address(entry: _Entry) -> str:
         for key in given[1:]:
             entry.reject(key, "must not be given with url, which has it all")
         return _from_url(entry, entry.values["url"])
-    if "url" not in entry.refused:
-        for key in ("host", "port"):
-            entry.require(key, "is missing; give host and port, or url")
-    return _url(entry.read("scheme", "http"), entry.read("host", ""), entry.read("port", None), "")
+    for key in ("host", "port"):
+        if not entry.has(key) and not entry.has("url"):
+            entry.refuse(key, "is missing; give host and port, or url")
+    return _url(entry.read("scheme") or "http", entry.read("host") or "", entry.read("port"), "")
 
 
 def _from_url(entry: _Entry, text: str) -> str:
@@ -327,14 +327,25 @@ def _check_tls(entry: _Entry, url: str) -> None:
             entry.reject(key, "belongs to the entry of the node that via names")
         elif not url.startswith("https://"):
             entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
-        elif key == "server_name":
-            if _host(entry.values[key]) is None:
-                entry.reject(key, "must be a host name or an address")
-        elif not _FILE.fullmatch(entry.values[key]):
-            entry.reject(key, "must be the absolute path of a PEM file")
+        else:
+            entry.read(key)
     for key, other in (("certificate", "key"), ("key", "certificate")):
-        if key in entry.values:
-            entry.require(other, f"is missing beside {key}")
+        if key in entry.values and not entry.has(other):
+            entry.refuse(other, f"is missing beside {key}")
+
+
+def _host(text: str) -> str | None:
+    """Return a host as it stands in a URL: lower case, IPv6 in brackets; None if it is not a valid host."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        labels = bare.removesuffix(".").split(".")
+        good = len(bare) <= 253 and not labels[-1].isdigit() and all(map(_LABEL.fullmatch, labels))
+        return bare.lower() if good and bare == text else None
+    if address.version == 6:
+        return None if "%" in bare else f"[{address.compressed}]"
+    return text if bare == text else None
 
 
 def _checked(reader: Callable[[str], Any], fits: Callable[[str], object]) -> Callable[[str], Any]:
@@ -353,7 +364,7 @@ def _parts(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "host": (
-        lambda text: _checked(str, bool)(_host(text) or ""),
+        _checked(_host, _host),
         "must be a host name or an address, without scheme, port or path",
     ),
     "port": (
@@ -373,6 +384,8 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "enabled": (lambda text: _BOOLEANS[text.lower()], "must be true or false"),
     "relay": (lambda text: _BOOLEANS[text.lower()], "must be true or false"),
     "via": (_checked(str, NODE_ID.fullmatch), "must be the id of the node that passes on"),
+    **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the absolute path of a PEM file")),
+    "server_name": (_checked(str, _host), "must be a host name or an address"),
     "components": (_parts(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"),
     "peer_certificate": (
         lambda text: _parts(_BORNE)(text.lower()),
@@ -380,20 +393,6 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     ),
 }
 """key -> how its text is read, and the rule that it breaks where that fails"""
-
-
-def _host(text: str) -> str | None:
-    """Return a host as it stands in a URL: lower case, IPv6 in brackets; None if it is not a valid host."""
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        address = ipaddress.ip_address(bare)
-    except ValueError:
-        labels = bare.removesuffix(".").split(".")
-        good = len(bare) <= 253 and not labels[-1].isdigit() and all(map(_LABEL.fullmatch, labels))
-        return bare.lower() if good and bare == text else None
-    if address.version == 6:
-        return None if "%" in bare else f"[{address.compressed}]"
-    return text if bare == text else None
 
 
 def _url(scheme: str, host: str, port: int | None, prefix: str) -> str:
@@ -422,3 +421,115 @@ def _dead_ends(routes: Mapping[str, Route], lines: Mapping[str, int]) -> Iterato
             path = step(step("", at), "via")
             rule = "leads in a circle; give one of its nodes an address"
             yield Problem(path, f"line {lines[at]}: {rule}", short(" via ".join([*circle, at])))
+
+
+def apply(text: str, change: Change) -> str:
+    """Return the text with one entry changed. Raises InvalidRoutes if the result is not a valid route table."""
+    yaml = _yaml(text)
+    try:
+        document: CommentedMap = yaml.load(text)
+    except (YAMLError, ValueError) as error:
+        raise InvalidRoutes((Problem(ROOT, f"cannot be edited; correct it in the file: {error}"),)) from error
+    if change.values is None:
+        _remove(document, change.node)
+    elif change.node in document:
+        below = _take_below(document, change.node)
+        _update(document[change.node], change)
+        _put_below(document, change.node, below)
+    else:
+        if not document:
+            document.fa.set_block_style()  # the table was {}
+        document[change.node] = CommentedMap(_texts(change.values))
+    out = io.StringIO()
+    yaml.dump(document, out)
+    edited = out.getvalue()
+    return text if parse(edited).routes == parse(text).routes else edited
+
+
+def _update(entry: CommentedMap, change: Change) -> None:
+    """Set and remove keys; another kind of address replaces the one that was there."""
+    values = dict(change.values or {})
+    if not change.whole:
+        given = {key for key, value in values.items() if value is not None}
+        if "via" in given:
+            values |= dict.fromkeys({"url", *ADDRESS_KEYS, *TLS_KEYS} - given)
+        elif "url" in given:
+            values |= dict.fromkeys(("via", *ADDRESS_KEYS))
+        elif given & set(ADDRESS_KEYS):
+            values |= dict.fromkeys(("via", "url"))
+    entry.update(_texts(values))
+    for key in [key for key in entry if values.get(key) is None and (change.whole or key in values)]:
+        del entry[key]
+        entry.ca.items.pop(key, None)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _remove(document: CommentedMap, node: str) -> None:
+    """Remove an entry but not the comments in the lines below it, which belong to what follows."""
+    if node not in document:
+        return
+    below = _take_below(document, node)
+    position = list(document).index(node)
+    del document[node]
+    document.ca.items.pop(node, None)
+    if position:
+        _put_below(document, list(document)[position - 1], below)
+    elif below:
+        above = (document.ca.comment or [None, None])[1] or []
+        document.ca.comment = [None, [*above, CommentToken(below, CommentMark(0), None)]]
+
+
+def _take_below(document: CommentedMap, node: str) -> str:
+    """Remove and return the lines of comment after an entry, up to the next one."""
+    holder, key = _last_value(document, node)
+    slots = holder.ca.items.get(key)
+    if not slots or not slots[2]:
+        return ""
+    comment, _, below = slots[2].value.partition("\n")
+    slots[2] = CommentToken(f"{comment}\n", slots[2].start_mark, None) if comment else None
+    return str(below)
+
+
+def _put_below(document: CommentedMap, node: str, below: str) -> None:
+    if below:
+        holder, key = _last_value(document, node)
+        slots = holder.ca.items.setdefault(key, [None, None, None, None])
+        before = slots[2]
+        mark = before.start_mark if before else CommentMark(0)
+        slots[2] = CommentToken((before.value if before else "\n") + below, mark, None)
+
+
+def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
+    """Return where the comment after an entry is kept: at the last key of a block, else at the node itself."""
+    entry = document[node]
+    if isinstance(entry, CommentedMap) and entry and not entry.fa.flow_style():
+        return entry, list(entry)[-1]
+    return document, node
+
+
+class _Texts(VersionedResolver):
+    """Takes every plain value for the text that is written, so that ``0123`` and ``no`` stay what they are."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is ScalarNode and implicit[0]:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
+
+
+def _yaml(text: str) -> YAML:
+    yaml = YAML()
+    yaml.Resolver = _Texts
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    inner = next(
+        (line for line in text.splitlines() if line.startswith(" ") and line.lstrip()[:1] not in "#"), "  "
+    )
+    yaml.indent(mapping=max(len(inner) - len(inner.lstrip(" ")), 1))
+    return yaml

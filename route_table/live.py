@@ -6,16 +6,17 @@ copy: an edit of it becomes a version, and a version made elsewhere is written b
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from difflib import unified_diff
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
+from typing import Any, NamedTuple, Protocol
 
-from route_table import certificates, edit
-from route_table.document import MAX_TEXT, ROOT, entry_of, parse, step
-from route_table.edit import Change
+from route_table import certificates
+from route_table.document import MAX_TEXT, ROOT, Change, apply, entry_of, parse, step
 from route_table.model import (
     Identity,
     InvalidRoutes,
@@ -26,7 +27,6 @@ from route_table.model import (
     Unusable,
     read_file,
 )
-from route_table.versions import Export, MemoryVersions, Repository, Version
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,99 @@ MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
 _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One accepted state of the table, as the text that an administrator would see in the file."""
+
+    number: int
+    at: datetime
+    author: str
+    reason: str
+    source: str
+    """file, api or rollback"""
+    text: str
+    unchanged: bool = False
+    """not stored: the result of an edit that changed nothing"""
+
+
+@dataclass(frozen=True)
+class Export:
+    """The file's content when this gateway last wrote or accepted it: version, and digest of its bytes."""
+
+    number: int
+    digest: str
+
+
+class FieldChange(NamedTuple):
+    """One value of a route before and after; ``field`` is empty where the whole route came or went."""
+
+    node: str
+    field: str
+    before: Any
+    after: Any
+
+
+class Repository(Protocol):
+    """Keeps the versions. Several gateways may share one."""
+
+    def newest_number(self) -> int:
+        """Return the newest version's number, 0 if there is none."""
+
+    def get(self, number: int) -> Version | None:
+        """Return a version; None: there is none of that number."""
+
+    def add(self, version: Version) -> bool:
+        """Append a version; False, and nothing done, where its number is taken."""
+
+    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        """Return versions older than ``before``, newest first."""
+
+    def exported(self) -> Export | None:
+        """Return the last export; None: this gateway has written none yet."""
+
+    def set_exported(self, export: Export) -> None:
+        """Store the last export."""
+
+
+class MemoryVersions:
+    """Versions for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._versions: list[Version] = []
+        self._exported: Export | None = None
+
+    def newest_number(self) -> int:
+        """Return the newest version's number, 0 if there is none."""
+        return len(self._versions)
+
+    def get(self, number: int) -> Version | None:
+        """Return a version; None: there is none of that number."""
+        return self._versions[number - 1] if 0 < number <= len(self._versions) else None
+
+    def add(self, version: Version) -> bool:
+        """Append a version; False where its number is taken."""
+        with self._lock:
+            if version.number != len(self._versions) + 1:
+                return False
+            self._versions.append(version)
+            return True
+
+    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        """Return versions older than ``before``, newest first."""
+        newest = len(self._versions) if before is None else min(before - 1, len(self._versions))
+        return self._versions[max(0, newest - limit) : max(0, newest)][::-1]
+
+    def exported(self) -> Export | None:
+        """Return the last export."""
+        return self._exported
+
+    def set_exported(self, export: Export) -> None:
+        """Store the last export."""
+        self._exported = export
+
 
 FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
@@ -162,7 +255,7 @@ class LiveRoutes:
         def changed(text: str) -> str:
             if change.values is None and change.node not in parse(text).routes:
                 raise UnknownNode(change.node, self._table.version)
-            return edit.apply(text, change)
+            return apply(text, change)
 
         return self._add(changed, author, reason, "api", expected)
 
@@ -262,7 +355,7 @@ class LiveRoutes:
             found = text
             for node in sorted(was.keys() | now.keys()):
                 if was.get(node) != now.get(node) and was.get(node) == mine.get(node):
-                    found = edit.apply(found, Change(node, entry_of(now[node]) if node in now else None))
+                    found = apply(found, Change(node, entry_of(now[node]) if node in now else None))
             return found
 
         version = self._add(joined, "file", "", "file", None)
@@ -325,3 +418,24 @@ def _decoded(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidRoutes((Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)) from error
+
+
+def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
+    """Yield what differs between two tables, by node."""
+    names = [field.name for field in fields(Route) if field.name != "node"]
+    for node in sorted(old.routes.keys() | new.routes.keys()):
+        before, after = (
+            {name: getattr(table.routes[node], name) for name in names} if node in table.routes else None
+            for table in (old, new)
+        )
+        if before is None or after is None:
+            yield FieldChange(node, "", before, after)
+        else:
+            yield from (FieldChange(node, n, before[n], after[n]) for n in names if before[n] != after[n])
+
+
+def text_diff(old: Version | None, new: Version) -> str:
+    """Return the difference of two versions' texts, as people read it."""
+    before = old.text.splitlines() if old else []
+    names = (f"version {old.number if old else 0}", f"version {new.number}")
+    return "\n".join(unified_diff(before, new.text.splitlines(), *names, lineterm=""))

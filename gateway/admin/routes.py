@@ -31,11 +31,9 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import page_of
 from gateway.runtime.checks import Step, good
-from route_table.document import parse
-from route_table.edit import Change
-from route_table.live import LiveRoutes, StaleVersion, UnknownVersion
+from route_table.document import Change, parse
+from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
-from route_table.versions import Version, changes, text_diff
 
 _LONGEST_TEST = 120.0
 """seconds"""

@@ -23,7 +23,7 @@ from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import from_document
 from provider_registry.revisions import Action, Revision, Stale
-from route_table.versions import Export, Version
+from route_table.live import Export, Version
 
 _PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
 

@@ -16,7 +16,7 @@ from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict, GatewayError, Refused
 from provider_registry.registration import provider_from_request
-from route_table.live import Change
+from route_table.document import Change
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving, two_nodes
 from tests.e2e.nodes import wait_for

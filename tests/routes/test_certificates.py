@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from route_table.certificates import expiries
-from route_table.live import Change, LiveRoutes
+from route_table.document import Change
+from route_table.live import LiveRoutes, MemoryVersions
 from route_table.model import Identity, InvalidRoutes
-from route_table.versions import MemoryVersions
 from tests.certificates import Authority
 
 EC_P256, SM2 = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a811ccf5501822d")

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from route_table.document import parse
-from route_table.edit import apply
-from route_table.live import Change, LiveRoutes, UnknownVersion
+from route_table.document import Change, apply, parse
+from route_table.live import LiveRoutes, MemoryVersions, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
-from route_table.versions import MemoryVersions
 from tests.routes.builders import dump
 
 FILE = """\
