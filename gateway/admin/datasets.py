@@ -10,7 +10,7 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
 
-from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, Why, api_router, named, noted, paged, shape
+from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, View, Why, api_router, named, noted, paged, shape
 from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
@@ -50,20 +50,24 @@ class Granting(Why):
         return now + timedelta(days=self.days) if self.days is not None else None
 
 
-_COUNTED: dict[str, Any] = {"count": Annotated[int, Field(description="rows")]}
-_DATASET = shape(
+def _url(one: Dataset) -> str:
+    return f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}"
+
+
+_ROWS = Annotated[int, Field(description="rows")]
+_brief = View(
     "Dataset",
-    **_COUNTED,
     dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
     namespace=str,
     name=str,
-    columns=int,
+    count=_ROWS,
+    columns=(int, lambda one: len(one.columns)),
     partitions=int,
     size=int,
     disabled=bool,
     description=str,
-    created_at=datetime,
-    url=str,
+    created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
+    url=(str, _url),
 )
 _GRANT: dict[str, Any] = {
     "dataset_id": str,
@@ -85,8 +89,8 @@ _NEW_GRANT = shape(
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
 _FULL = shape(
     "FullDataset",
-    **_COUNTED,
     dataset_id=str,
+    count=_ROWS,
     columns=[Column],
     origin=Any,
     checksum=str,
@@ -97,8 +101,8 @@ _FULL = shape(
 )
 _PREVIEW = shape(
     "DatasetPreview",
-    **_COUNTED,
     dataset_id=str,
+    count=_ROWS,
     kind=str,
     bytes=int,
     columns=list[str],
@@ -133,7 +137,7 @@ def router(
     @router.get(
         "/datasets",
         summary="Datasets of this node, by namespace and name",
-        response_model=paged("datasets", _DATASET),
+        response_model=paged("datasets", _brief.model),
     )
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
@@ -199,19 +203,19 @@ def router(
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 
-    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=_DATASET)
+    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=_brief.model)
     def disable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
         return switched(request, Address(namespace, name), body, True)
 
-    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_DATASET)
+    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_brief.model)
     def enable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
         return switched(request, Address(namespace, name), body, False)
 
     @router.delete(
         ONE,
         summary="Delete a dataset and its grants, unless a job uses it",
-        response_model=shape("DeletedDataset", deleted=_DATASET),
+        response_model=shape("DeletedDataset", deleted=_brief.model),
     )
     def delete(request: Request, namespace: Namespace, name: Name) -> Response:
         address = Address(namespace, name)
@@ -284,22 +288,6 @@ def router(
         return Reply(granted(after))
 
     return router
-
-
-def _brief(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "dataset_id": dataset.dataset_id,
-        "namespace": dataset.namespace,
-        "name": dataset.name,
-        "count": dataset.count,
-        "columns": len(dataset.columns),
-        "partitions": dataset.partitions,
-        "size": dataset.size,
-        "disabled": dataset.disabled,
-        "description": dataset.description,
-        "created_at": dataset.created_at.astimezone(UTC).isoformat(),
-        "url": f"/api/v1/datasets/{quote(dataset.namespace, safe='')}/{quote(dataset.name, safe='')}",
-    }
 
 
 def _id_of(grant: Grant) -> str:

@@ -7,6 +7,7 @@ record that is its class.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import GenericAlias
 from typing import Annotated, Any
 
@@ -72,7 +73,7 @@ class Reply(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
-        return dumps(content).encode()
+        return dumps(content).encode("utf-8", "replace")
 
 
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:
@@ -81,6 +82,20 @@ def shape(name: str, /, **fields: Any) -> type[BaseModel]:
         key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of for key, of in fields.items()
     }
     return create_model(name, __config__=ConfigDict(use_attribute_docstrings=True), **types)
+
+
+class View:
+    """How a kind of record is shown: a type per field, and what gives it where no attribute is called so."""
+
+    def __init__(self, name: str, /, **fields: Any) -> None:
+        pairs = {key: of if isinstance(of, tuple) else (of, attrgetter(key)) for key, of in fields.items()}
+        self.types = {key: of for key, (of, _) in pairs.items()}
+        self.model = shape(name, **self.types)
+        self._parts = [(key, get) for key, (_, get) in pairs.items()]
+
+    def __call__(self, record: Any) -> dict[str, Any]:
+        """Return a record as it is shown."""
+        return {key: get(record) for key, get in self._parts}
 
 
 def paged(name: str, line: Any, **more: Any) -> type[BaseModel]:

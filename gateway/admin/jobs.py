@@ -24,6 +24,7 @@ from gateway.admin.deps import (
     Reply,
     Since,
     Until,
+    View,
     api_router,
     named,
     noted,
@@ -32,6 +33,7 @@ from gateway.admin.deps import (
 )
 from gateway.admin.job_view import ArchiveParts, approval_of, archived, job_in_full
 from gateway.auth import Role
+from gateway.domain.dag import ComponentRef
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob
@@ -71,15 +73,15 @@ _TIMELINE = shape("Timeline", timeline=[TimelineEntry])
 _RERUN = shape(
     "Rerun", **{"job_id": str, "old_job_id": str, "from": str, "runs": list[str], "inherits": list[str]}
 )
-_ASKED = shape(
+_asked = View(
     "Approval",
-    job_id=str,
-    flow_id=str,
-    initiator=str,
-    scheduler=str,
-    roles=list[str],
-    components=list[str],
-    approval=Object | None,
+    job_id=(str, lambda local: local.id),
+    flow_id=(str, lambda local: local.spec.flow_id),
+    initiator=(str, lambda local: local.spec.initiator),
+    scheduler=(str, lambda local: local.spec.scheduler),
+    roles=(list[str], lambda local: [p.label for p in local.spec.parties_at(local.node)]),
+    components=(list[str], lambda local: sorted({_key(n.component) for n in local.spec.dag.nodes})),
+    approval=(Object | None, approval_of),
 )
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
 _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
@@ -206,7 +208,7 @@ def router(parts: AdminParts) -> APIRouter:
         return Reply({**shown, "runs": made.runs, "inherits": made.inherits})
 
     @router.get(
-        "/approvals", summary="Jobs here that wait for a person", response_model=paged("approvals", _ASKED)
+        "/approvals", summary="Jobs here that wait for a person", response_model=paged("approvals", _asked.model)
     )
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
         """The oldest first."""
@@ -256,17 +258,8 @@ def _created(local: LocalJob) -> tuple[str, str]:
     return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
 
 
-def _asked(local: LocalJob) -> dict[str, Any]:
-    spec = local.spec
-    return {
-        "job_id": local.id,
-        "flow_id": spec.flow_id,
-        "initiator": spec.initiator,
-        "scheduler": spec.scheduler,
-        "roles": [p.label for p in spec.parties_at(local.node)],
-        "components": sorted({f"{n.component.provider}/{n.component.name}" for n in spec.dag.nodes}),
-        "approval": approval_of(local),
-    }
+def _key(component: ComponentRef) -> str:
+    return f"{component.provider}/{component.name}"
 
 
 def archive_router(parts: ArchiveParts) -> APIRouter:

@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, api_router, noted, paged, shape
+from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, View, api_router, noted, paged, shape
 from gateway.admin.files import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
@@ -26,22 +26,36 @@ from gateway.http.pagination import page_of
 ONE = "/models/{model_id}/{version}"
 _ARCHIVE = {"type": "string", "format": "binary", "example": "(the bytes of the archive)"}
 _ARCHIVE_BODY = {"requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}}
-_MODEL: dict[str, Any] = {
-    "model_id": Annotated[str, Field(examples=["credit"])],
-    "version": Annotated[str, Field(examples=["3"])],
-    "deployed": bool,
-    "deployed_at": datetime | None,
-    "granted": Annotated[list[str], Field(description="nodes that may use it beside its training's parties")],
-    "here": Annotated[list[str], Field(description="the parties whose parts are at this node")],
-    "imported": bool,
-    "job_id": str,
-    "flow_id": str,
-    "created_at": datetime,
-    "bytes": int,
-    "url": str,
-}
-_LINE = shape("Model", **_MODEL)
-_FULL = shape("FullModel", **_MODEL, parties=[Party], models=[Object])
+
+
+def _url(model_id: str, version: str) -> str:
+    return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"
+
+
+def _deployed_at(kept: list[Kept]) -> datetime | None:
+    at = kept[0].deployed_at
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+_GRANTED = Annotated[list[str], Field(description="nodes that may use it beside its training's parties")]
+_HERE = Annotated[list[str], Field(description="the parties whose parts are at this node")]
+brief = View(
+    "Model",
+    model_id=(str, lambda kept: kept[0].model.model_id),
+    version=(str, lambda kept: kept[0].model.version),
+    deployed=(bool, lambda kept: kept[0].deployed_at is not None),
+    deployed_at=(datetime | None, _deployed_at),
+    granted=(_GRANTED, lambda kept: list(kept[0].granted)),
+    here=(_HERE, lambda kept: [one.model.party.label for one in kept]),
+    imported=(bool, lambda kept: kept[0].model.imported),
+    job_id=(str, lambda kept: kept[0].model.job_id),
+    flow_id=(str, lambda kept: kept[0].model.flow_id),
+    created_at=(datetime, lambda kept: kept[0].model.created_at),
+    bytes=(int, lambda kept: sum(f.size for one in kept for part in one.model.parts for f in part.files)),
+    url=(str, lambda kept: _url(kept[0].model.model_id, kept[0].model.version)),
+)
+"""how a version is shown, which is a list of its parties' parts here"""
+_FULL = shape("FullModel", **brief.types, parties=[Party], models=[Object])
 
 
 class Deployment(Input):
@@ -63,7 +77,9 @@ def router(models: Models) -> APIRouter:
         return Reply(after)
 
     @router.get(
-        "/models", summary="Models at this node, the newest version first", response_model=paged("models", _LINE)
+        "/models",
+        summary="Models at this node, the newest version first",
+        response_model=paged("models", brief.model),
     )
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
@@ -90,7 +106,7 @@ def router(models: Models) -> APIRouter:
         }
         return Reply({**shown, "damage": models.damaged(model_id, version)} if verify else shown)
 
-    @router.post(f"{ONE}/deploy", summary="Let jobs predict with a version", response_model=_LINE)
+    @router.post(f"{ONE}/deploy", summary="Let jobs predict with a version", response_model=brief.model)
     def deploy(
         model_id: str,
         version: str,
@@ -100,14 +116,16 @@ def router(models: Models) -> APIRouter:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
         return changed(request, model_id, version, lambda: models.deploy(model_id, version, body.nodes))
 
-    @router.post(f"{ONE}/undeploy", summary="Take no further predicting job with a version", response_model=_LINE)
+    @router.post(
+        f"{ONE}/undeploy", summary="Take no further predicting job with a version", response_model=brief.model
+    )
     def undeploy(request: Request, model_id: str, version: str, body: Empty = None) -> Response:
         return changed(request, model_id, version, lambda: models.undeploy(model_id, version))
 
     @router.delete(
         ONE,
         summary="Delete a version and its files, unless deployed or in use",
-        response_model=shape("DeletedModel", deleted=_LINE),
+        response_model=shape("DeletedModel", deleted=brief.model),
     )
     def delete(request: Request, model_id: str, version: str) -> Response:
         deleted = brief(models.delete(model_id, version))
@@ -134,7 +152,7 @@ def import_router(models: Models, storage: FileStorage, largest: int) -> APIRout
     @router.post(
         "/models/import",
         summary="Add a version from an archive that another node exported",
-        response_model=_LINE,
+        response_model=brief.model,
         openapi_extra=_ARCHIVE_BODY,
     )
     async def take_in(request: Request) -> Response:
@@ -167,33 +185,9 @@ def _place(kept: list[Kept]) -> tuple[str, str, str]:
     return first.created_at.astimezone(UTC).isoformat(timespec="microseconds"), first.model_id, first.version
 
 
-def brief(kept: list[Kept]) -> dict[str, Any]:
-    """Return a version as lists show it."""
-    first = kept[0].model
-    deployed = kept[0].deployed_at
-    return {
-        "model_id": first.model_id,
-        "version": first.version,
-        "deployed": deployed is not None,
-        "deployed_at": None if deployed is None else datetime.fromtimestamp(deployed, UTC).isoformat(),
-        "granted": list(kept[0].granted),
-        "here": [one.model.party.label for one in kept],
-        "imported": first.imported,
-        "job_id": first.job_id,
-        "flow_id": first.flow_id,
-        "created_at": first.created_at.isoformat(),
-        "bytes": sum(file.size for one in kept for part in one.model.parts for file in part.files),
-        "url": _url(first.model_id, first.version),
-    }
-
-
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
     """Return which version a job trains or predicts with; None where it concerns no model."""
     name = model_rules.named(spec)
     if not name.predicts and not model_rules.makes_model(spec):
         return None
     return {"model_id": name.model_id, "version": name.version, "url": _url(name.model_id, name.version)}
-
-
-def _url(model_id: str, version: str) -> str:
-    return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"

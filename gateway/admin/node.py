@@ -21,13 +21,14 @@ from gateway.admin.deps import (
     Reply,
     Since,
     Until,
+    View,
     api_router,
     noted,
     numbered,
     paged,
     shape,
 )
-from gateway.auth import Token, token_place
+from gateway.auth import token_place
 from gateway.config.effective import effective
 from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
@@ -70,7 +71,7 @@ _RESOURCES = shape(
 )
 _ITEMS = shape("Items", items=[Item], bytes=int)
 _DRAINING = shape("Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object])
-_TOKEN = shape(
+_token = View(
     "Token",
     id=str,
     name=str,
@@ -257,13 +258,12 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
         return Reply({"audit": found[:limit], "next": following})
 
     @router.get(
-        "/tokens", summary="The tokens of this node; never their text", response_model=paged("tokens", _TOKEN)
+        "/tokens",
+        summary="The tokens of this node; never their text",
+        response_model=paged("tokens", _token.model),
     )
     def tokens(after: AfterText = "", limit: Limit = 100) -> Response:
-        def show(token: Token) -> dict[str, Any]:
-            return {name: value for name, value in vars(token).items() if name != "digest"}
-
-        return Reply(page_of("tokens", parts.tokens.list(), token_place, after, limit, show))
+        return Reply(page_of("tokens", parts.tokens.list(), token_place, after, limit, _token))
 
     @router.get(
         "/settings",

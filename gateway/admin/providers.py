@@ -17,6 +17,7 @@ from gateway.admin.deps import (
     Number,
     Object,
     Reply,
+    View,
     api_router,
     named,
     numbered,
@@ -30,7 +31,7 @@ from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
-from provider_registry.revisions import Revision, changes
+from provider_registry.revisions import changes
 
 ONE = "/providers/{provider_name}"
 _REGISTER: dict[str, Any] = {
@@ -84,42 +85,21 @@ class Owner(BaseModel):
     owner: str = Field(max_length=255, description="name of a vendor's tokens; empty: this node's admins")
 
 
-_PROVIDER: dict[str, Any] = {
-    "provider_name": Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
-    "name": str,
-    "version": str,
-    "device": str,
-    "image": str,
-    "images": Annotated[dict[str, str | None], Field(description="image -> pinned digest")],
-    "retired": bool,
-    "components": list[str],
-    "warning_count": int,
-    "owner": str,
-}
+_IMAGES = Annotated[dict[str, str | None], Field(description="image -> pinned digest")]
 _WARNINGS = [shape("ProviderWarning", path=str, rule=str)]
 _CHANGES = [shape("ValueChange", path=str, before=Any, after=Any)]
-_FULL = shape(
-    "FullProvider",
-    **_PROVIDER,
-    revision=int,
-    protocol=str,
-    metadata=Object,
-    digests=dict[str, str],
-    jobs=Annotated[list[str], Field(description="jobs that use it")],
-    warnings=_WARNINGS,
-    components_description=Object,
+_shown = View(
+    "Revision",
+    provider_name=(str, lambda one: one.key),
+    revision=(int, lambda one: one.number),
+    at=datetime,
+    author=str,
+    action=Annotated[str, Field(examples=["registered"])],
+    reason=str,
 )
-_REVISION: dict[str, Any] = {
-    "provider_name": str,
-    "revision": int,
-    "at": datetime,
-    "author": str,
-    "action": Annotated[str, Field(examples=["registered"])],
-    "reason": str,
-}
 _CHANGED = shape(
     "ProviderChanged",
-    **_REVISION,
+    **_shown.types,
     created=bool,
     changed=Annotated[bool, Field(description="false: it was so before, and this is its newest revision")],
     changes=_CHANGES,
@@ -136,6 +116,30 @@ def router(providers: Providers) -> APIRouter:
     """Return the paths."""
     router = api_router()
     registry = providers.registry
+    brief = View(
+        "Provider",
+        provider_name=(Annotated[str, Field(examples=["unionpay:2.0.0@docker"])], lambda one: one.key),
+        name=str,
+        version=str,
+        device=str,
+        image=str,
+        images=(_IMAGES, lambda one: {image: one.digests.get(image) for image in one.every_image()}),
+        retired=bool,
+        components=(list[str], lambda one: list(one.components)),
+        warning_count=(int, lambda one: len(one.warnings)),
+        owner=(str, lambda one: providers.owner(one.name)),
+    )
+    full = shape(
+        "FullProvider",
+        **brief.types,
+        revision=int,
+        protocol=str,
+        metadata=Object,
+        digests=dict[str, str],
+        jobs=Annotated[list[str], Field(description="jobs that use it")],
+        warnings=_WARNINGS,
+        components_description=Object,
+    )
 
     async def changed(request: Request, change: Callable[[], Written]) -> Response:
         """Make a change, leave it to the audit log, and return the result."""
@@ -150,7 +154,7 @@ def router(providers: Providers) -> APIRouter:
     @router.get(
         "/providers",
         summary="Registered providers; each filter narrows",
-        response_model=paged("providers", shape("Provider", **_PROVIDER)),
+        response_model=paged("providers", brief.model),
     )
     def listed(
         name: str | None = None,
@@ -176,7 +180,7 @@ def router(providers: Providers) -> APIRouter:
         def place(one: Provider) -> tuple[str, str, str]:
             return one.name, one.version, one.device
 
-        return Reply(page_of("providers", found, place, after, limit, lambda one: _brief(providers, one)))
+        return Reply(page_of("providers", found, place, after, limit, brief))
 
     @router.post(
         "/providers",
@@ -194,9 +198,7 @@ def router(providers: Providers) -> APIRouter:
         by = _by(request, author)
         return await changed(request, lambda: providers.register(text, by, reason, strict=strict))
 
-    @router.get(
-        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=_FULL
-    )
+    @router.get(ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=full)
     def one(provider_name: Name) -> Response:
         provider = _known(lambda: registry.get(provider_name))
         more = {
@@ -208,12 +210,12 @@ def router(providers: Providers) -> APIRouter:
             "warnings": [shown_problem(w) for w in provider.warnings],
             "components_description": {n: c.document for n, c in provider.components.items()},
         }
-        return Reply(_brief(providers, provider) | more)
+        return Reply(brief(provider) | more)
 
     @router.get(
         f"{ONE}/history",
         summary="Who changed it, when and why, newest first",
-        response_model=numbered("history", shape("Revision", **_REVISION)),
+        response_model=numbered("history", _shown.model),
     )
     def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = _known(lambda: registry.history(provider_name, after, limit + 1))
@@ -315,21 +317,6 @@ def _known(work: Callable[[], Any]) -> Any:
         raise NotFound(error.message, reason=error.reason) from error
 
 
-def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
-    return {
-        "provider_name": provider.key,
-        "name": provider.name,
-        "version": provider.version,
-        "device": provider.device,
-        "image": provider.image,
-        "images": {image: provider.digests.get(image) for image in provider.every_image()},
-        "retired": provider.retired,
-        "components": list(provider.components),
-        "warning_count": len(provider.warnings),
-        "owner": providers.owner(provider.name),
-    }
-
-
 def _changed(done: Written) -> dict[str, Any]:
     provider = done.revision.provider
     return {
@@ -340,17 +327,6 @@ def _changed(done: Written) -> dict[str, Any]:
         "retired": provider.retired,
         "digests": provider.digests,
         "warnings": [shown_problem(w) for w in provider.warnings],
-    }
-
-
-def _shown(revision: Revision) -> dict[str, Any]:
-    return {
-        "provider_name": revision.key,
-        "revision": revision.number,
-        "at": revision.at,
-        "author": revision.author,
-        "action": revision.action,
-        "reason": revision.reason,
     }
 
 

@@ -33,8 +33,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
-from gateway.http.audit import Refusals, noting_refusals
-from gateway.http.guard import Guard
+from gateway.http.guard import Guard, Refusals, noting_refusals
 from gateway.http.peers import PeerIdentity, shown, with_identity, with_lookup, with_quota
 from gateway.jobs.participant import JobAudits
 from gateway.ports import Limiters

@@ -1,7 +1,8 @@
-"""Who may do what on the operators' listener, and what is written down of it."""
+"""Who may do what on the operators' listener, and what is written down of it, by name."""
 
+import copy
 import json
-import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,17 +11,47 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.auth import RULES, Access, Role, Unauthenticated, digest, may, new_token
+from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Reporting
-from gateway.domain.spec import Failure
+from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.http.guard import MOST, Refusals
 from tests import forks
-from tests.builders import OK, a_local_job, a_run, a_spec
+from tests.builders import OK, a_job, a_local_job, a_run, a_spec
+from tests.cleaning.ended import a_spec_of, ago, left_behind
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME, PEER, ask, running
 
 OWN = "0123456789abcdef0123"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
+SCHEDULE = "/v1/platform/schedule/job"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    home = tmp_path_factory.mktemp("node")
+    (home / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
+    with running(home, engine=engine, auth={"mode": "on", "token": OWN}) as gateway:
+        yield gateway
+
+
+def send(node: Gateway, method: str, path: str, token: str = OWN, **more: Any) -> Any:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return ask(node, "operator", method, path, headers=headers, **more)
+
+
+def token_of(node: Gateway, role: Role, name: str = "") -> str:
+    text, token = new_token(name or str(role), role, NOW, None)
+    node.tokens.add(token)
+    return text
+
+
+def audited(node: Gateway, path: str) -> list[Any]:
+    """Return what the audit has of changes below a path, the oldest first."""
+    return [e for e in reversed(node.audit.list(limit=500)) if path in e.action]
 
 
 def test_a_path_beyond_a_rule_does_not_pass_by_it():
@@ -44,135 +75,203 @@ def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
         assert refused.value.reason == reason
 
 
-def cli(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return forks.run([*words, "--config", str(config)])
-
-
-@pytest.fixture
-def guarded(tmp_path: Path):
-    """Return a node that asks for tokens, and its configuration file."""
+def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
     (port,) = free_ports(1)
-    any_port = {"bind": "127.0.0.1:0"}
-    listen = {"peer": any_port, "container": any_port, "operator": {"bind": f"127.0.0.1:{port}"}}
-    auth = {"mode": "on"}
+    listen = {"peer": {"bind": "127.0.0.1:0"}, "operator": {"bind": f"127.0.0.1:{port}"}}
+    listen["container"] = listen["peer"]
+    settings = {"listen": listen, "auth": {"mode": "on"}}
     config = tmp_path / "node.yml"
     database = {"url": f"sqlite:///{tmp_path / 'node' / 'gateway.db'}"}
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "node": {"id": "JG0100001100000010"},
-                "engine": {"kind": "process"},
-                "listen": listen,
-                "auth": auth,
-                "database": database,
-            }
-        )
+    whole = {"node": {"id": ME}, "engine": {"kind": "process"}, "database": database, **settings}
+    config.write_text(yaml.safe_dump(whole))
+
+    def cli(*words: str) -> Any:
+        return forks.run(["token", *words, "--config", str(config)])
+
+    with running(tmp_path / "node", **settings) as node:
+
+        def status(method: str, path: str, token: str = "", **more: Any) -> tuple[int, str]:
+            answer = send(node, method, path, token, **more)
+            said = answer.json()
+            return answer.status_code, (said.get("data") or {}).get("reason", "") if isinstance(said, dict) else ""
+
+        assert status("GET", "/api/v1/jobs") == (401, "NO_TOKEN")
+        assert status("GET", "/health/live") == (200, "")
+        assert status("GET", "/api/v1/jobs", "wrong") == (401, "TOKEN_UNKNOWN")
+        made = cli("create", "ann", "--role", "admin")
+        assert made.returncode == 0, made.stderr
+        ann = made.stdout.strip()
+        bob = json.loads(cli("create", "bob", "--role", "viewer", "--json").stdout)["token"]
+        assert status("GET", "/api/v1/jobs", ann) == status("GET", "/api/v1/jobs", bob) == (200, "")
+        route = {"json": {"route": {"url": "http://h"}, "author": "somebody else"}}
+        assert status("PUT", f"/api/v1/routes/{PEER}", bob, **route) == (403, "NOT_AUTHORISED")
+        assert status("PUT", f"/api/v1/routes/{PEER}", ann, **route) == (200, "")
+        assert node.routes.history()[0].author == "ann"
+        assert status("GET", "/api/v1/audit", bob) == (403, "NOT_AUTHORISED")
+        listed = cli("list").stdout
+        assert "ann" in listed and "viewer" in listed and ann not in listed
+        assert cli("revoke", "bob").stdout == "1 revoked\n"
+        wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
+        assert cli("revoke", "bob").returncode == 1
+
+
+def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):
+    spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-1")
+    run = a_run(
+        "a",
+        RunStatus.FAILED,
+        spec.parties[0],
+        launch=OK,
+        failure=Failure("EXIT_3", "exit code 3", ME),
+        collect=OK,
+        reporting=Reporting(TaskStatus.FAILED),
     )
-    with running(tmp_path / "node", listen=listen, auth=auth) as gateway:
-        yield gateway, config
+    local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
+    node.store.local_jobs.add(replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id)
+    tokens = {role: token_of(node, role) for role in Role}
+
+    def job(role: Role) -> Any:
+        answer = send(node, "GET", "/api/v1/jobs/job-1", tokens[role])
+        assert str(node.settings.state_dir) not in answer.text, "no path of the server"
+        return answer.json()
+
+    (shown,) = job(Role.PLATFORM)["runs"]
+    assert "last_lines" in shown and not shown["log"].startswith("file:")
+    assert {role: send(node, "GET", shown["log"], tokens[role]).status_code for role in Role} == {
+        Role.ADMIN: 200,
+        Role.VENDOR: 200,
+        Role.PLATFORM: 200,
+        Role.VIEWER: 403,
+    }
+    (seen,) = job(Role.VIEWER)["runs"]
+    assert seen["failure"]["reason"] == "EXIT_3" and "last_lines" not in seen
+    assert send(node, "GET", shown["log"], "").status_code == 401
 
 
-def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(guarded: Any):
-    node, config = guarded
-
-    def status(method: str, path: str, token: str = "", **more: Any) -> tuple[int, str]:
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        answer = ask(node, "operator", method, path, headers=headers, **more)
-        said = answer.json()
-        return answer.status_code, (said.get("data") or {}).get("reason", "") if isinstance(said, dict) else ""
-
-    assert status("GET", "/api/v1/jobs") == (401, "NO_TOKEN")
-    assert status("GET", "/health/live") == (200, "")
-    assert status("GET", "/api/v1/jobs", "wrong") == (401, "TOKEN_UNKNOWN")
-    made = cli(config, "token", "create", "ann", "--role", "admin")
-    assert made.returncode == 0, made.stderr
-    ann = made.stdout.strip()
-    bob = json.loads(cli(config, "token", "create", "bob", "--role", "viewer", "--json").stdout)["token"]
-    assert status("GET", "/api/v1/jobs", ann) == (200, "")
-    assert status("GET", "/api/v1/jobs", bob) == (200, "")
-    route = {"json": {"route": {"url": "http://h"}, "author": "somebody else"}}
-    assert status("PUT", f"/api/v1/routes/{PEER}", bob, **route) == (403, "NOT_AUTHORISED")
-    assert status("PUT", f"/api/v1/routes/{PEER}", ann, **route) == (200, "")
-    assert node.routes.history()[0].author == "ann"
-    assert status("GET", "/api/v1/audit", bob) == (403, "NOT_AUTHORISED")
-    listed = cli(config, "token", "list").stdout
-    assert "ann" in listed and "viewer" in listed and ann not in listed
-    assert cli(config, "token", "revoke", "bob").stdout == "1 revoked\n"
-    wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
-    assert cli(config, "token", "revoke", "bob").returncode == 1
+def test_every_change_is_written_down_and_looking_is_not(node: Gateway):
+    send(node, "GET", "/api/v1/jobs")
+    send(node, "PUT", "/api/v1/routes/JG7", json={"route": {"url": "http://h"}})
+    send(node, "POST", f"{SCHEDULE}/stop_all", json={"job_id": "job-none"})
+    send(node, "DELETE", "/api/v1/routes/JG404")
+    wait_for(lambda: audited(node, "DELETE /api/v1/routes/JG404"))  # an answer does not wait for its entry
+    put, stop, delete = (
+        audited(node, word)[-1] for word in ("PUT /api/v1/routes/JG7", f"POST {SCHEDULE}/stop_all", "JG404")
+    )
+    assert [(e.who, e.status, e.code) for e in (put, stop, delete)] == [
+        ("operator", 200, None),
+        ("operator", 200, 404),
+        ("operator", 404, 404),
+    ]
+    (change,) = put.detail["changes"]
+    assert (change["node"], change["before"], change["after"]["url"]) == ("JG7", None, "http://h")
+    assert audited(node, "GET /api/v1/jobs") == []
 
 
-def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(tmp_path: Path):
-    with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
-        spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-1")
-        failed = Failure("EXIT_3", "exit code 3", ME)
-        run = a_run(
-            "a",
-            RunStatus.FAILED,
-            spec.parties[0],
-            launch=OK,
-            failure=failed,
-            collect=OK,
-            reporting=Reporting(TaskStatus.FAILED),
-        )
-        local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
-        node.store.local_jobs.add(replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id)
+def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node: Gateway):
+    li = token_of(node, Role.PLATFORM, "li")
 
-        def status(role: Role, path: str) -> int:
-            return answer(role, path).status_code
+    def post(path: str, body: Any, token: str = li) -> Any:
+        return send(node, "POST", path, token, json=body).json()
 
-        def answer(role: Role, path: str) -> Any:
-            return ask(node, "operator", "GET", path, headers={"authorization": f"Bearer {tokens[role]}"})
-
-        tokens = {}
-        for role in Role:
-            tokens[role], token = new_token(str(role), role, NOW, None)
-            node.tokens.add(token)
-        (shown,) = answer(Role.PLATFORM, "/api/v1/jobs/job-1").json()["runs"]
-        assert "last_lines" in shown and not shown["log"].startswith("file:")
-        assert str(tmp_path) not in answer(Role.ADMIN, "/api/v1/jobs/job-1").text, "no path of the server"
-        assert {role: status(role, shown["log"]) for role in Role} == {
-            Role.ADMIN: 200,
-            Role.VENDOR: 200,
-            Role.PLATFORM: 200,
-            Role.VIEWER: 403,
-        }
-        (seen,) = answer(Role.VIEWER, "/api/v1/jobs/job-1").json()["runs"]
-        assert seen["failure"]["reason"] == "EXIT_3" and "last_lines" not in seen
-        assert ask(node, "operator", "GET", shown["log"]).status_code == 401
+    post("/v2/provider/register", A_PROVIDER, OWN)
+    body = copy.deepcopy(A_JOB)
+    body["config"]["initiator"] = {"role": "guest", "node_id": ME}
+    body["config"]["role"] = {"guest": [ME], "host": [ME]}
+    job_id = post(f"{SCHEDULE}/create_all", body)["data"]["job_id"]
+    place = f"/api/v1/jobs/{job_id}"
+    for word in ("suspend", "resume"):
+        assert post(f"{place}/{word}", {})["suspended"] is (word == "suspend")
+    assert post(f"{SCHEDULE}/stop_task", {"job_id": job_id, "task_name": "nothing"})["code"] == 404
+    for _ in range(2):  # the second changes nothing, and nobody asked for anything by it
+        assert post(f"{SCHEDULE}/stop_all", {"job_id": job_id}, OWN)["code"] == 0
+    wait_for(lambda: node.store.jobs.get(job_id).status is JobStatus.FINISHED, 30, 0.02)
+    again = post(f"{place}/rerun", {"from": "echo_1"})["job_id"]
+    first = node.store.timeline(job_id)[0]
+    assert (first.event, first.detail) == ("job PENDING", {"user": "li"})
+    told = [e for e in node.store.timeline(job_id) if e.side == "operator"]
+    assert [(e.event, e.by) for e in told] == [
+        ("asked to suspend", "li"),
+        ("asked to resume", "li"),
+        ("asked to stop", "operator"),
+        ("asked to run again", "li"),
+    ]
+    assert told[-1].detail == {"new_job": again}
+    traces = {node.store.jobs.get(one).spec.trace_id for one in (job_id, again)}
+    assert len(traces) == 2 and "" not in traces, "each job is followed by a trace id of its own"
+    assert post(f"{SCHEDULE}/stop_all", {"job_id": again})["code"] == 0
 
 
-def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
-    with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
-        headers = {"authorization": f"Bearer {OWN}"}
+def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gateway):
+    left_behind(node, "job-clean", 5)
+    waits = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
+    later = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+    nodes = {name: replace(part, create=later) for name, part in waits.nodes.items()}
+    assert node.store.jobs.add(replace(waits, nodes=nodes, created_at=ago(1)), "flow")
+    outputs, cancel = "/api/v1/jobs/job-clean/tasks/a/outputs", "/api/v1/jobs/cancel-waiting"
+    for dry in (True, False):
+        cleaned = send(node, "DELETE", outputs, params={"dry_run": str(dry).lower()}).json()
+        assert {item["removed"] for item in cleaned["items"]} == {not dry}
+        assert send(node, "POST", cancel, json={"dry_run": dry}).json() == {"dry_run": dry, "jobs": ["job-waits"]}
+    wait_for(lambda: len(audited(node, cancel)) == 2, 20, 0.02)
+    names = [f"{item['kind']} {item['name']}" for item in cleaned["items"]]
+    assert [(e.who, e.detail) for path in (outputs, cancel) for e in audited(node, path)] == [
+        ("operator", {"dry_run": True}),
+        ("operator", {"before": names, "after": None}),
+        ("operator", {"dry_run": True}),
+        ("operator", {"before": {"waiting": ["job-waits"]}, "after": {"waiting": []}}),
+    ]
+    asked = [(e.event, e.by) for e in node.store.timeline("job-waits") if e.side == "operator"]
+    assert asked == [("asked to cancel while it waited", "operator")]
 
-        def send(method: str, path: str, **more: Any) -> Any:
-            return ask(node, "operator", method, path, headers=headers, **more).json()
 
-        def written(count: int) -> None:
-            wait_for(lambda: len(node.audit.list()) == count, about=f"{count} entries")
+def test_whoever_is_not_let_in_is_in_the_audit_once(node: Gateway):
+    for _ in range(3):
+        assert send(node, "GET", "/api/v1/approvals", "").status_code == 401
+    send(node, "POST", "/api/v1/drain", "bfia_wrong", json={})
+    (first,), (second,) = (
+        [e for e in audited(node, path) if e.detail["from"] == "127.0.0.1"] for path in ("/approvals", "/drain")
+    )
+    assert (first.who, first.status, first.detail["reason"]) == ("somebody", 401, "NO_TOKEN")
+    assert (second.who, second.detail["reason"]) == ("somebody", "TOKEN_UNKNOWN")
 
-        send("PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://h"}})
-        written(1)  # an answer does not wait for its entry
-        send("POST", "/v1/platform/schedule/job/stop_all", json={"job_id": "job-none"})
-        written(2)
-        send("GET", "/api/v1/jobs")
-        send("DELETE", "/api/v1/routes/JG404")
-        written(3)
-        ask(node, "operator", "POST", "/api/v1/gc", json={})  # without a token
-        written(4)
-        refused, *entries = send("GET", "/api/v1/audit")["audit"]
-        assert (refused["who"], refused["action"], refused["status"]) == ("somebody", "POST /api/v1/gc", 401)
-        assert [(e["who"], e["action"], e["status"], e["code"]) for e in entries] == [
-            ("operator", "DELETE /api/v1/routes/JG404", 404, 404),
-            ("operator", "POST /v1/platform/schedule/job/stop_all", 200, 404),
-            ("operator", f"PUT /api/v1/routes/{PEER}", 200, None),
-        ]
-        changes = entries[2]["detail"]["changes"]
-        assert (
-            changes[0]["node"] == PEER
-            and changes[0]["before"] is None
-            and changes[0]["after"]["url"] == "http://h"
-        )
-        older = send("GET", f"/api/v1/audit?after={entries[0]['id']}&limit=1")["audit"]
-        assert older == [entries[1]]
+
+def test_nodes_that_are_not_known_are_in_the_audit(node: Gateway):
+    path, sender = "/v1/interconn/schedule/node/hello", {"x-source-node-id": "JG405"}
+    answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers=sender)
+    assert answer.status_code == 200 and answer.json()["code"] == 403
+    (hello,) = audited(node, path)
+    assert (hello.who, hello.code, hello.detail["reason"]) == ("node JG405", 403, "NOT_AUTHORISED")
+    assert "JG405" in hello.detail["message"]
+
+
+def test_a_flood_is_counted_and_not_written():
+    now = NOW
+    written: list[tuple[str, Mapping[str, Any]]] = []
+
+    def add(at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]) -> None:
+        written.append((who, detail))
+
+    refusals = Refusals(add, lambda: now)
+
+    def refuse(who: str) -> None:
+        if (write := refusals.due(who)) is not None:
+            write(who, "GET /", 401, {"reason": "NO_TOKEN"})
+
+    for _ in range(1000):
+        refuse("ann")
+    for number in range(1000):
+        refuse(f"node {number}")
+    assert len(written) == MOST
+    now += timedelta(minutes=1)
+    refuse("ann")
+    others = str(1000 - (MOST - 1))
+    assert written[-1] == ("ann", {"reason": "NO_TOKEN", "repeated": "999", "others": others})
+    assert len(written) == MOST + 1
+
+
+def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
+    large = b"[" * (1024 * 1024)
+    for method, path in (("PUT", "routes/JG7"), ("POST", "jobs/j/approve"), ("POST", "gc")):
+        assert send(node, method, f"/api/v1/{path}", content=large).status_code == 413, path
+    many = b'{"dag": [' + b"[]," * 200_000 + b"[]]}"
+    assert send(node, "POST", "/api/v1/jobs/plan", content=many).status_code == 400

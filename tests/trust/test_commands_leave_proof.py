@@ -15,7 +15,7 @@ from adapter.bfia.translate import create_body
 from adapter.fate.signing import App, Signatures, Site
 from gateway.auth import noting_origin, origin
 from gateway.domain.spec import JobSpec
-from gateway.http.audit import MOST
+from gateway.http.guard import MOST
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.certificates import Authority

@@ -12,8 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from adapter import body
-from gateway.http.connections import allow_descriptors
-from gateway.http.server import Tls
+from gateway.http.server import Tls, allow_descriptors
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node
 from tests.inprocess import ME, running
