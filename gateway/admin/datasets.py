@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import APIRouter, Body, Depends, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
@@ -114,8 +114,16 @@ _GRANTS = {
     "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
     "until revoked": Example(value={}),
 }
-Namespace = Annotated[str, Path(examples=["experiment"])]
-Name = Annotated[str, Path(examples=["breast_hetero_guest"])]
+
+
+def _address(
+    namespace: Annotated[str, Path(examples=["experiment"])],
+    name: Annotated[str, Path(examples=["breast_hetero_guest"])],
+) -> Address:
+    return Address(namespace, name)
+
+
+Table = Annotated[Address, Depends(_address)]
 Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
 Reason = Annotated[Why, Body(openapi_examples=_REASONS)]
 
@@ -129,6 +137,9 @@ def router(
 ) -> APIRouter:
     """Return the paths. ``nodes``: ids of the nodes that have a route."""
     router = api_router()
+
+    def get(at: Address) -> Dataset:
+        return datasets.get(namespace=at.namespace, name=at.name)
 
     def granted(grant: Grant) -> dict[str, Any]:
         plain = to_plain(grant) | {"dataset_id": _id_of(grant), "state": grant.state(clock())}
@@ -156,8 +167,8 @@ def router(
         return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
 
     @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=_FULL)
-    def one(namespace: Namespace, name: Name) -> Response:
-        dataset, address = datasets.get(namespace=namespace, name=name), Address(namespace, name)
+    def one(at: Table) -> Response:
+        dataset = get(at)
         meta = dict(dataset.meta)
         types = dataset.types or ("",) * len(dataset.columns)
         return Reply(
@@ -171,56 +182,53 @@ def router(
                 "label_name": meta.pop("label_name", ""),
                 "sid": dataset.sid,
                 "meta": meta,
-                "there": storage.exists(address),
-                "grants": [granted(g) for g in sharing.grants(address)],
+                "there": storage.exists(at),
+                "grants": [granted(g) for g in sharing.grants(at)],
                 "grants_default": sharing.default,
-                "used_by": sharing.users(address),
+                "used_by": sharing.users(at),
             }
         )
 
     @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=_PREVIEW)
     def preview_dataset(
-        namespace: Namespace,
-        name: Name,
-        rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20,
+        at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
     ) -> Response:
-        dataset = datasets.get(namespace=namespace, name=name)
-        seen = vars(preview(storage, Address(namespace, name), rows, table=True))
+        dataset = get(at)
+        seen = vars(preview(storage, at, rows, table=True))
         shown = {key: value for key, value in seen.items() if key != "value"}
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, **shown})
 
     @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
-    def download_dataset(namespace: Namespace, name: Name, range_: Range = "", if_range: IfRange = "") -> Response:
+    def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "") -> Response:
         """The bytes of all partitions, one after the other; each begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
         """
-        datasets.get(namespace=namespace, name=name)
-        return download(storage, Address(namespace, name), f"{namespace}-{name}.csv", range_, if_range)
+        get(at)
+        return download(storage, at, f"{at.namespace}-{at.name}.csv", range_, if_range)
 
-    def switched(request: Request, address: Address, why: Why, disabled: bool) -> Response:
-        before, after = sharing.switch(address, disabled=disabled)
+    def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
+        before, after = sharing.switch(at, disabled=disabled)
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 
     @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=_brief.model)
-    def disable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
+    def disable(request: Request, at: Table, body: Reason = Why()) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
-        return switched(request, Address(namespace, name), body, True)
+        return switched(request, at, body, True)
 
     @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_brief.model)
-    def enable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Response:
-        return switched(request, Address(namespace, name), body, False)
+    def enable(request: Request, at: Table, body: Reason = Why()) -> Response:
+        return switched(request, at, body, False)
 
     @router.delete(
         ONE,
         summary="Delete a dataset and its grants, unless a job uses it",
         response_model=shape("DeletedDataset", deleted=_brief.model),
     )
-    def delete(request: Request, namespace: Namespace, name: Name) -> Response:
-        address = Address(namespace, name)
-        grants = [granted(g) for g in sharing.grants(address)]
-        deleted = _brief(sharing.delete(address))
+    def delete(request: Request, at: Table) -> Response:
+        grants = [granted(g) for g in sharing.grants(at)]
+        deleted = _brief(sharing.delete(at))
         noted(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
 
@@ -245,8 +253,7 @@ def router(
     )
     def grant(
         request: Request,
-        namespace: Namespace,
-        name: Name,
+        at: Table,
         node: Partner,
         body: Annotated[Granting, Body(openapi_examples=_GRANTS)] = Granting(),
     ) -> Response:
@@ -257,9 +264,7 @@ def router(
         warnings = _without_route(node, nodes())
         refused = "" if body.force else "; ".join(warnings)
         by = named(request, OPERATOR)
-        before, after = sharing.grant(
-            Address(namespace, name), node, by, body.reason, body.until(clock()), lambda _: refused
-        )
+        before, after = sharing.grant(at, node, by, body.reason, body.until(clock()), lambda _: refused)
         new = granted(after)
         noted(request, before and granted(before), new, body.reason)
         return Reply({**new, "warnings": warnings})
@@ -269,8 +274,7 @@ def router(
     )
     def revoke(
         request: Request,
-        namespace: Namespace,
-        name: Name,
+        at: Table,
         node: Partner,
         forget: Annotated[bool, Query(description="take it off the record too")] = False,
     ) -> Response:
@@ -280,10 +284,10 @@ def router(
         serves everybody where that was its last one and data.grants is open.
         """
         if forget:
-            gone = granted(sharing.forget(Address(namespace, name), node))
+            gone = granted(sharing.forget(at, node))
             noted(request, gone, None)
             return Reply({**gone, "state": "forgotten"})
-        before, after = sharing.revoke(Address(namespace, name), node, named(request, OPERATOR))
+        before, after = sharing.revoke(at, node, named(request, OPERATOR))
         noted(request, granted(before), granted(after))
         return Reply(granted(after))
 

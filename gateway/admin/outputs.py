@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from gateway.admin.deps import Reply, api_router, shape
 from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview, showable
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
-from gateway.data.reports import Report, Series, read_report
+from gateway.data.reports import Series, read_report
 from gateway.data.storage import FileStorage
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.errors import GatewayError, NotFound
@@ -67,9 +67,47 @@ _Plot = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class _Output:
+    """An output of a run, there or not; ``type`` is what the flow calls it: dataset, model, report."""
+
+    local: LocalJob
+    run: Run
+    key: str
+
+    @property
+    def address(self) -> Address:
+        return self.run.outputs[self.run.output_keys[self.key]]
+
+    @property
+    def type(self) -> str:
+        node = self.local.spec.dag.get(self.run.task_name)
+        return next((o.type for o in (node.outputs if node else ()) if o.key == self.key), "")
+
+    @property
+    def group(self) -> str:
+        return group_of(self.type)
+
+    def as_dict(self) -> dict[str, Any]:
+        place = {"task": self.run.task_name, "party": self.run.party.label, "key": self.key}
+        return {**place, **self.address.as_dict()}
+
+
 def router(store: Store, storage: FileStorage) -> APIRouter:
     """Return the paths of the outputs and reports at this node."""
     router = api_router()
+
+    def find(job_id: str, task: str, party: str, key: str) -> _Output:
+        return _find(store, storage, job_id, task, party, key)
+
+    def find_report(found: Annotated[_Output, Depends(find)]) -> _Output:
+        if found.group != "metric":
+            text = f"output {found.key} of task {found.run.task_name} is a {found.type}, not a report"
+            raise NotFound(text, reason="NO_REPORT")
+        return found
+
+    Found = Annotated[_Output, Depends(find)]
+    FoundReport = Annotated[_Output, Depends(find_report)]
 
     @router.get(
         f"{_JOB}/outputs",
@@ -87,14 +125,9 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         response_model=_PREVIEW,
     )
     def preview_output(
-        job_id: str,
-        task: str,
-        party: str,
-        key: str,
-        rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows of a table")] = 20,
+        found: Found, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows of a table")] = 20
     ) -> Response:
         """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
-        found = _find(store, storage, job_id, task, party, key)
         seen = preview(storage, found.address, rows, table=found.group == "data")
         return Reply({**found.as_dict(), "type": found.type, **seen.as_dict()})
 
@@ -103,15 +136,13 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         summary="An output as it lies in the storage, with its sha256",
         **DOWNLOAD,
     )
-    def download_output(
-        job_id: str, task: str, party: str, key: str, range_: Range = "", if_range: IfRange = ""
-    ) -> Response:
+    def download_output(found: Found, range_: Range = "", if_range: IfRange = "") -> Response:
         """The bytes of all parts, one after the other; each part of a table begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
         """
-        found = _find(store, storage, job_id, task, party, key)
-        name = f"{found.run.task_name}-{party}-{key}" + (".csv" if found.group == "data" else "")
+        name = f"{found.run.task_name}-{found.run.party.label}-{found.key}"
+        name += ".csv" if found.group == "data" else ""
         return download(storage, found.address, name, range_, if_range)
 
     @router.get(f"{_JOB}/reports", summary="Reports of the runs here, and warnings", response_model=_REPORTS)
@@ -128,21 +159,15 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         lines = [_report_line(storage, job_id, one) for one in found if one.type and one.group == "metric"]
         return Reply({"reports": lines, "warnings": warnings})
 
-    def read(job_id: str, task: str, party: str, key: str) -> tuple[_Output, Report]:
-        found = _find(store, storage, job_id, task, party, key)
-        if found.group != "metric":
-            raise NotFound(f"output {key} of task {task} is a {found.type}, not a report", reason="NO_REPORT")
-        return found, read_report(storage, found.address)
-
     @router.get(
         f"{_JOB}/reports/{_ONE}", summary="A report as numbers, and as tables for plots", response_model=_REPORT
     )
-    def report(job_id: str, task: str, party: str, key: str) -> Response:
+    def report(found: FoundReport) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
         ``problem`` says why a report cannot be read; then both are empty. ``plots``: what of it `/plot` draws.
         """
-        found, content = read(job_id, task, party, key)
+        content = read_report(storage, found.address)
         return Reply({**found.as_dict(), "type": found.type, **vars(content), "plots": list(names(content))})
 
     @router.get(
@@ -151,10 +176,10 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
     )
-    def plot(job_id: str, task: str, party: str, key: str, series: _Plot = None) -> Response:
+    def plot(found: FoundReport, series: _Plot = None) -> Response:
         """A table with a rising first column as lines over it, any other as bars; single values as bars."""
-        _, content = read(job_id, task, party, key)
-        image = picture(content, f"{task} {party} {key}", series)
+        title = f"{found.run.task_name} {found.run.party.label} {found.key}"
+        image = picture(read_report(storage, found.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
     return router
@@ -189,32 +214,6 @@ def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
         return await known(Wanted(job_id, task, party, key))
 
     return router
-
-
-@dataclass(frozen=True)
-class _Output:
-    """An output of a run, there or not; ``type`` is what the flow calls it: dataset, model, report."""
-
-    local: LocalJob
-    run: Run
-    key: str
-
-    @property
-    def address(self) -> Address:
-        return self.run.outputs[self.run.output_keys[self.key]]
-
-    @property
-    def type(self) -> str:
-        node = self.local.spec.dag.get(self.run.task_name)
-        return next((o.type for o in (node.outputs if node else ()) if o.key == self.key), "")
-
-    @property
-    def group(self) -> str:
-        return group_of(self.type)
-
-    def as_dict(self) -> dict[str, Any]:
-        place = {"task": self.run.task_name, "party": self.run.party.label, "key": self.key}
-        return {**place, **self.address.as_dict()}
 
 
 def _line(storage: FileStorage, found: _Output) -> dict[str, Any]:
