@@ -284,11 +284,11 @@ def _outputs_written(seen: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     traces = seen.best.traces
     names = [o.name for o in seen.component.outputs]
-    gone = [name for name in names if not any(t.outputs[name].there for t in traces)]
+    gone = [name for name in names if all(name not in t.outputs for t in traces)]
     if gone:
         elsewhere = [f"{t.party} wrote {_some(t.strays)} instead" for t in traces if t.strays]
         return failed("; ".join([f"nothing at the address of {', '.join(gone)}", *elsewhere]))
-    partly = [f"{n} not at {t.party}" for t in traces for n in names if not t.outputs[n].there]
+    partly = [f"{n} not at {t.party}" for t in traces for n in names if n not in t.outputs]
     return ok(f"{', '.join(names)} written{f' ({_some(partly)})' if partly else ''}")
 
 
@@ -298,9 +298,9 @@ def _output_form(seen: Evidence) -> Finding:
 
     Write what dataFormat says first, readable for all users.
     """
-    written = [(t.party, n, w) for t in seen.best.traces for n, w in t.outputs.items() if w.there]
+    written = [(t.party, *output) for t in seen.best.traces for output in t.outputs.items()]
     shown = ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
-    return _unless((f"{name} of {party} {w.form}" for party, name, w in written if w.form), shown)
+    return _unless((f"{name} of {party} {wrong}" for party, name, wrong in written if wrong), shown)
 
 
 @_clause("output-only-there", "4")

@@ -70,15 +70,6 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Written:
-    """One output after the run."""
-
-    there: bool
-    form: str = ""
-    """what is wrong with its form; empty for nothing"""
-
-
-@dataclass(frozen=True)
 class Trace:
     """All that was seen of one party in one trial."""
 
@@ -94,14 +85,13 @@ class Trace:
     signal: int | None = None
     was_stopped: bool = False
     """it ran until it was stopped"""
-    in_time: bool = True
-    """False: it was stopped because the trial's time was over, or its partner had failed"""
     stop_seconds: float = 0.0
     """how long it took to exit after that"""
     stdout: bytes = b""
     stderr: bytes = b""
     log_files: tuple[str, ...] = ()
-    outputs: Mapping[str, Written] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """those that were written, each with what is wrong with its form; empty for nothing"""
     strays: tuple[str, ...] = ()
     """what else it wrote into the storage"""
     changed: tuple[str, ...] = ()

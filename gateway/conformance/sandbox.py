@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, labels
 from engines.docker import ContainerdEngine
 from engines.files import is_folder, walk
-from gateway.conformance.evidence import Trace, Written
+from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
 from gateway.data.datasets import Datasets
 from gateway.data.storage import FileStorage
@@ -211,10 +212,15 @@ class _Trial:
         root.mkdir(parents=True, exist_ok=True)
         storage = FileStorage(root)
         tables = [one.name for one in self.component.inputs if one.group == "data"]
+        datasets = Datasets(storage, MemoryDatasets())
         for name, address in () if self.plan.empty else run.inputs.items():
             content = self.plan.inputs[run.party.role][name]
             if name in tables:
-                _upload(storage, address, run.party.role, content)
+                header = content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
+                upload = Upload(address, label_name=_LABEL if _LABEL in header else "", match_id_name=header[0])
+                with closing(datasets.receive()) as reception:
+                    reception.write(content)
+                    datasets.upload_from_file(upload, reception, f"{run.party.role}.csv")
             else:
                 storage.path(address).mkdir(parents=True)
                 (storage.path(address) / "data_0").write_bytes(content)
@@ -243,7 +249,7 @@ class _Trial:
             if due or now > self._until or self.sandbox.given_up.is_set():
                 engine.stop(run.name, self.sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
-                trace = replace(trace, was_stopped=True, in_time=self.plan.stop, stop_seconds=seconds)
+                trace = replace(trace, was_stopped=True, stop_seconds=seconds)
                 probe = engine.probe(run.name)
                 break
             self.sandbox.given_up.wait(_PROBE_SECONDS)
@@ -297,9 +303,6 @@ def _run(component: Component, spec: JobSpec, party: Party, station: Station, im
     )
 
 
-# ---------------------------------------------------------------- made-up data and parameters
-
-
 def table(role: str) -> bytes:
     """Return a table as CSV: the same ids for every role; a guest's has a label that the columns hint at."""
     chance = random.Random(role)
@@ -310,18 +313,6 @@ def table(role: str) -> bytes:
         values = [f"{chance.gauss(label, 1.0):.4f}" for _ in range(3)]
         rows.append([f"u{number:04d}", *([str(label)] if guest else []), *values])
     return "".join(",".join(row) + "\n" for row in rows).encode()
-
-
-def _upload(storage: FileStorage, address: Address, role: str, content: bytes) -> None:
-    header = content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
-    upload = Upload(address, label_name=_LABEL if _LABEL in header else "", match_id_name=header[0])
-    datasets = Datasets(storage, MemoryDatasets())
-    reception = datasets.receive()
-    try:
-        reception.write(content)
-        datasets.upload_from_file(upload, reception, f"{role}.csv")
-    finally:
-        reception.close()
 
 
 def required(component: Component, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,9 +345,6 @@ def _made_up(parameter: Parameter) -> Any:
     return {} if kind == "object" else "conformance"
 
 
-# ---------------------------------------------------------------- what a run left
-
-
 def files_in(folder: Path) -> tuple[str, ...]:
     """Return the files below a folder that a component filled, by their paths in it; none without it."""
     return tuple(sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()))
@@ -377,14 +365,9 @@ def _checksums(storage: FileStorage, run: Run) -> dict[str, str | None]:
     return {name: storage.checksum(at) if storage.exists(at) else None for name, at in run.inputs.items()}
 
 
-def _outputs(storage: FileStorage, component: Component, outputs: Mapping[str, Address]) -> dict[str, Written]:
+def _outputs(storage: FileStorage, component: Component, outputs: Mapping[str, Address]) -> dict[str, str]:
     formats = {o.name: (o.formats[0].lower() if o.formats else "") for o in component.outputs}
-    return {
-        name: Written(True, _problem(storage, address, formats[name]))
-        if storage.exists(address)
-        else Written(False)
-        for name, address in outputs.items()
-    }
+    return {n: _problem(storage, at, formats[n]) for n, at in outputs.items() if storage.exists(at)}
 
 
 def _problem(storage: FileStorage, address: Address, expected: str) -> str:

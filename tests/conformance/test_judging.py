@@ -13,7 +13,7 @@ from engines.base import EngineError
 from gateway.conformance import sandbox
 from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES
-from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial, Written
+from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import Plan, Sandbox
 from provider_registry.model import Component
@@ -25,7 +25,7 @@ from tests.memory_engine import MemoryEngine, Script
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NODE = "JG0100001100000010"
 STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
-SILENT = Trace("guest.0", "t", "s", "k", code=0, stdout=b"begins\n", outputs={"counts": Written(True)})
+SILENT = Trace("guest.0", "t", "s", "k", code=0, stdout=b"begins\n", outputs={"counts": ""})
 WELL = replace(SILENT, requests=Requests(STATES))
 FAILING = replace(SILENT, code=1)
 ENDED = replace(WELL, requests=Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
