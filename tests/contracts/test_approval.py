@@ -12,9 +12,9 @@ import yaml
 from gateway.bootstrap.node import Gateway
 from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.spec import Failure, JobSpec
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import Conflict, GatewayError, Refused
+from gateway.errors import GatewayError, Refused
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_dag, a_spec
@@ -25,10 +25,17 @@ from tests.memory_engine import MemoryEngine, Script
 
 pytestmark = pytest.mark.xdist_group("approval")
 
+
 ROLES = {"guest": (PEER,), "host": (ME,)}
+
+
 PERSON = {"mode": "person", "deadline_seconds": 600}
+
+
 SETTINGS = {"me": {"approval": PERSON}}
 """`ME` asks a person; `PEER` schedules, and is asked nothing"""
+
+
 _numbers = count()
 
 
@@ -38,9 +45,6 @@ def spec(world: World) -> Iterator[JobSpec]:
     yield spec
     if world.peer.store.jobs.find(spec.job_id):
         world.stop(spec)
-
-
-# ---------------------------------------------------------------- job/create answers PENDING
 
 
 def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: World, spec: JobSpec):
@@ -56,18 +60,6 @@ def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: Worl
     api.start_job(spec.job_id, PEER)
     assert world.local(spec.job_id).status is JobStatus.RUNNING
     api.stop_job(spec.job_id, "", None, PEER)
-
-
-def test_creating_again_after_a_refusal_is_refused(apis: Apis, world: World, spec: JobSpec):
-    api = apis.participant(PEER)
-    api.create_job(spec, PEER)
-    world.decide(spec, "reject", by="li", reason="not this data")
-    with pytest.raises(Refused, match=r"li at .* refused: not this data") as caught:
-        api.create_job(spec, PEER)
-    assert caught.value.reason == "APPROVAL_REJECTED"
-
-
-# ---------------------------------------------------------------- both nodes
 
 
 def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
@@ -139,9 +131,6 @@ def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     world.me.coordinator.stop_job(spec.job_id, "", ME)
     wrong = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"})
     assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
-
-
-# ---------------------------------------------------------------- time, restarts, rules
 
 
 def test_silence_rejects_the_job_at_the_deadline(tmp_path: Path):
@@ -257,16 +246,3 @@ def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help
             world.me.participant.create_job(replace(a_spec("a", ROLES), scheduler=PEER), PEER)
         assert caught.value.reason == "APPROVAL_UNSUPPORTED"
         assert world.me.store.local_jobs.find("job-1") is None
-
-
-def test_a_wrong_word_of_a_node_is_refused(world: World, spec: JobSpec):
-    world.peer.coordinator.submit_job(spec, PEER)
-    body = {"job_id": spec.job_id, "status": "MAYBE"}
-    headers = {"x-source-node-id": ME}
-    path = "/v1/interconn/schedule/job/audit_confirm"
-    said = ask(world.peer, "peer", "POST", path, json=body, headers=headers).json()
-    assert (said["code"], said["data"]["reason"]) == (400, "STATUS_UNKNOWN")
-    assert world.scheduled(spec).status is JobStatus.PENDING
-    with pytest.raises(Conflict):
-        world.peer.coordinator.confirm_job(spec.job_id, None, ME)
-        world.peer.coordinator.confirm_job(spec.job_id, Failure("APPROVAL_REJECTED", "no"), ME)

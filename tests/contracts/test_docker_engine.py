@@ -1,7 +1,8 @@
-"""What only the Docker engine promises: hardening, limits, network, the daemon's view, its absence."""
+"""What only the Docker engine promises: hardening, limits, network, executables, events, its absence."""
 
 import contextlib
 import io
+import queue
 import socket
 import tarfile
 import uuid
@@ -32,6 +33,8 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.docker.engine import Source, as_the_daemon_sees
 from engines.docker.errors import translated
+from engines.docker.executables import check_script
+from engines.docker.watch import EventWatch
 from tests.contracts.engine_acts import (
     COPIES,
     WAITS,
@@ -39,22 +42,20 @@ from tests.contracts.engine_acts import (
     a_spec,
     ended,
     exits,
-    python,
     shell,
 )
 from tests.contracts.harnesses import DockerHarness
 from tests.memory_engine import Script
 
 NOTHING = Script()
+
+
 MIB = 1024 * 1024
 
 
 @pytest.fixture
 def engine(harness: DockerHarness) -> ContainerdEngine:
     return harness.engine()
-
-
-# ------------------------------------------------------------ without a daemon
 
 
 def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_a_mount_cannot_lead_out_of_its_folder(tmp_path: Path, source: str, targ
         ('exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
         ('exec: "docker-init": executable file not found in $PATH', CreateFailed),
         ("driver failed programming external connectivity", CreateFailed),
+        ("Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
     ],
 )
 def test_the_words_of_the_daemon_are_understood(text: str, error: type[EngineError]) -> None:
@@ -114,9 +116,6 @@ def test_a_daemon_that_begins_or_ends_is_one_that_is_away(status: int, text: str
     answer.status_code = 404
     with pytest.raises(CreateFailed), translated(CreateFailed):
         raise APIError(text, response=answer, explanation=text)
-
-
-# ------------------------------------------------------------ what a container gets
 
 
 def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:
@@ -216,40 +215,6 @@ def test_a_container_that_was_made_but_not_started_is_started(
     assert ended(engine, spec.name).code == 3
 
 
-@pytest.mark.docker
-def test_a_log_that_is_longer_than_may_be_kept_is_cut_and_says_so(
-    harness: DockerHarness, engine: ContainerdEngine, tmp_path: Path
-) -> None:
-    engine = harness.engine(saved_log_size=70_000)
-    text = "import sys; [print('line', n) for n in range(100000)]; print('trouble', file=sys.stderr)"
-    name = launch(harness, engine, python(text, NOTHING))
-    ended(engine, name)
-    engine.save_logs(name, tmp_path)
-    saved = (tmp_path / "stdout.log").read_bytes()
-    assert saved.startswith(b"line 0\n") and saved.endswith(b"line 99999\n")
-    assert b"bytes are left out here" in saved and len(saved) < 71_000
-    assert (tmp_path / "stderr.log").read_bytes() == b"trouble\n"
-    assert engine.logs(name, tail=6).stdout == b"99999\n"
-
-
-@pytest.mark.docker
-def test_a_port_that_is_taken_is_told_from_other_failures(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
-    """Containers of ours publish no port; what the daemon says of one is understood all the same."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        made = daemon.containers.create(harness.image, ["true"], ports={"80/tcp": ("127.0.0.1", port)})
-        try:
-            with pytest.raises(PortInUse), translated(CreateFailed):
-                made.start()
-        finally:
-            made.remove(force=True)
-
-
-# ------------------------------------------------------------ the daemon's view of the storage
-
-
 @pytest.fixture
 def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]:
     """Give a volume that holds ns/in/text and an ns/out that everybody may write to."""
@@ -284,9 +249,6 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     assert engine.logs(check).stdout == b"text"
 
 
-# ------------------------------------------------------------ network
-
-
 @pytest.mark.docker
 def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their_own(
     harness: DockerHarness, engine: ContainerdEngine
@@ -316,30 +278,6 @@ def test_a_container_that_is_taken_off_its_network_is_told(
     assert isinstance(probe, Running) and probe.cut_off
     engine.stop(name, 0)
     assert isinstance(engine.probe(name), Exited)
-
-
-@pytest.mark.docker
-def test_every_node_has_a_network_of_its_own_that_comes_back(
-    harness: DockerHarness, daemon: docker.DockerClient
-) -> None:
-    node = f"机构 {uuid.uuid4().hex[:8]}"
-    engine = harness.engine(node, network=None)
-    try:
-        for _ in range(2):  # the second time it was taken away behind our back
-            name = launch(harness, engine, exits(0), node=node)
-            (network,) = inspect(daemon, name)["NetworkSettings"]["Networks"]
-            assert network.startswith("bfia-")
-            assert network.isascii()
-            labels = daemon.api.inspect_network(network)["Labels"]
-            assert labels == {"bfia.node": node, "bfia.installation": harness.installation}
-            ended(engine, name)
-            engine.remove(name)
-            daemon.api.remove_network(network)
-    finally:
-        for found in engine.list():
-            engine.remove(found.name)
-        engine.remove_network()
-        engine.remove_network()
 
 
 @pytest.mark.docker
@@ -376,3 +314,106 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         engine.remove_network()
         with contextlib.suppress(NotFound):
             daemon.api.remove_network(other)
+
+
+HERE = {"/usr/bin/env", "/bin/sh", "/usr/bin/python3"}
+
+
+PATH = ("/usr/local/bin", "/usr/bin")
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"#!/opt/python9\nprint()\n", "no executable /opt/python9"),
+        (b"#! /opt/python9 -u\n", "no executable /opt/python9"),
+        (b"#!/usr/bin/env python9\n", "no executable python9 on its PATH"),
+        (b"#!/usr/bin/env -S A=1 python9 -u\n", "no executable python9 on its PATH"),
+        (b"#!/usr/bin/env /opt/python9\n", "no executable /opt/python9 in it"),
+        (b"#!/usr/bin/python3\r\nprint()\r\n", "Unix line ends"),
+    ],
+)
+def test_what_a_script_needs_and_has_not_is_named(head: bytes, said: str):
+    with pytest.raises(CommandNotFound) as caught:
+        check_script("/app/run", head, PATH, HERE.__contains__)
+    assert said in str(caught.value) and "/app/run" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"#!/bin/sh\n",
+        b"#!/usr/bin/env python3\n",
+        b"#!/usr/bin/env -S python3 -u\n",
+        b"#!/usr/bin/env -u HOME python9\n",
+        b"#!\n",
+        b"\x7fELF",
+        b"",
+        b"echo\n",
+    ],
+)
+def test_what_is_there_or_cannot_be_told_is_let_through(head: bytes):
+    check_script("/app/run", head, PATH, HERE.__contains__)
+    check_script("/app/run", b"#!/opt/python9\n", PATH, lambda path: None)
+
+
+@pytest.mark.docker
+def test_an_images_scripts_are_looked_into_before_they_start(harness: DockerHarness):
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    text = (
+        f"FROM {harness.image}\n"
+        "RUN mkdir /app && cd /app && printf '#!/usr/bin/env python9\\n' > gone"
+        " && printf '#!/bin/sh\\nexit 5\\n' > fine && printf '#!/bin/sh\\r\\n' > windows"
+        " && chmod 755 * && ln -s /app/gone link\n"
+    )
+    client = docker.from_env()
+    client.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    engine = harness.engine()
+    try:
+        for command, said in (
+            (("/app/gone",), "no executable python9"),
+            (("/app/link",), "no executable python9"),
+            (("/app/windows",), "Unix line ends"),
+            (("env", "python9"), "no executable python9"),
+        ):
+            spec = a_spec(harness, WAITS, image=name, command=command)
+            with pytest.raises(CommandNotFound, match=said):
+                engine.launch(spec)
+            assert engine.probe(spec.name) == Missing()
+        spec = a_spec(harness, WAITS, image=name, command=("/app/fine",))
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 5
+        engine.remove(spec.name)
+    finally:
+        client.images.remove(name, force=True)
+        client.close()
+
+
+class Stream(list[dict[str, Any]]):
+    def close(self) -> None:
+        pass
+
+
+class Daemon:
+    """Says one thing that it never should, and goes on as ever."""
+
+    def __init__(self) -> None:
+        self._said = iter([[{"Actor": None}], [{"Actor": {"Attributes": {"name": "run"}}}]])
+
+    def __call__(self) -> "Daemon":
+        return self
+
+    def info(self) -> dict[str, str]:
+        return {"SystemTime": "2026-01-02T03:04:05.678Z"}
+
+    def events(self, **_: Any) -> Stream:
+        return Stream(next(self._said, []))
+
+
+def test_an_event_that_cannot_be_read_does_not_end_the_watch():
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    watch = EventWatch(Daemon(), {}, list, heard.put)  # type: ignore[arg-type]  # as much of a daemon as it takes
+    try:
+        assert heard.get(timeout=30) == "run"
+    finally:
+        watch.close()

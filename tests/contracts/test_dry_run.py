@@ -14,7 +14,6 @@ from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import body, create_body, items
-from engines.base import Engine, SignatureInvalid
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
@@ -26,17 +25,22 @@ from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import THIRD, World, a_provider_of
-from tests.inprocess import ME, PEER, STRANGER, ask
+from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
 
+
 ROLES = {"guest": (ME,), "host": (PEER,)}
+
+
 RULES = [
     {"decide": "ask", "role": "arbiter"},
     {"decide": "reject", "component": "*/Forbidden"},
     {"decide": "reject", "component": "*/Unstarted", "command": "start"},
     {"decide": "approve"},
 ]
+
+
 SETTINGS = {
     "me": {"resources": {"cpu": 2}},
     "peer": {
@@ -45,6 +49,8 @@ SETTINGS = {
         "data": {"grants": "listed"},
     },
 }
+
+
 _numbers = count()
 
 
@@ -111,32 +117,6 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None
     assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
 
 
-def test_an_image_that_is_not_signed_as_it_has_to_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def unsigned(provider: str, image: str, engine: Engine) -> str:
-        asked.append((provider, image))
-        raise SignatureInvalid(f"no signature of {image} counts for provider {provider}")
-
-    monkeypatch.setattr(world.peer.signatures, "check", unsigned)
-    monkeypatch.setattr(world.me.signatures, "check", lambda provider, image, engine: "sha256:1")
-    spec = with_component(registered(world, ME, PEER, component="Unsigned", image="vendor:1.0.0"))
-    plan = world.me.dry_run.plan(spec)
-    assert problems(plan) == {(PEER, "image")} and asked == [("Unsigned", "vendor:1.0.0")]
-    assert of(plan, PEER)["image"][0].cause.startswith("SIGNATURE_INVALID: no signature of vendor:1.0.0 counts")
-    assert of(plan, ME)["image"][0].found.endswith(", signed")
-
-
-def test_a_job_is_taken_with_a_warning_where_its_image_is_not_there_yet(world: World) -> None:
-    spec = with_component(registered(world, ME, PEER, component="Later", image="later:1"))
-    world.me.participant.create_job(spec, ME)
-    (warning,) = world.local(spec.job_id).warnings
-    assert warning.startswith("image later:1: IMAGE_NOT_FOUND") and "engine.docker.pull" in warning
-    fine = a_job()
-    world.me.participant.create_job(fine, ME)
-    assert world.local(fine.job_id).warnings == ()
-
-
 @pytest.mark.parametrize(
     ("component", "nodes", "check", "cause"),
     [
@@ -152,19 +132,6 @@ def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
     plan = world.me.dry_run.plan(with_component(ref))
     assert problems(plan) == {(PEER, check)}
     assert cause in of(plan, PEER)[check][0].cause
-
-
-def test_what_is_odd_is_a_warning_with_the_place_in_the_file_and_the_job_may_go(world: World) -> None:
-    own = {"common": {"a": {"strange": [1]}, "nobody": {"x": 1}}, "guest": {"0": {"a": {"odd": "y"}}}}
-    plan = world.me.dry_run.plan(a_job(task_params=own))
-    assert plan.good
-    odd = [i for i in of(plan, ME)["components"] if i.standing is Standing.WARNING]
-    assert [i.about for i in odd] == ["config.task_params.common.a.strange", "config.task_params.guest.0.a.odd"]
-    assert "(got [1])" in odd[0].cause and odd[0].remedy
-    assert [i.standing for i in of(plan, ME)["job"]] == [Standing.WARNING] and "nobody" in of(plan, ME)["job"][
-        0
-    ].cause
-    assert [i.standing for i in of(plan, PEER)["components"]] == [Standing.WARNING]
 
 
 def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> None:
@@ -221,14 +188,6 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
         assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
     finally:
         world.stop(busy)
-
-
-def test_nodes_that_are_away_or_unknown_do_not_hide_the_others(world: World) -> None:
-    plan = world.me.dry_run.plan(a_job(roles={"guest": (ME,), "host": (PEER, THIRD, STRANGER)}))
-    assert problems(plan) == {(ME, "job"), (ME, "routes"), (PEER, "routes"), (THIRD, "route"), (STRANGER, "route")}
-    assert of(plan, ME)["job"][0].about == "config.role.host[2]"
-    assert "tcp" in of(plan, THIRD)["route"][0].cause
-    assert "told" not in of(plan, THIRD)
 
 
 def test_a_node_without_a_way_back_is_named(world: World) -> None:
@@ -292,12 +251,6 @@ def test_the_command_shows_a_table_per_node_and_its_exit_code_tells(world: World
     file.write_text(json.dumps(asked))
     bad = cli(world, file)
     assert bad.exit_code == 1 and "PROBLEM" in bad.stdout and "1 in the way" in bad.stdout
-
-
-def test_a_body_that_is_not_a_job_is_refused_with_every_problem(world: World) -> None:
-    answer = ask(world.me, "operator", "POST", "/api/v1/jobs/plan", json={"dag": {"components": 3}})
-    paths = {p["path"] for p in answer.json()["data"]["problems"]}
-    assert answer.status_code == 400 and {"dag.components", "config"} <= paths
 
 
 def test_an_open_version_is_the_newest_one_in_use_when_the_job_was_made(world: World) -> None:

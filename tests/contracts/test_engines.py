@@ -1,11 +1,15 @@
-"""The engine contract, over every engine there is."""
+"""The engine contract over every engine there is, and the names of runs."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from engines.base import is_name, labels, owned, run_name, safe_name
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import MemoryHarness, ProcessHarness
 
@@ -27,3 +31,44 @@ class TestProcess(EngineContract):
 @pytest.mark.docker
 class TestDocker(EngineContract):
     """With the harness that the tests of the Docker engine share."""
+
+
+texts = st.text(max_size=40)
+
+
+identities = st.tuples(texts, texts, texts, texts, st.integers(0, 9), st.integers(1, 9))
+
+
+@given(identities, identities)
+def test_a_name_stands_for_one_identity(one: tuple, other: tuple) -> None:
+    assert (run_name(*one) == run_name(*other)) == (one == other)
+    assert re.fullmatch("bfia-[0-9a-f]{16}", run_name(*one))
+    assert is_name(run_name(*one))
+
+
+def test_a_name_never_changes() -> None:
+    """Runs are found again by it after an upgrade."""
+    assert run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1) == "bfia-365a8db3eb329d31"
+
+
+def test_labels_tell_the_whole_identity() -> None:
+    found = labels("node", "installation", "job-1", "task_1", "host", 2, 3)
+    assert found == {
+        "bfia.node": "node",
+        "bfia.installation": "installation",
+        "bfia.job": "job-1",
+        "bfia.task": "task_1",
+        "bfia.role": "host",
+        "bfia.index": "2",
+        "bfia.attempt": "3",
+    }
+    assert owned(found, "node", "installation")
+    assert not owned(found, "node", "other")
+    assert not owned(found, "other", "installation")
+    assert not owned({}, "node", "installation")
+
+
+@given(texts, texts)
+def test_a_safe_name_is_safe_and_tells_nodes_apart(one: str, other: str) -> None:
+    assert re.fullmatch("bfia-[A-Za-z0-9_.-]{0,58}", safe_name("bfia", one))
+    assert (safe_name("bfia", one) == safe_name("bfia", other)) == (one == other)

@@ -19,11 +19,16 @@ from tests.inprocess import ME, PEER, ask
 
 pytestmark = pytest.mark.xdist_group("faults")
 
+
 HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
+
+
 SETTINGS = {
     "me": {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}},
     "peer": {"limits": {"orphan_seconds": 1}},
 }
+
+
 _numbers = count()
 
 
@@ -36,9 +41,6 @@ def a_job_of(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: A
 
 def events(node: Gateway, spec: JobSpec) -> list[str]:
     return [e.event for e in node.store.timeline(spec.job_id)]
-
-
-# ---------------------------------------------------------------- optional parties
 
 
 def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch: list[str]):
@@ -113,27 +115,6 @@ def test_a_tolerable_failure_is_listed_and_the_job_succeeds(world: World, scratc
     world.closed(spec.job_id)
 
 
-# ---------------------------------------------------------------- suspend at any node
-
-
-def test_a_job_is_suspended_from_a_node_that_does_not_schedule_it(world: World, scratch: list[str]):
-    spec = a_job_of(scratch, TWO)
-    world.me.coordinator.submit_job(spec, ME)
-    world.run(spec.job_id, "a", "host.0", world.peer)
-    place = f"/api/v1/jobs/{spec.job_id}"
-    for word, suspended in (("suspend", True), ("suspend", True), ("resume", False)):
-        answer = ask(world.peer, "operator", "POST", f"{place}/{word}")
-        assert (answer.status_code, answer.json()["suspended"]) == (200, suspended)
-        assert (world.job(spec.job_id).suspended is not None) is suspended
-        reason = ask(world.peer, "operator", "GET", place).json()["waiting"]["reason"]
-        assert reason == ("SUSPENDED" if suspended else "RUNNING")
-    missing = ask(world.peer, "operator", "POST", "/api/v1/jobs/job-nowhere/suspend")
-    assert (missing.status_code, missing.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")
-
-
-# ---------------------------------------------------------------- steps that fail
-
-
 class Failing:
     """Refuses the first so many calls as a bug there would; counts all of them."""
 
@@ -192,25 +173,6 @@ def test_a_job_for_which_there_is_no_room_too_often_ends_with_its_history_at_eve
         assert local.ending is not None and local.ending.failure == job.ending.failure and local.runs == ()
 
 
-def test_a_party_that_was_left_out_can_have_the_job_stopped_that_goes_on_without_it(
-    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    """Its platform sees the job running, although it has ended here."""
-    monkeypatch.setattr(world.peer.participant, "start_job", Failing(world.peer.participant.start_job, 1000))
-    spec = a_job_of(scratch, TWO, min_parties={"host": 0})
-    world.me.coordinator.submit_job(spec, ME)
-    world.run(spec.job_id, "a", "guest.0")
-    here = world.peer.store.local_jobs.get
-    wait_for(lambda: here(spec.job_id).status is JobStatus.FINISHED, 30, 0.02, "it is told that it is left out")
-    assert world.peer.coordinator.status(spec.job_id).status is JobStatus.RUNNING
-    path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
-    for _ in range(2):
-        assert ask(world.peer, "operator", "POST", path, json=body).json()["code"] == 0
-    asked = world.job(spec.job_id).ending
-    assert asked is not None and (asked.outcome, asked.by) == (Outcome.STOPPED, PEER)
-    assert ended(world, spec).outcome is Outcome.STOPPED
-
-
 def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
     world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -224,22 +186,6 @@ def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
     wait_for(lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged")
     assert failing.calls == 4 and events(world.me, spec).count("stop refused") == 3
     assert local.ending.outcome is Outcome.SUCCEEDED
-
-
-def test_a_session_that_cannot_be_closed_is_tried_again(
-    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    failing = Failing(world.me.executor._close_session, 2)
-    monkeypatch.setattr(world.me.executor, "_close_session", failing)
-    spec = a_job_of(scratch, TWO)
-    world.me.coordinator.submit_job(spec, ME)
-    world.me.coordinator.stop_job(spec.job_id, "", ME)
-    assert ended(world, spec).outcome is Outcome.STOPPED
-    world.closed(spec.job_id)
-    assert failing.calls == 3
-
-
-# ---------------------------------------------------------------- the orphan rule
 
 
 def orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
@@ -265,22 +211,6 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
     answer = ask(world.peer, "operator", "POST", path, json=body).json()
     assert (answer["code"] == 0) == (scheduler == ME), "whether it goes on there is not known"
     assert scheduler == ME or answer["data"]["reason"] == "PEER_UNREACHABLE"
-
-
-def test_a_scheduling_node_that_has_nothing_to_say_is_asked_and_the_job_goes_on(world: World, scratch: list[str]):
-    """`PEER` has ended its part of the first task, and the rest runs elsewhere for long."""
-    spec = a_job_of(scratch, TWO)
-    world.me.coordinator.submit_job(spec, ME)
-    world.end(spec.job_id, "a", "host.0", node=world.peer)
-
-    def heard_twice() -> bool:
-        asked = [e for e in world.peer.store.timeline(spec.job_id) if e.event == "called"]
-        return sum("status_all" in str(e.detail) for e in asked) >= 2
-
-    wait_for(heard_twice, 60, 0.05, "it has asked twice")
-    assert world.peer.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
-    world.end(spec.job_id, "a", "guest.0")
-    assert ended(world, spec).outcome is Outcome.SUCCEEDED
 
 
 def test_a_stop_that_was_lost_is_learned_by_asking(world: World, scratch: list[str]):

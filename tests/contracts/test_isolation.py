@@ -14,9 +14,8 @@ from typing import Any
 import docker
 import pytest
 
-from engines.base import INSTALLATION, NODE, Isolation, Limits, Mount
+from engines.base import INSTALLATION, NODE, Isolation, Mount
 from engines.docker import ContainerdEngine
-from engines.docker.isolation import Firewall
 from engines.docker.network import NodeNetwork
 from tests.contracts.engine_acts import (
     WAITS,
@@ -32,6 +31,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(os.geteuid() != 0, reason="the packet filter of this host needs root"),
 ]
+
 
 LOOK = """
 import json, socket, sys, threading
@@ -206,26 +206,6 @@ for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socke
     assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
 
 
-def test_the_limit_of_processes_holds_inside(harness: DockerHarness, engine: ContainerdEngine) -> None:
-    text = """
-import os, sys, pathlib
-assert not [p for p in pathlib.Path("/").rglob("*.sock") if "docker" in p.name]
-children = []
-for n in range(60):
-    try:
-        pid = os.fork()
-    except BlockingIOError:
-        sys.exit(0)
-    if pid == 0:
-        import time
-        time.sleep(60)
-sys.exit("60 processes")
-"""
-    spec = a_spec(harness, python(text, Script()), limits=Limits(pids=20))
-    engine.launch(spec)
-    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
-
-
 def test_several_gateways_of_a_node_leave_each_other_their_doors(
     harness: DockerHarness, engine: ContainerdEngine, ours: Look
 ) -> None:
@@ -303,21 +283,6 @@ def test_the_outside_is_open_only_where_the_admin_says_so(
         engine.remove(spec.name)
     finally:
         engine.remove_network()
-
-
-def test_the_rules_go_with_the_network(engine: ContainerdEngine) -> None:
-    engine.gateway_address()
-    engine.close_host([7381])
-    assert engine._network is not None
-    firewall = Firewall(engine._network.bridge, "whoever")
-    assert firewall.gap() is None
-    engine.remove_network()
-    assert firewall.gap() is not None
-    listed = subprocess.run(["iptables", "-w", "-S"], capture_output=True, text=True, check=True).stdout
-    assert firewall.chain not in listed and engine._network.bridge not in listed
-
-
-# ------------------------------------------------------------ what an admin grants
 
 
 def test_a_granted_capability_and_mount_are_all_that_is_added(

@@ -22,9 +22,15 @@ from tests.inprocess import ME, PEER, STRANGER
 
 pytestmark = pytest.mark.xdist_group("participant_api")
 
+
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+
+
 ROLES = {"arbiter": (PEER,), "guest": (ME,), "host": (ME, ME)}
+
+
 PARTIES = ("guest.0", "host.0", "host.1")
+
 
 _numbers = count()
 
@@ -57,14 +63,6 @@ def started(api: ParticipantApi, world: World, spec: JobSpec, task: str = "a") -
     return task_id
 
 
-def judged(dag: Dag) -> Dag:
-    """Return the flow with a component in which this node has no role."""
-    return Dag(tuple(replace(n, component=ComponentRef("vendor", "1.0.0", "Judge")) for n in dag.nodes))
-
-
-# ---------------------------------------------------------------- create
-
-
 def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: JobSpec):
     api.create_job(job, PEER)
     first = world.local(job.job_id)
@@ -82,11 +80,6 @@ def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: 
     assert world.local(job.job_id) == replace(first, status=JobStatus.RUNNING)
     events = [e.event for e in world.me.store.timeline(job.job_id)]
     assert events == ["job READY here", "job RUNNING here"]
-
-
-def test_many_that_create_at_once_make_one_job(api: ParticipantApi, world: World, job: JobSpec):
-    assert at_once(5, lambda: api.create_job(job, PEER)) == []
-    assert [e.event for e in world.me.store.timeline(job.job_id)] == ["job READY here"]
 
 
 def test_every_problem_is_told_at_once(api: ParticipantApi, world: World, scratch: list[str]):
@@ -120,9 +113,6 @@ def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(
     assert world.me.store.local_jobs.find(job.job_id) is None
 
 
-# ---------------------------------------------------------------- who may
-
-
 def test_only_the_scheduling_node_may_go_on(apis: Apis, api: ParticipantApi, world: World, job: JobSpec):
     task_id = started(api, world, job)
     for sender in (THIRD, STRANGER):
@@ -154,9 +144,6 @@ def test_what_nobody_knows(api: ParticipantApi):
     assert refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
     for role in ("", "guest", "guest.0"):
         assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
-
-
-# ---------------------------------------------------------------- start
 
 
 def test_a_task_starts_once_however_often_it_is_asked_for(api: ParticipantApi, world: World, scratch: list[str]):
@@ -218,15 +205,6 @@ def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, wo
     assert world.run(spec.job_id, "b", "guest.0").inputs["out"].name == f"{second}-out"
 
 
-def test_no_role_here(api: ParticipantApi, world: World, scratch: list[str]):
-    spec = a_job_of(scratch, judged(a_dag()))
-    api.create_job(spec, PEER)
-    api.start_job(spec.job_id, PEER)
-    assert refusal(api.start_task, spec.job_id, "task-judge", "a", PEER) == ("NO_ROLE_HERE", 409)
-    assert world.local(spec.job_id).runs == ()
-    assert refusal(api.poll_task, "task-judge", "", PEER) == ("TASK_UNKNOWN", 404)
-
-
 def test_a_task_whose_input_was_never_written(api: ParticipantApi, world: World, scratch: list[str]):
     """Nothing starts then, at no party of this node."""
     spec = a_job_of(scratch, "a -> b")
@@ -237,9 +215,6 @@ def test_a_task_whose_input_was_never_written(api: ParticipantApi, world: World,
     assert refusal(api.start_task, spec.job_id, "task-b", "b", PEER) == ("INPUT_MISSING", 400)
     assert {r.task_name for r in world.local(spec.job_id).runs} == {"a"}
     assert len(world.engine().launches) == before
-
-
-# ---------------------------------------------------------------- poll
 
 
 def test_each_role_and_index_answers_for_itself(api: ParticipantApi, world: World, job: JobSpec):
@@ -269,9 +244,6 @@ def test_a_failure_is_reported_with_its_cause(api: ParticipantApi, world: World,
         *((role, TaskNews(RUNNING)) for role in ("host.0", "guest")),
     ):
         assert api.poll_task(task_id, role, PEER) == news
-
-
-# ---------------------------------------------------------------- stop
 
 
 WAYS = pytest.mark.parametrize(
@@ -343,17 +315,6 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(api: ParticipantA
     assert world.local(job.job_id).status is JobStatus.FINISHED
     api.start_task(job.job_id, task_id, "a", PEER)  # and of a start neither
     assert api.poll_task(task_id, "", PEER).status is FAILED
-
-
-def test_stopping_a_job_whose_tasks_all_succeeded_ends_it_well(api: ParticipantApi, world: World, job: JobSpec):
-    task_id = started(api, world, job)
-    for label in PARTIES:
-        world.end(job.job_id, "a", label)
-    api.stop_job(job.job_id, "", Ending(Outcome.SUCCEEDED, datetime.now(UTC), None, PEER), PEER)
-    local = world.local(job.job_id)
-    assert local.status is JobStatus.FINISHED and local.ending is not None
-    assert local.ending.outcome is Outcome.SUCCEEDED
-    assert api.poll_task(task_id, "", PEER) == TaskNews(SUCCESS)
 
 
 def test_stopping_a_job_that_never_began(api: ParticipantApi, world: World, job: JobSpec):

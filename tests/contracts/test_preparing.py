@@ -21,10 +21,17 @@ from tests.memory_engine import Image, Script
 
 pytestmark = pytest.mark.xdist_group("preparing")
 
+
 ROLES = {"guest": (PEER,), "host": (ME,)}
+
+
 FETCHING = {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}
+
+
 SETTINGS = {"me": {"engine": FETCHING}}
 """`ME` may fetch images; `PEER` schedules, and has them all"""
+
+
 _numbers = count()
 
 
@@ -107,11 +114,3 @@ def test_a_stop_ends_the_fetching(world: World):
     wait_for(lambda: shop.ended_by, 20, 0.01)
     assert world.local(spec.job_id).status is JobStatus.REJECTED
     wait_for(lambda: world.scheduled(spec).outcome is Outcome.STOPPED, 20, 0.01)
-
-
-def test_an_image_that_is_here_costs_no_further_round(world: World):
-    spec = replace(a_spec("a", ROLES, job_id="job-near"), scheduler=PEER)
-    world.peer.coordinator.submit_job(spec, PEER)
-    assert world.local(spec.job_id).preparation is None
-    assert not [e for e in world.peer.store.timeline(spec.job_id) if "waits" in e.event]
-    world.stop(spec)

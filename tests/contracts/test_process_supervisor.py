@@ -174,42 +174,31 @@ def forged(harness: ProcessHarness, pid: int, **changes: object) -> str:
     """Lay out a run whose numbers have gone to another process."""
     spec = a_spec(harness, WAITS)
     directory = prepared(harness, spec)
-    former = {**supervisor.identity(pid), "start": (supervisor.start_time(pid) or 0) - 1, **changes}
+    start = supervisor.start_time(pid) or 0
+    former = {**supervisor.identity(pid), "start": start if changes else start - 1, **changes}
     (directory / supervisor.SUPERVISOR).write_text(json.dumps(former))
     (directory / supervisor.CHILD).write_text(json.dumps({**former, "started": 1.7e9}))
     return spec.name
 
 
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [({}, True), ({"boot": "before"}, True), ({"boot": "another", "host": "another"}, False)],
+    ids=["its number was recycled", "before the last boot", "on another machine"],
+)
 def test_a_recycled_number_is_not_killed(
-    harness: ProcessHarness, engine: ProcessEngine, bystander: subprocess.Popen[bytes]
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    bystander: subprocess.Popen[bytes],
+    changes: dict[str, object],
+    known: bool,
 ) -> None:
-    name = forged(harness, bystander.pid)
+    name = forged(harness, bystander.pid, **changes)
     engine.stop(name, 0.1)
     exit_ = engine.probe(name)
-    assert isinstance(exit_, Exited)
-    assert (exit_.code, exit_.signal) == (137, 9)
+    assert exit_ == Missing() if not known else isinstance(exit_, Exited) and exit_.code == 137
+    assert (harness.root / name / supervisor.EXIT).exists() is known
     engine.remove(name)
-    assert bystander.poll() is None
-
-
-def test_a_number_from_before_the_last_boot_is_not_killed(
-    harness: ProcessHarness, engine: ProcessEngine, bystander: subprocess.Popen[bytes]
-) -> None:
-    name = forged(harness, bystander.pid, boot="before", start=supervisor.start_time(bystander.pid))
-    engine.stop(name, 0.1)
-    assert isinstance(engine.probe(name), Exited)
-    engine.remove(name)
-    assert bystander.poll() is None
-
-
-def test_a_run_of_another_machine_is_left_alone(
-    harness: ProcessHarness, engine: ProcessEngine, bystander: subprocess.Popen[bytes]
-) -> None:
-    start = supervisor.start_time(bystander.pid)
-    name = forged(harness, bystander.pid, boot="another", host="another", start=start)
-    assert engine.probe(name) == Missing()
-    engine.stop(name, 0.1)
-    assert not (harness.root / name / supervisor.EXIT).exists()
     assert bystander.poll() is None
 
 

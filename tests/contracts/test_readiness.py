@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from adapter.bfia.profiles import PROFILES
-from adapter.bfia.translate import create_body
 from engines.base import EngineDown
 from gateway.bootstrap.node import Gateway
 from gateway.data import files
@@ -21,12 +19,17 @@ from gateway.jobs.admission import Readiness
 from tests.builders import a_spec
 from tests.contracts.apis import World
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask
+from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("readiness")
 
+
 ROLES = {"guest": (PEER,), "host": (ME,)}
+
+
 PLACES = [("storage", "STORAGE_NOT_WRITABLE"), ("channel", "TRANSPORT_DOWN")]
+
+
 _numbers = count()
 
 
@@ -95,16 +98,6 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, 
     assert refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
     (item,) = [i for i in world.me.participant.dry_run(a_job(), PEER) if i.check == "storage"]
     assert item.standing is Standing.PROBLEM
-
-
-def test_the_refusal_on_the_wire(world: World):
-    path, headers = "/v1/interconn/schedule/job/create", {"x-node-id": PEER}
-    with broken(world.me, "storage"), broken(world.me, "channel"):
-        seen(world.me, 2)
-        answer = ask(world.me, "peer", "POST", path, json=create_body(a_job(), PROFILES["spec"]), headers=headers)
-    said = answer.json()
-    assert (answer.status_code, said["code"], said["data"]["reason"]) == (200, 409, "STORAGE_NOT_WRITABLE")
-    assert "storage cannot be written" in said["msg"] and "channel" in said["msg"]  # both at once
 
 
 def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):

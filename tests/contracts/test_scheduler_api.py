@@ -20,14 +20,18 @@ from gateway.errors import GatewayError
 from gateway.ports import SchedulerApi, TaskReport
 from gateway.store import queries
 from tests.builders import T0, a_dag, a_spec
-from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
+from tests.contracts.apis import THIRD, Apis, World, refusal
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 
 pytestmark = pytest.mark.xdist_group("scheduler_api")
 
+
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+
+
 ROLES = {"guest": (PEER,), "host": (ME, ME)}
+
 
 _numbers = count()
 
@@ -66,18 +70,6 @@ def task_id(world: World, spec: JobSpec, task: str = "a") -> str:
     return world.job(spec.job_id).tasks[task].task_id
 
 
-# ---------------------------------------------------------------- submit
-
-
-def test_submitting_returns_when_every_node_has_accepted(api: SchedulerApi, world: World, spec: JobSpec):
-    api.submit_job(spec, PEER)
-    job = world.job(spec.job_id)
-    assert job.status in (JobStatus.READY, JobStatus.RUNNING)
-    assert replace(job.spec, trace_id="") == replace(spec, trace_id="")
-    for node in (world.me, world.peer):
-        assert node.store.local_jobs.get(spec.job_id).spec.scheduler == ME
-
-
 def test_submitting_again_changes_nothing(api: SchedulerApi, world: World, spec: JobSpec):
     first = submitted(api, world, spec)
     for _ in range(2):
@@ -86,12 +78,6 @@ def test_submitting_again_changes_nothing(api: SchedulerApi, world: World, spec:
     again = world.job(spec.job_id)
     assert {n: t.task_id for n, t in again.tasks.items()} == {n: t.task_id for n, t in first.tasks.items()}
     assert len(world.local(spec.job_id).runs) == 2 and again.spec.flow_id == spec.flow_id
-
-
-def test_many_that_submit_at_once_make_one_job(api: SchedulerApi, world: World, spec: JobSpec):
-    assert at_once(4, lambda: api.submit_job(spec, PEER)) == []
-    events = [e.event for e in world.me.store.timeline(spec.job_id) if e.side == "scheduler"]
-    assert events.count("job PENDING") == 1 and events.count("create accepted") == 2
 
 
 def test_only_the_initiator_may_submit(apis: Apis, world: World, spec: JobSpec):
@@ -138,9 +124,6 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     assert refusal(api.submit_job, spec, PEER) == ("NOT_AUTHORISED", 409)  # and it stays so
 
 
-# ---------------------------------------------------------------- status
-
-
 def test_the_state_of_a_job_is_the_same_by_every_way(api: SchedulerApi, world: World, scratch: list[str]):
     spec = a_job_of(scratch, "a; b")
     tasks = {name: task.task_id for name, task in submitted(api, world, spec).tasks.items()}
@@ -161,16 +144,6 @@ def test_the_state_of_a_job_is_the_same_by_every_way(api: SchedulerApi, world: W
     over = {name: (task, SUCCESS) for name, task in tasks.items()}
     expected |= {"status": JobStatus.FINISHED, "tasks": over, "outcome": Outcome.SUCCEEDED, "progress": 100}
     assert essence() == expected
-
-
-def test_why_a_job_failed_is_the_same_by_every_way(api: SchedulerApi, world: World, spec: JobSpec):
-    submitted(api, world, spec)
-    world.end(spec.job_id, "a", "guest.0", code=7, node=world.peer)
-    world.wait_status(spec.job_id, JobStatus.FINISHED)
-    view = api.job_status(spec.job_id, PEER)
-    assert (view.status, view.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
-    assert view.failure == Failure("EXIT_7", "exit code 7", PEER, "guest", "a", 7)
-    assert [t.status for t in view.tasks] == [FAILED]
 
 
 def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, world: World, spec: JobSpec):
@@ -228,9 +201,6 @@ def test_a_node_tells_what_it_knows_while_the_scheduling_one_cannot_be_asked(wor
     assert any("JOB_UNKNOWN" in text for text in answer["data"]["warnings"]), answer
 
 
-# ---------------------------------------------------------------- reports
-
-
 def report(
     world: World, spec: JobSpec, role: str, status: TaskStatus, failure: Failure | None = None
 ) -> TaskReport:
@@ -260,20 +230,6 @@ def test_repeated_older_and_foreign_news_is_no_error_and_changes_nothing(
     assert task.nodes[PEER].roles == {"guest": SUCCESS}
     assert (task.status, world.job(spec.job_id).status) == (RUNNING, JobStatus.RUNNING)
     assert FAILED not in task.nodes[ME].roles.values()
-
-
-def test_news_after_the_end_is_no_error_and_changes_nothing(api: SchedulerApi, world: World, spec: JobSpec):
-    submitted(api, world, spec)
-    api.stop_job(spec.job_id, "", PEER)
-    wait_for(lambda: world.job(spec.job_id).ended_at, 20, 0.01)
-    before = world.job(spec.job_id)
-    for status in (RUNNING, SUCCESS, FAILED):
-        api.report_task(report(world, spec, "guest", status), PEER)
-    after = world.job(spec.job_id)
-    assert (after.status, after.outcome, after.tasks) == (before.status, before.outcome, before.tasks)
-
-
-# ---------------------------------------------------------------- audit_confirm, suspend, resume
 
 
 def test_who_takes_part_anyway_may_say_so_again(api: SchedulerApi, world: World, spec: JobSpec):
@@ -306,9 +262,6 @@ def test_a_suspended_job_starts_no_further_task(api: SchedulerApi, world: World,
     assert refusal(api.suspend_job, spec.job_id, True, PEER) == ("JOB_ENDED", 409)
 
 
-# ---------------------------------------------------------------- stop
-
-
 def test_stopping_ends_the_job_at_every_node(api: SchedulerApi, world: World, spec: JobSpec):
     submitted(api, world, spec)
     for _ in range(2):
@@ -336,9 +289,3 @@ def test_stopping_a_task_leaves_what_succeeded_and_the_others_alone(
     job = world.job(spec.job_id)
     assert [task.status for task in job.tasks.values()] == [SUCCESS, FAILED, RUNNING]
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
-
-
-def test_stopping_the_only_task_ends_the_job(api: SchedulerApi, world: World, spec: JobSpec):
-    submitted(api, world, spec)
-    api.stop_job(spec.job_id, "a", PEER)
-    assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.STOPPED

@@ -19,8 +19,6 @@ SECONDS = 2
 Make = Callable[[int], dict[str, Any]]
 _EACH = 400
 """parameters of a component"""
-SIZES = {"small": 64 * 1024, "large": MAX_BYTES}
-"""bytes"""
 
 
 def _parameters(make: Callable[[int], Any]) -> Make:
@@ -95,8 +93,9 @@ def _values(value: Any) -> int:
 
 def texts() -> Iterator[tuple[str, bytes]]:
     for name, make in BODIES.items():
-        for label, size in SIZES.items():
-            yield f"{name}, {label}", filled(make, size)
+        yield f"{name}, large", filled(make, MAX_BYTES)
+    for name in ("plain expressions", "catastrophic expressions", "metadata"):
+        yield f"{name}, small", filled(BODIES[name], 64 * 1024)
     yield "a text that nothing closes", b'{"name": "' + b'\\"' * (MAX_BYTES // 2 - 20) + b",}"
     yield "lists of lists", b"[" + b"[]," * 330_000 + b"0]"
     yield "nothing but braces", b"[" * MAX_BYTES

@@ -1,5 +1,6 @@
-"""Who may register what, what images it needs, and what becomes of a provider that jobs use."""
+"""Who may register what, what images are needed and say, and what becomes of a provider that jobs use."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,13 +10,16 @@ from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
 from gateway.providers.registration import By, Providers, audited
+from provider_registry.image_labels import differences
 from provider_registry.registry import Registry
 from tests.builders import a_spec
 from tests.memory_engine import MemoryEngine, Script
-from tests.registry.builders import a_component_request, a_description, a_request
+from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider, a_request
 from tests.registry.memory import MemoryRepository
 
 ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
+
+
 KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"
 
 
@@ -68,22 +72,6 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
     [warning] = providers.registry.get(KEY).warnings
     assert warning.path == "metadata.image" and "IMAGE_NOT_FOUND" in warning.rule and "approve" in warning.rule
     assert providers.registry.get(KEY).digests == {}
-
-
-def test_a_node_that_requires_images_refuses_in_both_forms(engine, tmp_path):
-    strict = Providers(
-        Registry(MemoryRepository()),
-        Images({"": engine}.get, 9.0),
-        list,
-        require_image=True,
-    )
-    for body, path in (
-        (a_request(metadata={"image": "e:1"}), "metadata.image"),
-        (a_component_request(image="e"), "imageUrl"),
-    ):
-        with pytest.raises(Invalid) as refused:
-            strict.register(body, ADMIN)
-        assert [p.path for p in refused.value.problems] == [path]
 
 
 def test_fetching_that_takes_too_long_for_a_registration_is_given_up(providers, engine):
@@ -167,8 +155,55 @@ def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
     assert providers.delete(ADMIN, provider_name=KEY).deleted == (KEY,)
 
 
-def test_what_is_not_there_is_not_found(providers):
-    for ask in (providers.retire, providers.unretire, providers.approve):
-        with pytest.raises(NotFound) as raised:
-            ask(KEY, ADMIN)
-        assert raised.value.reason == "PROVIDER_UNKNOWN"
+def compared(labels, *descriptions):
+    return [(p.path, p.rule) for p in differences(labels, a_provider(*descriptions), IMAGE)]
+
+
+def test_an_image_without_labels_says_nothing():
+    assert compared({}) == compared({"maintainer": "x", "component.x.name": "y"}) == []
+
+
+def test_labels_that_say_the_same_are_silent():
+    description = a_description(inputParam=[a_parameter("n", type="int", optional=True)])
+    numbered = {
+        "component.1.name": "Algo",
+        "component.1.roleList": "guest, host",
+        "component.1.parameter.1.name": "n",
+        "component.1.parameter.1.optional": "true",
+        "component.1.input.1.name": "train_data",
+        "component.1.input.1.dataFormat": '["csv"]',
+    }
+    assert compared(numbered, description) == []
+    assert compared({"bfia.description": json.dumps(description)}, description) == []
+    assert compared({"bfia.description": json.dumps({"Algo": description})}, description) == []
+    assert (
+        compared({"bfia.provider": "acme", "bfia.version": "1.0.0", "bfia.components": "Algo"}, description) == []
+    )
+
+
+def test_each_difference_names_both_sides():
+    description = a_description(inputParam=[a_parameter("n", type="int"), a_parameter("m")])
+    numbered = {
+        "bfia.version": "2.0.0",
+        "component.1.name": "Algo",
+        "component.1.version": "1.0.0",
+        "component.1.parameter.1.name": "n",
+        "component.1.parameter.1.type": "string",
+        "component.1.parameter.2.name": "z",
+        "component.2.name": "Other",
+    }
+    found = compared(numbered, description)
+    at = "components_description.Algo.inputParam"
+    assert found == [
+        ("version", f"is 1.0.0 as registered and 2.0.0 in the label bfia.version of {IMAGE}"),
+        (f"{at}[0].type", f"is int as registered and string in the label component.* of {IMAGE}"),
+        (at, f"has no entry z, which the label component.* of {IMAGE} describes"),
+        (at, f"lists what the label component.* of {IMAGE} does not describe"),
+        ("components_description.Other", f"is not registered, though the label component.* of {IMAGE} names it"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 50_000, "[1]", '{"a": 1}', '{"a": ' * 40 + "1" + "}" * 40])
+def test_a_label_that_cannot_be_read_is_a_warning(text):
+    [(path, rule)] = compared({"bfia.description": text})
+    assert path == "metadata.image" and rule.startswith("has a label bfia.description that is n")

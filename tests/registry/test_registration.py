@@ -1,23 +1,105 @@
-"""The two bodies that register something, and the form in which a provider is stored."""
+"""What registers a provider, as text and as a value, however hostile; and the form in which it is stored."""
 
 import json
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from provider_registry.model import Problem
-from provider_registry.registration import from_document, provider_from_component, provider_from_request
+from provider_registry import description
+from provider_registry.model import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    InvalidDescription,
+    Problem,
+    shorten,
+    unfit,
+)
+from provider_registry.registration import (
+    MAX_BYTES,
+    from_document,
+    provider_from_component,
+    provider_from_request,
+    read,
+)
+from provider_registry.values import check
 from tests.registry.builders import (
     a_component_request,
     a_data,
     a_description,
+    a_parameter,
     a_provider,
     a_request,
+    places,
     refused,
+    replaced,
 )
 
+
+def test_a_trailing_comma_is_a_warning():
+    said = json.dumps(a_request(a_description(description='[1,] is no \\"list\\",}')))
+    plain = read(said.encode())[0]
+    for text in (said[:-1] + " ,\n}", (said[:-1] + ",}").ljust(70_000)):
+        provider, single = read(text.encode())
+        warning, *others = provider.warnings
+        assert warning.path == "(document)" and "has a comma before a closing bracket" in warning.rule
+        assert (replace(provider, warnings=tuple(others)), single) == (plain, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (b"[" * (50 * 1024**2), f"must not be longer than {MAX_BYTES} bytes"),
+        (b"[" * MAX_BYTES, "must not nest so deeply"),
+        (b"[" + b"0," * 999_999 + b"0]", "must not hold more than 250000 commas"),
+        (b'{"name": "a"' + b" " * 70_000, "must be JSON: "),
+        (b'{"name": "a,}', "must be JSON: "),
+        (b'{"name": ,}', "must be JSON: "),
+        (b'{"name": "\xff",}', "must be JSON: "),
+        (b'{"name": %s}' % (b"1" * 5000), "must be JSON: "),
+        (json.dumps(a_request(metadata={"image": "a", "x": [0] * 200_000})).encode(), "must not hold more than"),
+    ],
+    ids=[
+        "50 MB of brackets",
+        "2 MB of brackets",
+        "1,000,000 values",
+        "cut off",
+        "cut off in a text",
+        "a comma too many and no value",
+        "not UTF-8",
+        "an integer of many digits",
+        "many values",
+    ],
+)
+def test_a_hostile_text_is_refused(body: bytes, rule: str):
+    with pytest.raises(InvalidDescription) as refused:
+        read(body)
+    [problem] = refused.value.problems
+    assert problem.path == "(document)" and problem.rule.startswith(rule)
+
+
+@pytest.mark.parametrize("end", ["}", ",}"])
+def test_every_duplicate_key_is_refused_with_its_name(end: str):
+    text = '{"name": "a", "name": "b", "metadata": {"image": "a", "x": [{"y": 1, "y": 2}]}' + end
+    with pytest.raises(InvalidDescription) as refused:
+        read(text.encode())
+    assert {(p.path, p.rule) for p in refused.value.problems} == {
+        ("name", "duplicate key"),
+        ("y", "duplicate key"),
+    }
+
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
 PART = "must be a name: not empty, without spaces or any of : @ * / \\"
+
+
 IMAGE = "must be an image reference such as vendor:1.0.0"
 
 
@@ -85,22 +167,6 @@ def test_every_problem_of_all_components_is_reported_at_once():
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "path", "rule"),
-    [
-        (
-            {"device": "local", "metadata": {}},
-            "device",
-            "is none of docker, k8s; jobs look for providers on docker",
-        ),
-        ({"components_description": None}, "components_description", "describes no component"),
-        ({"meta": 1}, "meta", "is not a field of the format"),
-    ],
-)
-def test_what_is_unusual_in_a_request_is_remarked(changes, path, rule):
-    assert [(w.path, w.rule) for w in a_provider(**changes).warnings] == [(path, rule)]
-
-
 def test_a_component_without_its_own_name_takes_its_key():
     document = a_description()
     del document["componentName"]
@@ -163,3 +229,154 @@ def test_a_protocol_that_nobody_speaks_warns():
     (warning,) = provider_from_request(a_request(a_description("A"), protocol="bfai")).warnings
     assert (warning.path, warning.suggestion) == ("protocol", "bfia")
     assert provider_from_request(a_request(a_description("A"), protocol="fate")).warnings == ()
+
+
+def nested(depth, leaf=1):
+    value = leaf
+    for i in range(depth):
+        value = [value] if i % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
+def test_deep_nesting_is_refused(depth):
+    rule = ("(document)", f"must not nest deeper than {MAX_DEPTH} levels")
+    deep = nested(depth)
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": deep})) == [rule]
+    assert refused(provider_from_component, a_component_request(result=deep)) == [rule]
+
+
+def test_too_many_values_are_refused():
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": [0] * MAX_VALUES})) == [
+        ("(document)", f"must not hold more than {MAX_VALUES} values")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("\ud800", "must be text that UTF-8 can hold"),
+        ({"\udfff": 1}, "must be text that UTF-8 can hold"),
+        ([float("nan")], "must hold finite numbers only"),
+        (float("inf"), "must hold finite numbers only"),
+        (2**5000, "must not hold integers beyond 4096 bits"),
+        ({1, 2}, "must hold JSON values only"),
+        ([b"x"], "must hold JSON values only"),
+    ],
+)
+def test_what_cannot_be_stored_as_json_is_refused(value, rule):
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": value})) == [("(document)", rule)]
+
+
+def test_a_hundred_components_are_read_and_stored():
+    parameters = [
+        a_parameter(
+            f"p{i}",
+            bindingData=[{"label": str(k), "value": str(k)} for k in range(4)],
+            defaultValue="1",
+            validator="(0,10)",
+        )
+        for i in range(15)
+    ]
+    body = a_request(*(a_description(f"C{i}", inputParam=parameters) for i in range(100)))
+    provider = provider_from_request(body)
+    assert len(provider.components) == 100
+    assert provider.warnings == ()
+    assert from_document(json.loads(json.dumps(provider.document()))) == provider
+
+
+def test_a_job_with_hostile_values_is_judged():
+    component, _ = description.component(
+        a_description(
+            inputParam=[
+                a_parameter("i", type="int", bindingData=["1"], validator="(0,5)"),
+                a_parameter("o", type="object", validator="regular:'a+'"),
+                a_parameter("s", bindingData=["a"], validator="regular:'(a|b)+'"),
+            ]
+        )
+    )
+    deep = nested(2000)
+    for value in (deep, "\ud800", 10**4299, -(10**5000), float("inf"), "9" * 100_000, {"a": deep}, [deep], b"x"):
+        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t", True)
+        for problem in (*findings.errors, *findings.warnings):
+            json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["", " ", "true"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+FULL = a_request(
+    a_description(
+        inputParam=[
+            a_parameter(
+                bindingData=[{"label": "a", "value": "a"}],
+                defaultValue="a",
+                validator="(0,1)",
+                dependsOn=["q.1"],
+                groupTag=["g"],
+                UIPattern="hidden",
+                UIType="input",
+                description="d",
+            ),
+            a_parameter("q", type="int", validator="regular:'x'", bindingData="call_function f()"),
+        ],
+    )
+)
+
+
+PLACES = list(places(FULL))
+
+
+@given(st.sampled_from(PLACES), json_values)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
+    body = replaced(FULL, path, value)
+    try:
+        provider = provider_from_request(body)
+    except InvalidDescription as error:
+        assert error.problems
+        json.dumps(error.problems, allow_nan=False, ensure_ascii=False).encode()
+    else:
+        stored = json.dumps(provider.document(), allow_nan=False, ensure_ascii=False)
+        stored.encode()
+        assert from_document(json.loads(stored)) == provider
+        for component in provider.components.values():
+            findings = check({"p": value, "q": value}, component, "t")
+            json.dumps(findings, allow_nan=False, ensure_ascii=False)
+
+
+@given(json_values)
+@settings(max_examples=300)
+def test_any_value_at_all_is_refused_with_its_reasons(value):
+    for reader in (provider_from_request, provider_from_component, description.component):
+        with suppress(InvalidDescription):
+            reader(value)
+            raise AssertionError(f"{value!r} was accepted")
+    with suppress(InvalidDescription):
+        from_document(value)
+        raise AssertionError(f"{value!r} was accepted")
+    assert unfit(value) is None or isinstance(unfit(value), Problem)
+    shown = shorten(value)
+    assert unfit(shown) is None
+    json.dumps(shown, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_no_registration_takes_more_than_two_seconds_or_200_megabytes():
+    command = [sys.executable, "-m", "tests.registry.hostile"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]  # the last line names the text
+    said = json.loads(done.stdout)
+    assert "must not be longer than" in said["too long"] and "must not nest" in said["nothing but braces"]
+    assert said["a form"] == "399"
+    read = {name for name, found in said.items() if found == "read"}
+    assert {"plain expressions, small", "catastrophic expressions, small", "metadata, small"} <= read

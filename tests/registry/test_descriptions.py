@@ -1,12 +1,86 @@
-"""Component descriptions: what is read, and in which spellings; single mistakes are in broken.json."""
+"""Component descriptions: what is read in which spellings, and each mistake at its place with what was meant."""
+
+import copy
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
-from provider_registry import description
-from provider_registry.model import Problem, Validator, group_of
-from tests.registry.builders import a_component, a_description, a_parameter
+from provider_registry import description, schema
+from provider_registry.model import InvalidDescription, Validator, group_of
+from provider_registry.types import MAX_PATTERN, MAX_VALUE, flaw, full_match
+from tests.registry.builders import (
+    a_component,
+    a_component_request,
+    a_description,
+    a_parameter,
+    a_request,
+    places,
+    replaced,
+)
 
-NAME = 'must be a name: not empty, without spaces, control characters or "="'
+DATA = json.loads(Path(__file__).with_name("broken.json").read_text("utf-8"))
+
+
+ABSENT = "<absent>"
+
+
+def changed(document: Any, change: dict[str, Any]) -> Any:
+    made = copy.deepcopy(document)
+    for path, value in change.items():
+        *way, last = [int(s) if s.isdigit() else s for s in re.findall(r"[^.\[\]]+", path)]
+        place = made
+        for step in way:
+            place = place[step]
+        if value == ABSENT:
+            del place[last]
+        else:
+            place[last] = value
+    return made
+
+
+def found_in(document: Any) -> tuple[str, list[tuple[str, str, str]]]:
+    try:
+        _, found = description.component(document, provider="acme", version="1.0.0")
+        kind = "warned"
+    except InvalidDescription as error:
+        found, kind = error.problems, "refused"
+    return kind, [(p.path, p.rule, p.suggestion) for p in found]
+
+
+def test_the_description_without_a_mistake_is_silent():
+    assert found_in(DATA["good"]) == ("warned", [])
+
+
+@pytest.mark.parametrize("case", DATA["broken"], ids=lambda case: case["mistake"])
+def test_a_mistake_is_reported_at_its_place(case: dict[str, Any]):
+    kind, found = found_in(changed(DATA["good"], case["change"]))
+    expected = (case["path"], case["rule"], case["suggestion"])
+    assert expected in found and kind == case["kind"]
+    others = {path for path, _, _ in found} - {case["path"]}
+    assert not others - set(case["change"]), "nothing else is wrong"
+
+
+@pytest.mark.parametrize(
+    ("validator", "inside", "outside"),
+    [
+        ("(0,5)", ["0", "5"], ["-1", "6"]),
+        ("[0,5)", ["0", "4.9"], ["5"]),
+        ("(0,5]", ["5"], ["0"]),
+        ("[0,inf)", ["0", "1e9"], ["-1"]),
+    ],
+)
+def test_bounds_are_open_only_where_the_vendor_does(validator: str, inside: list[str], outside: list[str]):
+    for default in (*inside, *outside):
+        change = {"inputParam[0].validator": validator, "inputParam[0].defaultValue": default}
+        _, found = found_in(changed(DATA["good"], change))
+        assert bool(found) is (default in outside), (validator, default)
 
 
 def warned(**changes):
@@ -84,6 +158,8 @@ READINGS = {
     ],
     "groupTag": [("a", ("a",)), (["a", "b"], ("a", "b")), ("", ()), (None, ())],
 }
+
+
 ATTRIBUTES = {"bindingData": "binding", "dependsOn": "depends_on", "defaultValue": "default", "groupTag": "groups"}
 
 
@@ -93,12 +169,6 @@ ATTRIBUTES = {"bindingData": "binding", "dependsOn": "depends_on", "defaultValue
 def test_every_spelling_of_a_field_is_read(field, spelled, read):
     parameter = a_component(a_parameter(**{field: spelled})).parameters[0]
     assert getattr(parameter, ATTRIBUTES.get(field, field)) == read
-
-
-@pytest.mark.parametrize("spelled", ["call_function columns()", " call_function  columns ( ) "])
-def test_a_callback_for_allowed_values_is_kept_by_name(spelled):
-    parameter = a_component(a_parameter(bindingData=spelled)).parameters[0]
-    assert (parameter.binding, parameter.binding_function) == (None, "columns")
 
 
 @pytest.mark.parametrize(
@@ -146,43 +216,6 @@ def test_a_validator_that_cannot_be_read_checks_nothing_and_is_a_warning(spelled
     assert parameter_warned(validator=spelled) == [("inputParam[0].validator", rule)]
 
 
-@pytest.mark.parametrize("name", ["title", "storageEngine", "result", "provider", "version"])
-def test_what_is_only_shown_or_known_from_elsewhere_is_missed_with_a_warning(name):
-    document = a_description()
-    del document[name]
-    _, warnings = description.component(document)
-    assert warnings == (Problem(name, "is missing"),)
-
-
-NEITHER = "is neither a list nor call_function <name>(); any value is allowed"
-NO_VALUE = "has entries without a plain value, which are left out"
-
-
-@pytest.mark.parametrize(
-    ("changes", "path", "rule"),
-    [
-        ({"type": "object", "defaultValue": "[1]"}, "defaultValue", "cannot be read as object"),
-        ({"type": "list", "defaultValue": "{"}, "defaultValue", "cannot be read as list"),
-        (
-            {"defaultValue": "abc", "validator": "regular:'[0-9]+'"},
-            "defaultValue",
-            "does not match regular:'[0-9]+'",
-        ),
-        (
-            {"type": "integer", "bindingData": ["5", "50"], "validator": "(0,10)"},
-            "bindingData",
-            "lists values outside (0,10): 50",
-        ),
-        ({"bindingData": "some"}, "bindingData", NEITHER),
-        ({"bindingData": "[" * 5000}, "bindingData", NEITHER),
-        ({"bindingData": '[{"label": 1}, "a"]'}, "bindingData", NO_VALUE),
-        ({"bindingData": '["\\ud800", "a"]'}, "bindingData", NO_VALUE),
-    ],
-)
-def test_what_is_unusual_in_a_parameter_is_a_warning(changes, path, rule):
-    assert parameter_warned(**changes) == [(f"inputParam[0].{path}", rule)]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -199,3 +232,98 @@ def test_what_is_unusual_in_a_parameter_is_a_warning(changes, path, rule):
 )
 def test_what_is_usual_is_no_warning(changes):
     assert parameter_warned(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "matches"),
+    [
+        ("[a-z]+", "abc", True),
+        ("[a-z]+", "abc1", False),
+        (r"(\w+)@(\w+)\.(com|org)", "a@b.org", True),
+        ("(?i)abc", "ABC", True),
+        ("[一-龥]+", "中文", True),
+        ("a|ab", "ab", True),
+        ("a*b*", "a" * MAX_VALUE, True),
+        ("a", "a\n", False),
+    ],
+)
+def test_the_whole_value_has_to_match(pattern, value, matches):
+    assert flaw(pattern) is None
+    assert full_match(pattern, value) is matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        ("(a+)+$", "a" * (MAX_VALUE - 1) + "!"),
+        ("(a|a)*b", "a" * MAX_VALUE),
+        ("(.*a){25}", "a" * 24 + "b" * 4000),
+        ("a?" * 40 + "a" * 40 + "b", "a" * 60),
+    ],
+)
+def test_a_catastrophic_expression_takes_no_time(pattern, value):
+    began = time.process_time()
+    assert full_match(pattern, value) is False
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cause"),
+    [
+        ("(", "missing )"),
+        ("(?=a)b", "(?="),
+        (r"(a)\1", r"\1"),
+        ("(?P<n>a)(?P=n)", "(?P"),
+        ("((((a{9}){9}){9}){9}){9}", "{9}"),
+        (r"\pL{1000}", "too large"),
+        ("a" * (MAX_PATTERN + 1), "longer than"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_cause(pattern, cause):
+    assert cause in (flaw(pattern) or "")
+    assert full_match(pattern, "a") is None
+
+
+@given(st.text("ab|*+?(){}[]^$\\.1,-:= 龥", max_size=30), st.text("ab1\n龥", max_size=600))
+@settings(max_examples=300)
+def test_any_expression_is_either_matched_or_refused(pattern, value):
+    assert (full_match(pattern, value) is None) is (flaw(pattern) is not None)
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    1.5,
+    10**30,
+    "",
+    "a",
+    "a b",
+    "TRUE",
+    "x" * 30_000,
+    [],
+    ["a"],
+    [None],
+    {},
+    {"x": 1},
+]
+
+
+GOOD = {
+    "description-1.json": a_description(
+        inputParam=[a_parameter(bindingData=[{"label": "a", "value": 1}, "b"], dependsOn=["a"], groupTag="x")]
+    ),
+    "registration.json": a_request(),
+    "component-registration.json": a_component_request(),
+}
+
+
+@pytest.mark.parametrize("name", schema.FILES)
+@given(data=st.data())
+def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(name: str, data: st.DataObject):
+    document: Any = GOOD[name]
+    for _ in range(data.draw(st.integers(0, 2))):
+        path = data.draw(st.sampled_from(list(places(document))))
+        document = replaced(document, path, data.draw(st.sampled_from(ODD)))
+    shipped = Draft202012Validator(dict(schema.FILES[name].document))
+    assert bool(schema.FILES[name].problems(document)) is not shipped.is_valid(document)
