@@ -2,22 +2,6 @@
 
 A run is identified by its name alone, so that each call may be repeated. Engine objects hold no state of their
 own: after a restart of the gateway, a new one reports the same about the runs of the old one.
-
-    EngineError            ENGINE_FAILED
-    ├── EngineDown         ENGINE_DOWN         the engine does not respond
-    ├── ImageNotFound      IMAGE_NOT_FOUND     nothing is ever fetched implicitly
-    ├── DigestChanged      DIGEST_CHANGED      the image is not the expected one
-    ├── PullDenied         PULL_DENIED         the registry or the admin's rules deny it
-    ├── PullTimeout        PULL_TIMEOUT        the registry was too slow
-    ├── PullFailed         PULL_FAILED         the pull failed for another reason
-    ├── SignatureMissing   SIGNATURE_ABSENT    a signature is required, and there is none
-    ├── SignatureInvalid   SIGNATURE_INVALID   signed with another key, or for another image
-    ├── SignatureUnchecked SIGNATURE_UNCHECKED the registry does not say
-    ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
-    ├── CreateFailed       CREATE_FAILED       refused for another reason, as the engine says
-    ├── PortInUse          PORT_IN_USE         a port of this host is taken
-    ├── NoSpace            NO_SPACE            a disk is full
-    └── NotSupported       NOT_SUPPORTED       this engine cannot do what was requested
 """
 
 import hashlib

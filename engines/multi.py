@@ -6,7 +6,7 @@ engine that is away hides its own runs and no others.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -95,35 +95,30 @@ class SeveralEngines:
         self._remember(spec.name, engine)
 
     def probe(self, name: str) -> Probe:
-        engine = self._of(name)
-        return Missing() if engine is None else engine.probe(name)
+        return self._of(name).probe(name)
 
     def address(self, name: str) -> str:
-        engine = self._of(name)
-        return "" if engine is None else engine.address(name)
+        return self._of(name).address(name)
 
     def written(self, name: str, most: int) -> Written:
-        engine = self._of(name)
-        return Written() if engine is None else engine.written(name, most)
+        return self._of(name).written(name, most)
 
     def stop(self, name: str, grace: float) -> None:
-        if (engine := self._of(name)) is not None:
-            engine.stop(name, grace)
+        self._of(name).stop(name, grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        engine = self._of(name)
-        return Logs() if engine is None else engine.logs(name, tail)
+        return self._of(name).logs(name, tail)
 
     def save_logs(self, name: str, directory: Path) -> None:
-        if (engine := self._of(name)) is not None:
-            engine.save_logs(name, directory)
+        self._of(name).save_logs(name, directory)
 
     def remove(self, name: str) -> None:
-        engine = self._of(name)
-        for one in self._all() if engine is None else (engine,):  # created and never started: in any of them
-            one.remove(name)
+        self._of(name).remove(name)
         with self._lock:
-            self._place.pop(name, None)
+            known = self._place.pop(name, None)
+        if known is None:  # created and never started: in any of them
+            for engine in self.others.values():
+                engine.remove(name)
 
     def list(self) -> Sequence[Found]:
         found = [*self.main.list()]
@@ -134,11 +129,12 @@ class SeveralEngines:
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Watch all engines; ``on_away`` is called with the name of the one that is away."""
-        watches = [self.main.watch(on_exit, on_away)]
+        watches = ExitStack()
+        watches.callback(self.main.watch(on_exit, on_away).close)
         for name, engine in self.others.items():
             away = None if on_away is None else lambda _, name=name: on_away(name)
-            watches.append(engine.watch(on_exit, away))
-        return _Watches(watches)
+            watches.callback(engine.watch(on_exit, away).close)
+        return watches
 
     def close(self) -> None:
         for engine in self._all():
@@ -164,8 +160,8 @@ class SeveralEngines:
                 self._place.clear()
             self._place[name] = engine
 
-    def _of(self, name: str) -> Engine | None:
-        """Return the engine that has the run, if there is one. Raises `EngineDown` if one of them is away."""
+    def _of(self, name: str) -> Engine:
+        """Return the engine that has the run, the main one if none has. Raises `EngineDown` if one is away."""
         with self._lock:
             known = self._place.get(name)
         if known is not None:
@@ -180,13 +176,4 @@ class SeveralEngines:
                 away = away or error
         if away is not None:
             raise away
-        return None
-
-
-class _Watches:
-    def __init__(self, watches: Sequence[Watch]) -> None:
-        self._watches = watches
-
-    def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
+        return self.main

@@ -2,4 +2,4 @@
 
 from engines.docker.engine import ContainerdEngine as ContainerdEngine
 from engines.docker.engine import DockerOptions as DockerOptions
-from engines.docker.pulling import PullRules as PullRules
+from engines.docker.images import PullRules as PullRules

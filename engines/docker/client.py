@@ -1,34 +1,63 @@
 """Connections to a daemon: by its socket, by TCP, or to another machine through the system's ssh client.
 
 The ssh client only forwards the daemon's socket; keys, known hosts and ports are up to its own configuration. It
-never asks for a password.
+never asks for a password. What a client raises becomes one of the engines' errors.
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import requests
 from docker import APIClient
-from docker.errors import TLSParameterError
+from docker.errors import APIError, DockerException, TLSParameterError, create_api_error_from_http_exception
 from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env, parse_host
+from urllib3.exceptions import HTTPError
 
-from engines.base import EngineDown
-from engines.docker.errors import translated
+from engines.base import (
+    HOW_TO_HAVE_IT,
+    CommandNotFound,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+    PortInUse,
+)
 
 SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
 _OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
 _LONGEST_OUTPUT = 500
+
+_NO_EXECUTABLE = re.compile(
+    r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
+    r"|no command specified",
+    re.IGNORECASE,
+)
+_PORT_TAKEN = re.compile(
+    r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
+)
+_NOT_READY = (502, 503, 504)
+"""statuses of a daemon that starts or stops, or of a proxy before one that is away"""
+_PARTS_AWAY = re.compile(
+    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down",
+    re.IGNORECASE,
+)
+"""messages of a daemon (500) one of whose own processes is away, which it restarts"""
+_NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
 
 class Tunnel:
@@ -91,7 +120,7 @@ class Tunnel:
         found += ["-l", parts.username] if parts.username else []
         return [*found, "--", parts.hostname or ""]
 
-    def _wait(self, folder: Path, client: "subprocess.Popen[bytes]") -> None:
+    def _wait(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + _OPEN_TIMEOUT
         while not _listens(folder / "s"):
             ended = client.poll() is not None
@@ -182,3 +211,54 @@ def _config(files: Mapping[str, str]) -> TLSConfig:
 def _on_this_machine(base_url: str | None, tls: bool) -> bool:
     """Whether the daemon is reached by a socket of this machine and not by network."""
     return str(parse_host(base_url, tls=tls)).startswith("http+unix://")
+
+
+@contextmanager
+def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
+    """Raise what the daemon refuses as the specific error or ``otherwise``, and `EngineDown` if it is away."""
+    try:
+        yield
+    except APIError as error:
+        raise _refusal(error, otherwise) from error
+    except (DockerException, HTTPError, OSError) as error:  # OSError: every failure of a request is one
+        raise EngineDown(f"the container engine does not answer: {error}") from error
+
+
+def check_answer(answer: requests.Response) -> None:
+    """Raise APIError unless a request that we made without the library succeeded."""
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        create_api_error_from_http_exception(error)
+
+
+def network_is_gone(error: APIError) -> bool:
+    """Whether the daemon lacks a network that was removed since it was created."""
+    return _NO_NETWORK.search(words(error)) is not None
+
+
+def is_away(error: APIError) -> bool:
+    """Whether the daemon cannot handle any request at present."""
+    status = error.status_code
+    return status in _NOT_READY or (status == 500 and _PARTS_AWAY.search(words(error)) is not None)
+
+
+def words(error: APIError) -> str:
+    """Return the daemon's message."""
+    return str(error.explanation or error)
+
+
+def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
+    text = words(error)
+    if is_away(error):
+        return EngineDown(f"the container engine is not ready: {text}")
+    if "no space left on device" in text.lower():
+        return NoSpace(text)
+    if otherwise is CreateFailed:
+        if error.status_code == 404 and "no such image" in text.lower():  # removed since it was found
+            return ImageNotFound(text, HOW_TO_HAVE_IT)
+        if _PORT_TAKEN.search(text):
+            return PortInUse(text)
+        if _NO_EXECUTABLE.search(text):
+            return CommandNotFound(text)
+    return otherwise(text)

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -49,13 +49,9 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import Connection
-from engines.docker.errors import check_answer, network_is_gone, translated
-from engines.docker.executables import Executables
-from engines.docker.images import Image, Images
-from engines.docker.isolation import NOT_AT_ALL, Surroundings
+from engines.docker.client import Connection, check_answer, network_is_gone, translated
+from engines.docker.images import Image, Images, PullRules
 from engines.docker.network import NodeNetwork
-from engines.docker.pulling import PullRules
 from engines.docker.watch import EventWatch
 
 
@@ -110,6 +106,12 @@ class DockerOptions:
         return None if self.outside or self.network_mode == "host" else [DEAD_RESOLVER]
 
 
+_NOT_AT_ALL = Isolation(
+    tasks=False,
+    host=False,
+    outside=False,
+    gaps=("engine.docker.network_mode is host: containers are not isolated at all; use bridge",),
+)
 _LOG_FILES = 3
 _CONFLICT = 409
 _NAME_TIMEOUT, _PAUSE = 10.0, 0.05
@@ -130,14 +132,12 @@ class ContainerdEngine:
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._client = Connection(options.base_url, options.tls)
         self._images = Images(self._client, options.pull)
-        self._executables = Executables(self._client)
         self._network: NodeNetwork | None = None
-        self._surroundings: Surroundings | None = None
         if options.network_mode == "bridge":
             labels = {NODE: node, INSTALLATION: installation}
             name = options.network or safe_name("bfia", node)
-            self._network = NodeNetwork(self._client, name, labels, outside=options.outside)
-            self._surroundings = Surroundings(self._client, self._network, installation + options.instance)
+            owner = installation + options.instance
+            self._network = NodeNetwork(self._client, name, labels, outside=options.outside, owner=owner)
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
 
@@ -205,33 +205,25 @@ class ContainerdEngine:
     def written(self, name: str, most: int) -> Written:
         if self._inspect(name) is None:
             return Written()
-        with translated():
+        with translated(), suppress(NotFound):
             api = self._client()
-            try:
-                sizes = [
-                    c.get("SizeRw") for c in api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
-                ]
-                return Written(max((int(size or 0) for size in sizes), default=0), changes_of(api, name, most))
-            except NotFound:
-                return Written()
+            found = api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
+            size = max((int(c.get("SizeRw") or 0) for c in found), default=0)
+            return Written(size, changes_of(api, name, most))
+        return Written()
 
     def stop(self, name: str, grace: float) -> None:
         """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
-        if self._inspect(name) is None:
-            return
-        with translated():
-            try:
+        if self._inspect(name) is not None:
+            with translated(), suppress(NotFound):
                 self._client().stop(name, timeout=max(0, math.ceil(grace)))
-            except NotFound:
-                return
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        if self._inspect(name) is None:
-            return Logs()
-        try:
-            return Logs(*(engines_logs.last(self._log(name, stream), tail) for stream in engines_logs.STREAMS))
-        except _Gone:
-            return Logs()
+        if self._inspect(name) is not None:
+            with suppress(_Gone):
+                streams = (self._log(name, stream) for stream in engines_logs.STREAMS)
+                return Logs(*(engines_logs.last(stream, tail) for stream in streams))
+        return Logs()
 
     def save_logs(self, name: str, directory: Path) -> None:
         if self._inspect(name) is None:
@@ -241,10 +233,9 @@ class ContainerdEngine:
                 engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
-        if self._inspect(name) is None:
-            return
-        with translated():
-            self._remove(name)
+        if self._inspect(name) is not None:
+            with translated():
+                self._remove(name)
 
     def list(self) -> Sequence[Found]:
         found = []
@@ -279,17 +270,17 @@ class ContainerdEngine:
 
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports, as far as we may; `isolation` reports how far."""
-        if self._surroundings is not None:
-            self._surroundings.close_host(ports)
+        if self._network is not None:
+            self._network.close_host(ports)
 
     def isolation(self) -> Isolation:
         """Check what the node's network isolates; the host's network isolates nothing."""
-        return NOT_AT_ALL if self._surroundings is None else self._surroundings.isolation()
+        return _NOT_AT_ALL if self._network is None else self._network.isolation()
 
     def remove_network(self) -> None:
         """Remove the network, if there is one. Raises `EngineError` while it is in use."""
-        if self._surroundings is not None:
-            self._surroundings.remove()
+        if self._network is not None:
+            self._network.remove()
 
     def undo_network(self) -> None:
         """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
@@ -317,7 +308,7 @@ class ContainerdEngine:
             container = found["Id"]  # created by a gateway that did not start it
         try:
             targets = [mount.target for mount in spec.mounts]
-            self._executables.check(container, image, spec.command, spec.environment, targets)
+            self._images.check_executable(container, image, spec.command, spec.environment, targets)
             api.start(container)
         except (APIError, EngineError):
             self._remove(container)
@@ -437,15 +428,21 @@ def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None)
             return Exited(code, signal_of(code), killed, started, finished)
 
 
+@contextmanager
+def _asked(api: APIClient, container: str, what: str, **params: str) -> Iterator[Any]:
+    """Give the stream in which the daemon responds. Raises APIError, OSError."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/{what}"
+    with closing(api.get(url, params=params, stream=True, timeout=api.timeout)) as answer:
+        check_answer(answer)
+        yield answer.raw
+
+
 def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
     """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
-    answer = api.get(url, params={stream: "1", "tail": "all"}, stream=True, timeout=api.timeout)
-    with closing(answer):
-        check_answer(answer)
-        while len(head := answer.raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
+    with _asked(api, container, "logs", tail="all", **{stream: "1"}) as raw:
+        while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
             left = unpack(">xxxxL", head)[0]
-            while left and (piece := answer.raw.read(left)):
+            while left and (piece := raw.read(left)):
                 left -= len(piece)
                 yield piece
 
@@ -455,12 +452,9 @@ def changes_of(api: APIClient, container: str, most: int) -> int:
 
     The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
     """
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/changes"
-    answer = api.get(url, stream=True, timeout=api.timeout)
     found, rest = 0, b""
-    with closing(answer):
-        check_answer(answer)
-        while found <= most and (piece := answer.raw.read(65536)):
+    with _asked(api, container, "changes") as raw:
+        while found <= most and (piece := raw.read(65536)):
             piece = rest + piece
             found += piece.count(_CHANGE)
             rest = piece[-len(_CHANGE) + 1 :]

@@ -1,20 +1,91 @@
-"""The images of a Docker daemon."""
+"""The images of a Docker daemon: found there, pulled from the registries that the admin allows, able to start.
 
+Nothing is pulled implicitly, and every pull has a deadline. An image is checked for the executable that it is to
+start, and a script for what it needs besides itself; without that, the kernel reports that the script is missing.
+"""
+
+import json
+import posixpath
+import queue
 import re
-from collections.abc import Callable, Mapping
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
 
-from docker import APIClient
-from docker.errors import APIError, NotFound
+from docker import APIClient, auth
+from docker.errors import APIError, DockerException, InvalidRepository, NotFound
+from docker.utils import parse_repository_tag
+from requests import Response, Timeout
 
-from engines.base import HOW_TO_HAVE_IT, ImageNotFound
-from engines.docker.errors import translated, words
-from engines.docker.pulling import Puller, PullRules
+from engines.base import (
+    HOW_TO_HAVE_IT,
+    CommandNotFound,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+    PullDenied,
+    PullFailed,
+    PullTimeout,
+)
+from engines.docker.client import check_answer, translated, words
 
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ROOT = ("", "0", "root")
-_NAME = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
 _NO_NAME = re.compile("no such image|invalid reference format|repository name must", re.IGNORECASE)
+
+_PROGRESS_EVERY = 1.0
+"""seconds between two reports of progress"""
+_GRACE = 30.0
+"""seconds after the deadline when the request itself gives up; its reader does so before, and says why"""
+_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
+    (("no space left",), NoSpace),
+    (
+        (
+            "pull access denied",
+            "unauthorized",
+            "authentication required",
+            "no basic auth",
+            "denied:",
+            "forbidden",
+        ),
+        PullDenied,
+    ),
+    (
+        ("manifest unknown", "not found", "name unknown", "does not exist", "invalid reference", "name must"),
+        lambda text: ImageNotFound(text, "push it there, or correct its name in the registration"),
+    ),
+    (("timeout", "deadline exceeded", "timed out", "client.timeout"), PullTimeout),
+)
+"""words of the daemon or a registry -> the error that they stand for; the first that fits"""
+
+_DIRECTORY = 1 << 31
+_STAT = "X-Docker-Container-Path-Stat"
+_TAR_BLOCK, _TAR_KIND = 512, 156
+HEAD = 256
+"""bytes of a file that Linux reads for its first line"""
+
+_Events = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
+
+
+class _Stale(Exception):
+    """The daemon has reported nothing for too long."""
+
+
+@dataclass(frozen=True)
+class PullRules:
+    """What may be fetched: nothing, unless registries are named."""
+
+    registries: frozenset[str] = frozenset()
+    """``host[:port]`` as in image names, and ``docker.io`` for names without a host"""
+    deadline: float = 600.0
+    """seconds for one image"""
+    stale: float = 120.0
+    """seconds without progress after which the pull is started again, once"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +104,7 @@ class Image:
     @property
     def runs_as_root(self) -> bool:
         """Whether the image's own user is root, by name, by number, or because it names none."""
-        return self.user.partition(":")[0] in _ROOT
+        return self.user.partition(":")[0] in ("", "0", "root")
 
 
 class Images:
@@ -41,7 +112,10 @@ class Images:
 
     def __init__(self, client: Callable[[], APIClient], rules: PullRules = PullRules()) -> None:
         self._client = client
-        self._puller = Puller(client, rules)
+        self._rules = rules
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._known: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def find(self, name: str) -> Image:
         """Return an image that is here. Raises `ImageNotFound`: nothing is fetched."""
@@ -55,7 +129,8 @@ class Images:
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
-                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _NAME) from error
+                remedy = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
+                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", remedy) from error
         config = found.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         return Image(
@@ -74,17 +149,283 @@ class Images:
         try:
             return self.find(name)
         except ImageNotFound:
-            if not name or not self._puller.allowed:
+            if not name or not self._rules.registries:
                 raise
-        with self._puller.busy(name):
+        with self._guard:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
             try:
                 return self.find(name)  # another has just fetched it
             except ImageNotFound:
-                self._puller.pull(name, on_progress)
+                self._pull(name, on_progress)
             return self.find(name)
 
-    def offered(self, name: str, seconds: float) -> str:
+    def offered(self, image: str, seconds: float) -> str:
         """Return the digest that the image's registry names, which is asked by the daemon as for fetching."""
-        if not name or not self._puller.allowed:
-            raise ImageNotFound(f"the container engine has no image {name}", HOW_TO_HAVE_IT)
-        return self._puller.offered(name, seconds)
+        if not image or not self._rules.registries:
+            raise ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)
+        registry = self._registry_of(image)
+        api = self._client()
+        url = f"{api.base_url}/v{api.api_version}/distribution/{image}/json"
+        try:
+            answer = api.get(url, headers=_authorised(api, registry), timeout=seconds)
+            check_answer(answer)
+            return str(answer.json()["Descriptor"]["digest"])
+        except APIError as error:
+            raise _refusal(image, words(error)) from error
+        except Timeout as error:
+            raise PullTimeout(f"{registry} did not respond about {image} within {seconds:g} s") from error
+        except (DockerException, OSError) as error:
+            raise EngineDown(f"the container engine went away during the request for {image}: {error}") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise PullFailed(f"{registry} gave no valid response about {image}") from error
+
+    def check_executable(
+        self,
+        container: str,
+        image: Image,
+        command: Sequence[str] | None,
+        environment: Mapping[str, str],
+        mounted: Sequence[str],
+    ) -> None:
+        """Raise `CommandNotFound` if the container, which has not started, lacks its executable.
+
+        A script also needs the program in its first line, and what ``env`` is to start. The daemon itself does not
+        notice, as it starts its own init process. The result is remembered: an image's content never changes.
+        """
+        line = (*image.entrypoint, *(image.command if command is None else command))
+        if not line or not line[0]:
+            raise CommandNotFound("the image has no command")
+        first = line[0]
+        search = tuple(folder for folder in environment.get("PATH", image.path).split(":") if folder)
+        if "/" in first:
+            places = [posixpath.join(image.folder, first)]
+        else:
+            places = [posixpath.join(folder, first) for folder in search]
+        for place in places:
+            if (image.id, place, line) in self._known or _below(place, mounted):
+                return
+            executable = self._is_executable(container, place)
+            if executable:
+
+                def is_there(path: str) -> bool | None:
+                    inside = posixpath.join(image.folder, path)
+                    return None if _below(inside, mounted) else self._is_executable(container, inside)
+
+                check_env(place, line[1:], search, is_there)
+                check_script(place, self._head(container, place), search, is_there)
+                self._known.add((image.id, place, line))
+            if executable or executable is None:
+                return
+        raise CommandNotFound(f"the image has no executable {first}")
+
+    def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
+        """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""
+        registry = self._registry_of(image)
+        until = time.monotonic() + self._rules.deadline
+        for last in (False, True):
+            try:
+                with closing(_Fetch(self._client(), image, registry, self._rules.deadline)) as fetch:
+                    self._follow(image, fetch.events, until, on_progress)
+                    return
+            except _Stale as error:
+                if last:
+                    raise PullTimeout(f"{image} was given up twice: {error}") from error
+                on_progress(f"{error}; starting again")
+
+    def _registry_of(self, image: str) -> str:
+        try:
+            registry, _ = auth.resolve_repository_name(parse_repository_tag(image)[0])
+        except InvalidRepository as error:
+            raise ImageNotFound(f"{image} is not a valid image name", str(error)) from error
+        if registry not in self._rules.registries:
+            raise PullDenied(
+                f"the container engine has no image {image}, and its registry {registry} is not among "
+                f"engine.docker.registries ({', '.join(sorted(self._rules.registries))})"
+            )
+        return str(registry)
+
+    def _follow(self, image: str, events: _Events, until: float, on_progress: Callable[[str], None]) -> None:
+        layers: dict[str, Mapping[str, Any]] = {}
+        report_at, last_at = 0.0, time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - last_at >= self._rules.stale:
+                raise _Stale(f"no progress for {self._rules.stale:g} s, {_progress(layers)}")
+            if now >= until:
+                raise PullTimeout(
+                    f"{image} did not arrive within {self._rules.deadline:g} s (engine.docker.pull_seconds); "
+                    f"{_progress(layers)}"
+                )
+            if now >= report_at:
+                on_progress(_progress(layers))
+                report_at = now + _PROGRESS_EVERY
+            try:
+                event = events.get(timeout=max(0.0, min(_PROGRESS_EVERY, until - now)))
+            except queue.Empty:
+                continue
+            last_at = time.monotonic()
+            if event is None:
+                on_progress(_progress(layers))
+                return
+            if isinstance(event, APIError):
+                raise _refusal(image, words(event)) from event
+            if isinstance(event, BaseException):
+                raise EngineDown(f"the container engine went away while it pulled {image}: {event}") from event
+            if "error" in event:
+                raise _refusal(image, str(event["error"]))
+            if "id" in event and "progressDetail" in event:
+                layers[event["id"]] = event
+
+    def _head(self, container: str, path: str) -> bytes:
+        """Return the first bytes of a file; of a link those of its target; none where it cannot be read."""
+        api, (_, stat) = self._client(), self._stat(container, path)
+        params, plain = {"path": (stat or {}).get("linkTarget") or path}, {"Accept-Encoding": "identity"}
+        url = _url(api, container)
+        with closing(api.get(url, params=params, headers=plain, stream=True, timeout=api.timeout)) as answer:
+            if answer.status_code != 200:
+                return b""
+            wanted, block = _TAR_BLOCK + HEAD, b""
+            while len(block) < wanted and (piece := answer.raw.read(wanted - len(block))):
+                block += piece
+        return block[_TAR_BLOCK:] if block[_TAR_KIND : _TAR_KIND + 1] in (b"0", b"\0") else b""
+
+    def _is_executable(self, container: str, path: str) -> bool | None:
+        """Tell what the daemon says; None if it cannot look: then the start itself will fail and say why."""
+        status, stat = self._stat(container, path)
+        if stat is None:
+            return False if status == 404 else None
+        return bool(stat["linkTarget"]) or (bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY)
+
+    def _stat(self, container: str, path: str) -> tuple[int, dict[str, Any] | None]:
+        api = self._client()
+        answer = api.head(_url(api, container), params={"path": path}, timeout=api.timeout)
+        described = answer.headers.get(_STAT)
+        return answer.status_code, json.loads(b64decode(described)) if described else None
+
+
+def _url(api: APIClient, container: str) -> str:
+    return f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+
+
+class _Fetch:
+    """One request to the daemon, read in a thread of its own, because neither side has a deadline."""
+
+    def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
+        self._api, self._image, self._registry, self._deadline = api, image, registry, deadline
+        self.events: _Events = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._response: Response | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="engine-pull", daemon=True).start()
+
+    def close(self) -> None:
+        """Give up: the daemon stops when its caller is gone."""
+        with self._lock:
+            self._closed = True
+            response = self._response
+        if response is not None:  # its reader closes it; closing it here would wait for the reader
+            with suppress(ValueError, RuntimeError, OSError):  # it is over already
+                response.raw.shutdown()
+
+    def _run(self) -> None:
+        try:
+            for event in self._read():
+                self.events.put(event)
+            self.events.put(None)
+        except (DockerException, OSError, ValueError, AttributeError) as error:  # the last: closed meanwhile
+            self.events.put(error)
+
+    def _read(self) -> Iterator[Mapping[str, Any]]:
+        name, tag = parse_repository_tag(self._image)
+        response = self._api.post(
+            f"{self._api.base_url}/v{self._api.api_version}/images/create",
+            params={"fromImage": name, "tag": tag or "latest"},
+            headers=_authorised(self._api, self._registry),
+            stream=True,
+            timeout=self._deadline + _GRACE,
+        )
+        with self._lock:
+            self._response = response
+            closed = self._closed
+        with closing(response):
+            if closed:
+                return
+            check_answer(response)
+            for line in response.iter_lines():
+                if line:
+                    with suppress(ValueError):
+                        yield json.loads(line)
+
+
+def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
+    """Return the headers with the credentials that `docker login` has stored for a registry."""
+    header = auth.get_config_header(api, registry)
+    return {"X-Registry-Auth": header} if header else {}
+
+
+def _refusal(image: str, text: str) -> EngineError:
+    """Return the error that a message of the daemon or the registry stands for."""
+    found = (error for told, error in _REFUSALS if any(word in text.lower() for word in told))
+    return next(found, PullFailed)(f"{image} cannot be pulled: {text}")
+
+
+def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:
+    if not layers:
+        return "no progress yet"
+    done = sum("complete" in str(layer.get("status", "")).lower() for layer in layers.values())
+    got = sum((layer.get("progressDetail") or {}).get("current") or 0 for layer in layers.values())
+    return f"{done} of {len(layers)} layers, {got / 1e6:.1f} MB in progress"
+
+
+def check_script(
+    script: str, head: bytes, search: Sequence[str], is_executable: Callable[[str], bool | None]
+) -> None:
+    """Raise `CommandNotFound` if the program that the first line of a file asks for is not there.
+
+    ``search``: the folders of PATH. ``is_executable`` is None where it cannot be told: then nothing is raised.
+    """
+    if not head.startswith(b"#!"):
+        return
+    line = head[2:HEAD].split(b"\n")[0].decode("utf-8", "replace")
+    program, _, rest = line.strip(" \t").partition(" ")
+    wrong = f"the image's {script} begins with #!{line.strip()}, and there is no executable"
+    if line.endswith("\r"):
+        raise CommandNotFound(
+            f"the first line of the image's {script} ends like a Windows file's (CR LF), so its interpreter "
+            f"{program.strip()!r} is not found: save the file with Unix line ends"
+        )
+    if not program:
+        return
+    if is_executable(program) is False:
+        raise CommandNotFound(f"{wrong} {program} in it")
+    check_env(program, rest.split(), search, is_executable, wrong)
+
+
+def check_env(
+    program: str,
+    words: Sequence[str],
+    search: Sequence[str],
+    is_executable: Callable[[str], bool | None],
+    wrong: str = "",
+) -> None:
+    """Raise `CommandNotFound` if ``env`` is to start a program that is not on the search path."""
+    if posixpath.basename(program) != "env":
+        return
+    wanted = _started_by_env(words)
+    if not wanted:
+        return
+    places = [wanted] if "/" in wanted else [posixpath.join(folder, wanted) for folder in search]
+    if all(is_executable(place) is False for place in places):
+        where = "in it" if "/" in wanted else f"on its PATH ({':'.join(search)})"
+        raise CommandNotFound(f"{wrong or 'the image starts env, and there is no executable'} {wanted} {where}")
+
+
+def _started_by_env(words: Sequence[str]) -> str:
+    """Return the program among the words for ``env``; empty where an option makes that unclear."""
+    left = [word for word in words if word != "-S" and ("=" not in word or word.startswith("-"))]
+    return left[0] if left and not left[0].startswith("-") else ""
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)

@@ -7,13 +7,12 @@ that several gateways of one node do not remove each other's.
 """
 
 import hashlib
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 
-from engines.base import EngineError, Isolation
-from engines.docker.client import Connection
-from engines.docker.network import NodeNetwork
+from engines.base import EngineError
 
 PREFIX = "BFIA-"
 _TIMEOUT = 20
@@ -37,9 +36,11 @@ class Firewall:
         refusal = _run("-N", self.chain)
         if refusal is not None and _run("-n", "-L", self.chain) is not None:  # nor did it exist before
             raise EngineError(refusal)
-        _must_be_there(self.chain, "-j", "DROP")
-        for rule in self._marked():
-            _must("-D", *rule[1:])
+        if _run("-C", self.chain, "-j", "DROP") is not None:
+            _must("-A", self.chain, "-j", "DROP")
+        for line in _must("-S", self.chain).splitlines():
+            if f'"{self._mark}"' in line:  # of an earlier start of this gateway
+                _must("-D", *shlex.split(line)[1:])
         for port in ports:
             match = ("-p", "tcp", "--dport", str(port), "-m", "comment", "--comment", self._mark)
             _must("-I", self.chain, "1", *match, "-j", "RETURN")
@@ -68,22 +69,6 @@ class Firewall:
         _run("-F", self.chain)
         _run("-X", self.chain)
 
-    def _marked(self) -> list[list[str]]:
-        """Return the rules of this gateway, as iptables prints them."""
-        listed = _must("-S", self.chain)
-        return [_words(line) for line in listed.splitlines() if f'"{self._mark}"' in line]
-
-
-def _words(line: str) -> list[str]:
-    before, _, rest = line.partition('"')
-    quoted, _, after = rest.partition('"')
-    return [*before.split(), quoted, *after.split()]
-
-
-def _must_be_there(*rule: str) -> None:
-    if _run("-C", *rule) is not None:
-        _must("-A", *rule)
-
 
 def _must(*arguments: str) -> str:
     answer = _call(arguments)
@@ -110,60 +95,3 @@ def _call(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"iptables cannot be used: {error}") from error
-
-
-NOT_AT_ALL = Isolation(
-    tasks=False,
-    host=False,
-    outside=False,
-    gaps=("engine.docker.network_mode is host: containers are not isolated at all; use bridge",),
-)
-
-
-class Surroundings:
-    """A node's network with this host's packet filter around it."""
-
-    def __init__(self, connection: Connection, network: NodeNetwork, owner: str) -> None:
-        self._connection = connection
-        self._network = network
-        self._firewall = Firewall(network.bridge, owner)
-        self._refused = ""
-
-    def close_host(self, ports: Sequence[int]) -> None:
-        """Close this host to containers, except for these ports, if we may."""
-        try:
-            ours, _, _ = self._network.holds()
-            if ours and self._connection.is_here():
-                self._firewall.close_except(ports)
-            self._refused = ""
-        except EngineError as error:
-            self._refused = str(error)
-
-    def isolation(self) -> Isolation:
-        """Check what holds. Raises `EngineError`."""
-        ours, apart, inside = self._network.holds()
-        name = self._network.name
-        why = (
-            "it was made with other settings and is in use; it is made anew once no container is in it"
-            if ours
-            else "it is not the gateway's own; leave engine.docker.network empty outside of containers"
-        )
-        gaps = []
-        if not apart:
-            gaps.append(f"containers in the network {name} reach each other: {why}")
-        if not inside:
-            gaps.append(f"containers in the network {name} reach other machines: {why}")
-        if not self._connection.is_here():
-            opening = "the daemon is on another machine, whose packet filter the gateway cannot use"
-        elif not ours:
-            opening = "the network is not the gateway's own, and so are its rules"
-        else:
-            opening = self._refused or self._firewall.gap() or ""
-        if opening:
-            gaps.append(f"what listens on all addresses of the engine's host can be reached: {opening}")
-        return Isolation(tasks=apart, host=not opening, outside=inside, gaps=tuple(gaps))
-
-    def remove(self) -> None:
-        """Remove network and rules. Raises `EngineError` while the network is in use."""
-        self._network.remove()
-        self._firewall.remove()

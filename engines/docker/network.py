@@ -1,18 +1,18 @@
-"""The bridge network of a node's containers."""
+"""The bridge network of a node's containers, and what it isolates."""
 
 import hashlib
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docker import APIClient
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import EngineError, HostMoved
-from engines.docker.errors import is_away, translated
+from engines.base import EngineError, HostMoved, Isolation
+from engines.docker.client import Connection, is_away, translated
+from engines.docker.isolation import Firewall
 
 _TAKEN = (403, 409)
 """statuses for a bridge or a name that exists already"""
@@ -29,13 +29,22 @@ class NodeNetwork:
     """
 
     def __init__(
-        self, client: Callable[[], APIClient], name: str, labels: Mapping[str, str], *, outside: bool = False
+        self,
+        client: Connection,
+        name: str,
+        labels: Mapping[str, str],
+        *,
+        outside: bool = False,
+        owner: str = "",
     ) -> None:
+        """``owner``: the gateway, of several that may share the network."""
         self.name = name
         self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
         self._client = client
         self._outside = outside
         self._labels = dict(labels)
+        self._firewall = Firewall(self.bridge, owner)
+        self._refused = ""
         self._lock = threading.Lock()
         self._id: str | None = None
         self._made = ""
@@ -79,12 +88,46 @@ class NodeNetwork:
             found = self._client().inspect_network(self.ensure())
         return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
 
+    def close_host(self, ports: Sequence[int]) -> None:
+        """Close this host to containers, except for these ports, if we may."""
+        try:
+            ours, _, _ = self.holds()
+            if ours and self._client.is_here():
+                self._firewall.close_except(ports)
+            self._refused = ""
+        except EngineError as error:
+            self._refused = str(error)
+
+    def isolation(self) -> Isolation:
+        """Check what holds. Raises `EngineError`."""
+        ours, apart, inside = self.holds()
+        why = (
+            "it was made with other settings and is in use; it is made anew once no container is in it"
+            if ours
+            else "it is not the gateway's own; leave engine.docker.network empty outside of containers"
+        )
+        gaps = []
+        if not apart:
+            gaps.append(f"containers in the network {self.name} reach each other: {why}")
+        if not inside:
+            gaps.append(f"containers in the network {self.name} reach other machines: {why}")
+        if not self._client.is_here():
+            opening = "the daemon is on another machine, whose packet filter the gateway cannot use"
+        elif not ours:
+            opening = "the network is not the gateway's own, and so are its rules"
+        else:
+            opening = self._refused or self._firewall.gap() or ""
+        if opening:
+            gaps.append(f"what listens on all addresses of the engine's host can be reached: {opening}")
+        return Isolation(tasks=apart, host=not opening, outside=inside, gaps=tuple(gaps))
+
     def remove(self) -> None:
-        """Remove the network, if there is one. Raises `EngineError` while it is in use."""
+        """Remove the network, if there is one, and its rules. Raises `EngineError` while it is in use."""
         self.forget()
         with translated():
             for network in self._all():
                 self._remove(network["Id"])
+        self._firewall.remove()
 
     def undo(self) -> None:
         """Remove the network if it was created here and nothing uses it. Raises `EngineError`."""

@@ -42,9 +42,8 @@ from engines.base import (
     owned,
 )
 from engines.process import supervisor
-from engines.process.run_directory import RunDirectory
+from engines.process.run_directory import Exits, RunDirectory, exits_within, send
 from engines.process.spawner import Spawner
-from engines.process.tracking import Exits, exits_within, send
 from engines.watch import Subscribers
 
 log = logging.getLogger(__name__)

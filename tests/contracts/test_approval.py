@@ -111,15 +111,6 @@ def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: Wo
         world.peer.coordinator.submit_job(spec, PEER)
 
 
-def test_a_job_that_is_stopped_meanwhile_is_rejected_and_nobody_is_asked(world: World, spec: JobSpec):
-    world.peer.coordinator.submit_job(spec, PEER)
-    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
-    wait_for(lambda: world.local(spec.job_id).status is JobStatus.REJECTED, 20, 0.01)
-    wait_for(lambda: world.scheduled(spec).outcome is Outcome.STOPPED, 20, 0.01)
-    answer = world.decide(spec, "approve")
-    assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "ALREADY_DECIDED")
-
-
 def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     answer = world.decide(spec, "approve")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +31,8 @@ from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 FAR = "ssh://bfia@10.0.0.9"
+
+
 FAR_WORLD = MemoryWorld()
 
 
@@ -80,17 +81,6 @@ def test_a_run_goes_where_it_belongs_and_is_found_there_by_another_object(worlds
     again.remove(far.name)
     assert first.probe(far.name) == Missing() and isinstance(first.probe(near.name), Running)
     assert first.image_digest("far:1") == first.at("far").image_digest("far:1")
-
-
-def test_what_was_made_and_never_started_is_removed_too(worlds: tuple[MemoryWorld, MemoryWorld]):
-    spec = launch("far:1", "far")
-    both(worlds).launch(spec)
-    run = worlds[1].runs[spec.name]
-    run.probe = Missing()  # as a daemon tells of a container that a gateway made and did not come to start
-    again = both(worlds)
-    assert [found.name for found in again.list()] == [spec.name]
-    again.remove(spec.name)
-    assert not again.list()
 
 
 def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorld, MemoryWorld]):
@@ -293,15 +283,3 @@ def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Ga
         FAR_WORLD.down = False
     node.coordinator.stop_job(distant.job_id, "", ME)
     wait_for(lambda: node.store.local_jobs.get(distant.job_id).closed, 20, 0.01, "all is returned")
-
-
-def test_a_node_that_runs_processes_has_no_daemons(tmp_path: Path):
-    made = Gateway(settings(tmp_path))
-    try:
-        body = registration()
-        body["metadata"]["base_url"] = FAR
-        made.registry.register(provider_from_request(body))
-        with pytest.raises(Invalid, match="DAEMON_NOT_ALLOWED"):
-            made.participant.create_job(job("1.0.0"), ME)
-    finally:
-        made.stop()

@@ -7,24 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner, Result
 
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.peer import INTERCONN
-from adapter.bfia.profiles import PROFILES
-from adapter.bfia.translate import body, create_body, items
-from gateway.cli.main import app
+from adapter.bfia.translate import body, items
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
-from gateway.errors import Invalid
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import THIRD, World, a_provider_of
+from tests.contracts.apis import World, a_provider_of
 from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
@@ -167,14 +162,6 @@ def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: Wor
     assert told[0] == told[1]
 
 
-def test_a_person_who_has_to_agree_is_waited_for(world: World) -> None:
-    dag = Dag((replace(a_dag("a").nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
-    plan = world.me.dry_run.plan(a_job(dag, roles={"guest": (ME,), "arbiter": (PEER,)}))
-    assert plan.good and plan.count(Standing.WAITS) == 1
-    asked = of(plan, PEER)["approval"][0]
-    assert asked.standing is Standing.WAITS and "approval.rules[0]" in asked.cause
-
-
 def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: World) -> None:
     busy = a_job(job_params=cores(2))
     world.me.coordinator.submit_job(busy, ME)
@@ -188,20 +175,6 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
         assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
     finally:
         world.stop(busy)
-
-
-def test_a_node_without_a_way_back_is_named(world: World) -> None:
-    file = world.home / PEER / "routes.yml"
-    before = file.read_text()
-    file.write_text(yaml.safe_dump({THIRD: {"host": "127.0.0.1", "port": 9}}))
-    world.peer.routes.reload()
-    try:
-        plan = world.me.dry_run.plan(a_job())
-    finally:
-        file.write_text(before)
-        world.peer.routes.reload()
-    assert {(PEER, "way back"), (PEER, "told")} <= problems(plan)
-    assert "no enabled route" in of(plan, PEER)["way back"][0].cause
 
 
 def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_create(tmp_path: Path) -> None:
@@ -231,52 +204,3 @@ def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
         assert items(nothing) == ()
     assert len(items({"checks": [{}] * 10_000})) == 500
-
-
-def cli(world: World, file: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, ["job", "plan", str(file), "--url", world.me.addresses()["operator"], *words])
-
-
-def test_the_command_shows_a_table_per_node_and_its_exit_code_tells(world: World, tmp_path: Path) -> None:
-    asked = create_body(a_job(), PROFILES["spec"])
-    del asked["job_id"]
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(asked))
-    done = cli(world, file)
-    assert done.exit_code == 0, done.stderr
-    assert f"{PEER} (host.0)" in done.stdout and "nothing stands in the way" in done.stdout
-    found = json.loads(cli(world, file, "--json").stdout)
-    assert found["good"] is True and [n["node"] for n in found["nodes"]] == [ME, PEER]
-    asked["config"]["task_params"] = {"host": {"0": {"a": {"dataset_id": "no#such"}}}}
-    file.write_text(json.dumps(asked))
-    bad = cli(world, file)
-    assert bad.exit_code == 1 and "PROBLEM" in bad.stdout and "1 in the way" in bad.stdout
-
-
-def test_an_open_version_is_the_newest_one_in_use_when_the_job_was_made(world: World) -> None:
-    def versions(*wanted: str) -> None:
-        for version in wanted:
-            for node in (world.me, world.peer):
-                node.registry.register(replace(a_provider_of("Open", "vendor:1.0.0"), version=version))
-
-    versions("1.9.0", "1.10.0", "3.0.0")
-    for node in (world.me, world.peer):
-        node.registry.retire("Open:3.0.0@docker")
-    spec = with_component(ComponentRef("Open", "*", "Open"))
-    assert problems(world.me.dry_run.plan(spec)) == set()
-    world.me.coordinator.submit_job(spec, ME)
-    versions("2.0.0")
-    world.me.coordinator.submit_job(spec, ME)  # said again: the same job
-    job = world.job(spec.job_id)
-    assert job.spec.dag["a"].component.version == "1.10.0"
-    assert any("Open:1.10.0/Open" in w and "asked for *" in w for w in job.warnings)
-    for node in (world.me, world.peer):
-        local = node.store.local_jobs.get(spec.job_id)
-        assert local.spec.dag["a"].component.version == "1.10.0"
-    world.me.coordinator.stop(spec.job_id)
-    absent = with_component(ComponentRef("Nowhere", "*", "Open"))
-    with pytest.raises(Invalid) as caught:
-        world.me.coordinator.submit_job(absent, ME)
-    (problem,) = caught.value.problems
-    assert problem.path == "dag.components.a.version" and "no provider Nowhere" in problem.rule
-    assert (ME, "job") in problems(world.me.dry_run.plan(absent))

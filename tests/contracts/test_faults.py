@@ -10,7 +10,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.spec import JobSpec
-from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World
@@ -93,26 +93,6 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
 
 
 TWO = {"guest": (ME,), "host": (PEER,)}
-
-
-def test_a_tolerable_failure_is_listed_and_the_job_succeeds(world: World, scratch: list[str]):
-    spec = a_job_of(scratch, TWO, "a -> b; c", tolerable_tasks=["a"])
-    world.me.coordinator.submit_job(spec, ME)
-    for task in ("a", "c"):
-        world.run(spec.job_id, task, "host.0", world.peer)
-        world.run(spec.job_id, task, "guest.0")
-    world.end(spec.job_id, "a", "host.0", code=3, node=world.peer)
-    wait_for(lambda: world.job(spec.job_id).tasks["a"].status is TaskStatus.FAILED, 20, 0.01)
-    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
-        world.end(spec.job_id, "c", label, node=node)
-    job = world.wait_status(spec.job_id, JobStatus.FINISHED)
-    assert job.outcome is Outcome.SUCCEEDED
-    data = world.peer.coordinator.status(spec.job_id)
-    assert (data.outcome, list(data.tolerated), data.progress) == (Outcome.SUCCEEDED, ["a"], 100)
-    (failed,) = [t.failure for t in data.tasks if t.name == "a"]
-    assert failed is not None and (failed.reason, failed.node) == ("EXIT_3", PEER)
-    assert {run.task_name for run in world.peer.store.local_jobs.get(spec.job_id).runs} == {"a", "c"}
-    world.closed(spec.job_id)
 
 
 class Failing:

@@ -1,6 +1,5 @@
 """Two real nodes, one of which is asked about jobs before they are created: the job audit from end to end."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,12 +14,14 @@ from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec
-from tests.contracts.apis import World, at_once, two_nodes
+from tests.contracts.apis import World, two_nodes
 from tests.contracts.test_readiness import broken
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
+
+
 _numbers = count()
 
 
@@ -103,31 +104,6 @@ def out_of_reach(world: World) -> Iterator[None]:
     finally:
         file.write_text(kept)
         world.peer.routes.reload()
-
-
-def test_who_agreed_while_out_of_reach_is_told_later_that_another_refused(
-    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
-):
-    agreed = threading.Event()
-
-    def refuses(*_: object) -> None:
-        assert agreed.wait(60)
-        raise Refused("no room", reason="NO_ROOM")
-
-    monkeypatch.setattr(world.peer.participant, "create_job", refuses)
-    hand_in = threading.Thread(target=lambda: at_once(1, lambda: world.peer.coordinator.submit_job(spec, PEER)))
-    hand_in.start()
-    wait_for(lambda: world.me.store.local_jobs.find(spec.job_id) is not None, 60, 0.01, "it is asked")
-    wait_for(lambda: (c := world.scheduled(spec).nodes[ME].consent) is not None and c.asked_only, 60, 0.01)
-    with out_of_reach(world):
-        decide(world, spec, "approve")
-        wait_for(lambda: world.scheduled(spec).nodes[ME].create.message, 60, 0.01, "it is out of reach")
-        agreed.set()
-        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-        assert world.local(spec.job_id).status is JobStatus.READY
-    hand_in.join(60)
-    failure = ended_here(world, spec)
-    assert (failure.reason, failure.node) == ("NO_ROOM", PEER)
 
 
 def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, spec: JobSpec):

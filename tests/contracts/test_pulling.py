@@ -25,7 +25,7 @@ from engines.base import (
     PullTimeout,
 )
 from engines.docker import ContainerdEngine, PullRules
-from engines.docker.pulling import _refusal
+from engines.docker.images import _refusal
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid
 from gateway.providers.images import Images, Signatures, signers_of

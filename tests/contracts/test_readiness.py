@@ -100,19 +100,6 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, 
     assert item.standing is Standing.PROBLEM
 
 
-def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):
-    """Tasks wait for it, and it may be back when the first one begins."""
-    spec = a_job()
-    world.engine().world.down = True
-    try:
-        said = world.me.participant.create_job(spec, PEER)
-    finally:
-        world.engine().world.down = False
-    assert dict(said.checks) == {"image": "vendor:1.0.0: ENGINE_DOWN"}
-    assert world.local(spec.job_id).status is JobStatus.READY
-    world.me.participant.stop_job(spec.job_id, "", None, PEER)
-
-
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
 def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(world: World, reason: str):
     def way() -> object:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from provider_registry import description, schema
-from provider_registry.model import InvalidDescription, Validator, group_of
+from provider_registry.model import InvalidDescription, Validator
 from provider_registry.types import MAX_PATTERN, MAX_VALUE, flaw, full_match
 from tests.registry.builders import (
     a_component,
@@ -128,14 +128,6 @@ def test_a_description_is_read_into_a_component():
     ]
 
 
-@pytest.mark.parametrize(
-    ("category", "group"),
-    [("dataset", "data"), ("validate_set", "data"), ("Model", "model"), ("report", "metric"), ("other", "metric")],
-)
-def test_categories_fall_into_three_groups(category, group):
-    assert group_of(category) == group
-
-
 READINGS = {
     "optional": [(True, True), (False, False), ("true", True), ("FALSE", False), (" True ", True), (None, True)],
     "bindingData": [
@@ -214,24 +206,6 @@ def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
 def test_a_validator_that_cannot_be_read_checks_nothing_and_is_a_warning(spelled, rule):
     assert a_component(a_parameter(validator=spelled)).parameters[0].validator is None
     assert parameter_warned(validator=spelled) == [("inputParam[0].validator", rule)]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"type": "string", "defaultValue": '{"a": 1}'},
-        {"type": "object", "defaultValue": '{"a": 1}'},
-        {"type": "float", "defaultValue": "1e-4", "validator": "[0,1]"},
-        {"type": "int", "defaultValue": "0", "validator": "(0,5)"},
-        {"type": "int", "defaultValue": "5", "validator": "(0,5)"},
-        {"type": "Boolean", "defaultValue": "True"},
-        {"type": "number", "defaultValue": " "},
-        {"type": "string", "defaultValue": "aa", "validator": "regular:'(a+)+$'"},
-        {"description": None, "bindingData": None, "validator": None, "groupTag": None, "UIType": None},
-    ],
-)
-def test_what_is_usual_is_no_warning(changes):
-    assert parameter_warned(**changes) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from provider_registry import description
 from provider_registry.model import (
     MAX_DEPTH,
-    MAX_VALUES,
     InvalidDescription,
     Problem,
     shorten,
@@ -225,12 +224,6 @@ def test_a_description_where_a_provider_is_wanted_is_reported_as_that():
     assert {path for path, _ in problems} == {"(document)", "name", "device", "metadata"}
 
 
-def test_a_protocol_that_nobody_speaks_warns():
-    (warning,) = provider_from_request(a_request(a_description("A"), protocol="bfai")).warnings
-    assert (warning.path, warning.suggestion) == ("protocol", "bfia")
-    assert provider_from_request(a_request(a_description("A"), protocol="fate")).warnings == ()
-
-
 def nested(depth, leaf=1):
     value = leaf
     for i in range(depth):
@@ -244,12 +237,6 @@ def test_deep_nesting_is_refused(depth):
     deep = nested(depth)
     assert refused(provider_from_request, a_request(metadata={"image": "a", "x": deep})) == [rule]
     assert refused(provider_from_component, a_component_request(result=deep)) == [rule]
-
-
-def test_too_many_values_are_refused():
-    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": [0] * MAX_VALUES})) == [
-        ("(document)", f"must not hold more than {MAX_VALUES} values")
-    ]
 
 
 @pytest.mark.parametrize(
