@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import environment
-from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT
-from adapter.bfia.peer import Connections, Peer
+from adapter.bfia.peer import JOB_AUDIT, Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
@@ -59,7 +58,7 @@ class SchedulerClient:
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Use an extension; a peer without it tries again by itself."""
         with suppress(NotServed):
-            self._peer.ask(EXTENSIONS["/job/resource/free"], {"job_id": job_id})
+            self._peer.ask("/job/resource/free", {"job_id": job_id})
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Send the peer's usual HTTP method, and by the other where it refuses that.
@@ -78,7 +77,7 @@ class SchedulerClient:
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Use an extension. Raises `NotServed` by a peer without it."""
-        self._peer.ask(EXTENSIONS["/job/suspend" if on else "/job/resume"], {"job_id": job_id})
+        self._peer.ask("/job/suspend" if on else "/job/resume", {"job_id": job_id})
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         """Send ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
@@ -99,7 +98,7 @@ class SchedulerClient:
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, timeout_factor=3.0))
+        return translate.rerun_answer(wanted, self._peer.ask("/job/rerun", body, timeout_factor=3.0))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         """Send ``job/stop_all``; ``task_name`` in it is ours."""
@@ -138,22 +137,22 @@ class ParticipantClient:
         """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
-            self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], body)
+            self._peer.ask(f"{JOB_AUDIT}/terminate", body)
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
-        return translate.items(self._peer.ask(EXTENSIONS["/job/plan"], body))
+        return translate.items(self._peer.ask("/job/plan", body))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Use an extension; a peer without it reserves nothing, which is not an error."""
         with suppress(NotServed):
-            self._peer.ask(EXTENSIONS["/job/resource/apply"], {"job_id": job_id})
+            self._peer.ask("/job/resource/apply", {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
         """Use an extension; a peer without it reserved nothing."""
         with suppress(NotServed):
-            self._peer.ask(EXTENSIONS["/job/resource/return"], {"job_id": job_id})
+            self._peer.ask("/job/resource/return", {"job_id": job_id})
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         """Send ``job/start``; ``without`` in it is ours, and left out where nobody is."""
@@ -203,7 +202,7 @@ class ParticipantClient:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
-            self._peer.ask(EXTENSIONS["/job/delete"], body)
+            self._peer.ask("/job/delete", body)
         except NotFound as error:
             if error.reason != "JOB_UNKNOWN":
                 raise
@@ -279,7 +278,7 @@ class BfiaProtocol:
         try:
             route = self._routes.table.resolve(node)
             if route.via:
-                self.peer(node).raw("POST", HELLO.path, {})
+                self.peer(node).raw("POST", HELLO, {})
                 return True
             url = urlsplit(route.url)
             with socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0):

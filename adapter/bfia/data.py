@@ -249,6 +249,8 @@ class UploadBody(UploadKeys):
 class Stored(BaseModel):
     """What was stored."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     namespace: str
     name: str
     dataset_id: str = Field(description="namespace#name, as jobs name the dataset.")
@@ -314,13 +316,7 @@ def router(uploads: Uploads) -> APIRouter:
     @router.post(
         "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY
     )
-    async def upload(
-        sender: Sender,
-        body: Annotated[
-            UploadBody,
-            Body(examples=[UPLOAD]),
-        ],
-    ) -> UploadAnswer:
+    async def upload(sender: Sender, body: Annotated[UploadBody, Body(examples=[UPLOAD])]) -> UploadAnswer:
         """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
         return _answer(await uploads.stored(sender, body))
 
@@ -351,16 +347,7 @@ def _upload_of(form: Form) -> Upload:
 
 
 def _answer(dataset: Dataset) -> UploadAnswer:
-    stored = Stored(
-        namespace=dataset.namespace,
-        name=dataset.name,
-        dataset_id=dataset.dataset_id,
-        count=dataset.count,
-        columns=list(dataset.columns),
-        partitions=dataset.partitions,
-        checksum=dataset.checksum,
-    )
-    return UploadAnswer(code=0, message="success", data=stored)
+    return UploadAnswer(code=0, message="success", data=Stored.model_validate(dataset))
 
 
 def _form_described() -> dict[str, Any]:

@@ -21,8 +21,7 @@ from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
-from adapter.body import JsonRoute
-from adapter.problems import Words, model_of, refusal, words_for
+from adapter.body import JsonRoute, Words, model_of, refusal, words_for
 from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, brief, envelope, release
 
 log = structlog.get_logger(__name__)

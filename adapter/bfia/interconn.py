@@ -11,15 +11,16 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
-from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.peer import Peer
+from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Done, Named, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
+from gateway.domain.run import Audit
 from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed, Refused
+from gateway.jobs.participant import JobAudits
 from gateway.ports import ParticipantApi, SchedulerApi, TaskReport
 from gateway.version import VERSION
 
@@ -150,7 +151,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")
     async def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller = known) -> Done:
         status = translate.task_status(body.status)
-        news = TaskReport(body.task_id, body.role, status, translate.failure(body.failed_by))
+        news = TaskReport(body.task_id, body.role, status, body.failed_by)
         return await caller.done(limiters.news, lambda: scheduler.report_task(news, caller.node))
 
     @router.post(f"{SCHEDULE}/job/delete", summary="A node of an ended job has it deleted here (ours)")
@@ -215,7 +216,47 @@ def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
     """Ask a peer what outputs there are like. Raises what it responds, `NotServed` where it lacks the path."""
     body = {"job_id": wanted.job_id, "task_name": wanted.task, "role": wanted.role, "output_key": wanted.key}
     try:
-        return _OUTPUTS.validate_python(peer.ask(EXTENSIONS[OUTPUT_METADATA], body).get("outputs"))
+        return _OUTPUTS.validate_python(peer.ask(OUTPUT_METADATA, body).get("outputs"))
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
         raise Refused(f"the node's description of its outputs is invalid: {where}", reason="NO_ENVELOPE") from None
+
+
+def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
+    """Return the paths for peers."""
+    router = APIRouter(tags=["job audit"], route_class=Route)
+    known, limiters = peers.caller, peers.limiters
+
+    @router.post(
+        f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"
+    )
+    async def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller = known) -> Done:
+        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
+        audit = Audit(body.audit_id, body.name, body.project_id)
+        return await caller.done(limiters.rest, lambda: audits.apply(spec, audit, caller.node))
+
+    @router.post(
+        f"{JOB_AUDIT}/confirm", summary="A node that this one asked says whether it takes part (management 8)"
+    )
+    async def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller = known) -> Done:
+        why_not = translate.refusal(body, caller.node)
+        return await caller.done(limiters.news, lambda: audits.confirm(body.audit_id, why_not, caller.node))
+
+    @router.post(f"{JOB_AUDIT}/terminate", summary="A node withdraws its question, or its answer (management 8)")
+    async def terminate(
+        body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller = known
+    ) -> Done:
+        ending = translate.ending(body, datetime.now(UTC), caller.node)
+        return await caller.done(limiters.rest, lambda: audits.terminate(body.audit_id, caller.node, ending))
+
+    @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")
+    async def query(
+        request: Request,
+        caller: Caller = known,
+        audit_id: str | None = Query(default=None, description="the audit's id"),
+    ) -> wire.Answer[wire.AuditData]:
+        wanted = await required(request, "audit_id")
+        status = await on(limiters.rest, caller.sender, lambda: audits.status(wanted, caller.node))
+        return ok(wire.AuditData(status=str(status)), caller.profile)
+
+    return router

@@ -4,20 +4,20 @@ A call is made once. Who repeats it, and when, is the scheduler's to decide, by 
 a failure only becomes an exception that says whether the request can have arrived.
 """
 
+import functools
 import json
 import re
 import ssl
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 
 from adapter.bfia import headers
-from adapter.bfia.connections import Clients, asked_name
-from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -35,10 +35,28 @@ from gateway.errors import (
 )
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, exchanged
+from route_table.certificates import stamp
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
 INTERCONN = "/v1/interconn/schedule"
+JOB_AUDIT = "/v1/interconn/job/audit"
+OPTIONAL = {
+    "/job/resource/apply": "it is not asked: only a party that tells of `resources` at `/job/create` is",
+    "/job/resource/return": "it is not asked: it reserves nothing",
+    "/job/resource/free": "not needed: whoever schedules tries again by itself",
+    "/node/hello": "identity, clock, body size, latency and the way back cannot be tried; all else is",
+    "/job/rerun": "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)",
+    "/job/delete": "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
+    "/job/plan": "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all the same",
+    "/job/suspend": "refused with NOT_SERVED_THERE; nothing changes",
+    "/job/resume": "refused with NOT_SERVED_THERE; nothing changes",
+    "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
+    f"{JOB_AUDIT}/terminate": "it is not informed; the question ends with that node's own deadline",
+}
+"""Paths that a peer may lack, our extensions and one of the standard -> what happens there.
+
+``docs/between-nodes.md`` lists them among all that nodes ask of each other."""
 LONGEST_CALL = 10.0
 """Seconds of one control request, whatever the route says: the scheduler counts on it before it tries again."""
 
@@ -138,11 +156,11 @@ class Peer:
             raise Refused(f"{self._node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
 
-    def ask(self, command: Command, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
-        """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""
-        status, answer = self.raw("POST", command.path, body, timeout_factor=timeout_factor)
+    def ask(self, path: str, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
+        """Make a request at an `OPTIONAL` path. Raises `NotServed` where the peer has no such path."""
+        status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor)
         if self._knows_no_path(status, answer):
-            raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
+            raise NotServed(f"{self._node} does not serve {path}, an extension: {OPTIONAL[path]}")
         return self._data(status, answer)
 
     def raw(
@@ -323,3 +341,73 @@ def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> Gateway
         return Invalid(problems, reason=reason)
     kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
     return kind(message, reason=reason)
+
+
+C = TypeVar("C")
+K = TypeVar("K", bound=Hashable)
+
+
+class Clients(Generic[K, C]):
+    """One client per key; one whose identity's files have changed is replaced, and kept for its running calls."""
+
+    def __init__(self, make: Callable[[K, ssl.SSLContext], C]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._current: dict[K, tuple[list[tuple[int, int]], C]] = {}
+        self._former: list[C] = []
+
+    def get(self, key: K, identity: Identity) -> C:
+        """Return the client for a key. Raises `PeerUnreachable` where the identity's files cannot be used."""
+        current = _stamp(identity)
+        with self._lock:
+            known = self._current.get(key)
+            if known is not None and known[0] == current:
+                return known[1]
+            client = self._make(key, context(identity))
+            if known is not None:
+                self._former.append(known[1])
+            self._current[key] = (current, client)
+            return client
+
+    def clear(self) -> list[C]:
+        """Forget every client, and return them to be closed."""
+        with self._lock:
+            found = [*(client for _, client in self._current.values()), *self._former]
+            self._current.clear()
+            self._former.clear()
+        return found
+
+
+def context(identity: Identity) -> ssl.SSLContext:
+    """Return the TLS context of an identity. Raises `PeerUnreachable` where a file of it cannot be used."""
+    if identity == NO_IDENTITY:
+        return _usual()
+    try:
+        if identity.ca is None:
+            made = httpx.create_ssl_context(trust_env=False)
+        else:
+            made = ssl.create_default_context(cafile=identity.ca)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if identity.certificate is not None and identity.key is not None:
+            made.load_cert_chain(identity.certificate, identity.key, password=lambda: "")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        text = f"the certificates that the route names cannot be used: {getattr(error, 'reason', None) or error}"
+        raise PeerUnreachable(text, delivered=False) from error
+    return made
+
+
+@functools.cache
+def _usual() -> ssl.SSLContext:
+    """The machine's certificate authorities; reading them takes some 20 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def asked_name(identity: Identity) -> dict[str, str]:
+    """Return a request's extensions where the certificate has another name than the host."""
+    return {} if identity.server_name is None else {"sni_hostname": identity.server_name}
+
+
+def _stamp(identity: Identity) -> list[tuple[int, int]]:
+    """Return what changes when a file of an identity does."""
+    files = (identity.ca, identity.certificate, identity.key)
+    return [stamp(file) for file in files if file is not None]

@@ -2,23 +2,31 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from itertools import groupby
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import Done, Sender, on, required, texts
+from adapter.bfia.requests import Done, Sender, given, on, required, texts
 from adapter.bfia.validation import unknown_fields
+from gateway.data.log_levels import LEVELS, Level
+from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
-from gateway.errors import Invalid, NotAllowed, NotFound
+from gateway.errors import Invalid, NotAllowed, NotFound, problems_of
 from gateway.jobs.coordinator import Coordinator
 from gateway.ports import Callback, Limiters
+from gateway.providers.registration import By, Providers, asking, audited, shown_problem
 from gateway.runtime.context import new_trace_id
+from provider_registry.registry import Written
 
 SCHEDULE = "/v1/platform/schedule"
 OTHER = "/v2/schedule"
@@ -128,3 +136,193 @@ def new_id(profiles: Iterable[Profile]) -> str:
     """Return a random job id that every node of the job can store."""
     longest = min((p.longest_job_id for p in profiles), default=PROFILES["spec"].longest_job_id)
     return f"job-{uuid4().hex}"[:longest]
+
+
+KEYS = ("name", "device", "version", "provider_name")
+
+
+def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
+    """Return the paths of the provider registry."""
+    router = APIRouter(tags=["providers"], route_class=Route)
+
+    async def registered(request: Request, sender: Sender) -> Written:
+        """Register the body, which the registry parses itself: it accepts the standard's trailing commas."""
+        text, by = await request.body(), _asking(request)
+
+        def work() -> tuple[Written, dict[str, Any]]:
+            done = providers.register(text, by)
+            return done, audited(done)
+
+        done, request.state.audit = await on(providers.limiter, sender, work)
+        return done
+
+    @router.post(
+        "/v2/provider/register",
+        summary="Register an image and the components it holds",
+        openapi_extra=examples.REGISTER,
+    )
+    async def register(request: Request, sender: Sender) -> wire.OwnAnswer:
+        """Registering the same name, version and device again replaces what was there."""
+        done = await registered(request, sender)
+        return wire.OwnAnswer(code=0, message="create success" if done.created else "update success")
+
+    @router.post(
+        "/v1/platform/schedule/component/register",
+        summary="Register one component (5.8)",
+        openapi_extra=examples.REGISTER_COMPONENT,
+    )
+    async def register_component(request: Request, sender: Sender) -> Done:
+        """The standard's form: one image, one component; it joins the others of its provider and version."""
+        await registered(request, sender)
+        return ok()
+
+    @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
+    async def query(request: Request, sender: Sender) -> wire.OwnList:
+        keys = await texts(request, *KEYS)
+        found = await on(limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)])
+        return wire.OwnList(code=0, message="success", data=found)
+
+    @router.post("/v2/provider/delete", summary="Delete providers by any of name, device, version, provider_name")
+    async def delete(
+        request: Request, sender: Sender, body: Annotated[wire.ProviderKeys, examples.DELETE]
+    ) -> wire.OwnAnswer:
+        """What running jobs use is retired instead: no new job gets it."""
+        keys = body.model_dump(include=set(KEYS), exclude_none=True)
+        if not keys:
+            raise Invalid([Problem("body", f"must hold at least one of {', '.join(KEYS)}", body.model_extra)])
+        by = _asking(request)
+        gone = await on(limiters.rest, sender, lambda: providers.delete(by, **keys))
+        request.state.audit = {"deleted": list(gone.deleted), "retired": list(gone.retired)}
+        data: dict[str, Any] = {"deleted": len(gone.deleted)}
+        message = f"deleted {len(gone.deleted)}"
+        if gone.retired:
+            message += f", retired {len(gone.retired)} that jobs still use"
+            data["retired"] = list(gone.retired)
+        return wire.OwnAnswer.model_validate({"code": 0, "message": message, "data": data})
+
+    return router
+
+
+def _asking(request: Request) -> By:
+    return asking(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
+
+
+def _shown(provider: Any) -> dict[str, Any]:
+    return {
+        "name": provider.name,
+        "version": provider.version,
+        "device": provider.device,
+        "provider_name": provider.key,
+        "protocol": provider.protocol,
+        "metadata": dict(provider.metadata),
+        "components_description": {name: dict(c.document) for name, c in provider.components.items()},
+        "warnings": [shown_problem(w) for w in provider.warnings],
+    }
+
+
+TASK = f"{SCHEDULE}/task"
+LARGEST_NUMBER = 10**15
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("rule", "must be a whole number")
+    return value or (None if value == "" else value)
+
+
+def _level(value: Any) -> Any:
+    if not isinstance(value, str) or value.lower() not in LEVELS:
+        raise PydanticCustomError("rule", "must be one of {levels}", {"levels": ", ".join(LEVELS)})
+    return value.lower()
+
+
+_Number = Annotated[int, BeforeValidator(_number), Field(ge=0, le=LARGEST_NUMBER)]
+
+
+class _LineQuery(BaseModel):
+    task_id: str = Field(min_length=1, description="the task's id; required")
+    log_level: Annotated[Level, BeforeValidator(_level)] = Field(
+        description="required: debug for all lines, info for info and worse, error for errors alone"
+    )
+    role: str = Field(default="", description="guest or guest.0: only that role's lines, numbered separately")
+
+
+class _LogQuery(_LineQuery):
+    start: _Number = Field(description="number of the first line, from 0; required")
+    length: _Number | None = Field(default=None, description="how many lines at most; without it all to the end")
+
+
+def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
+    """Return the two paths; POST is accepted too."""
+    router = APIRouter(tags=["platform"], route_class=Route)
+
+    @router.get(f"{OTHER}/task/get_log_line", include_in_schema=False)
+    @router.post(f"{OTHER}/task/get_log_line", include_in_schema=False)
+    @router.post(f"{TASK}/get_log_line", include_in_schema=False)
+    @router.get(
+        f"{TASK}/get_log_line",
+        summary="How many lines a task's log has by now",
+        openapi_extra=_described(_LineQuery),
+    )
+    async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
+        """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
+        query = await _read(request, _LineQuery)
+        work = partial(run_logs.number, query.task_id, query.log_level, query.role)
+        found = await on(limiters.rest, sender, work)
+        return ok(wire.LogLines(num=found.total, **_about(found)))
+
+    @router.get(f"{OTHER}/task/get_log", include_in_schema=False)
+    @router.post(f"{OTHER}/task/get_log", include_in_schema=False)
+    @router.post(f"{TASK}/get_log", include_in_schema=False)
+    @router.get(f"{TASK}/get_log", summary="Lines of a task's log", openapi_extra=_described(_LogQuery))
+    async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
+        """``data.data`` is the text of ``data.num`` lines.
+
+        ``data.left_out`` more lines were requested but do not fit into one response: continue from ``data.next``.
+        ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
+        long as the log is kept; lines of several roles stand in the order in which the node found them.
+        """
+        q = await _read(request, _LogQuery)
+        work = partial(run_logs.read, q.task_id, q.log_level, q.start, q.length, q.role)
+        found = await on(limiters.rest, sender, work)
+        whose = groupby(found.lines, key=lambda line: (line.party, line.stream))
+        data = wire.LogData(
+            data="".join(f"{line.text}\n" for line in found.lines),
+            num=len(found.lines),
+            start=found.start,
+            next=found.next,
+            left_out=found.left_out,
+            parts=[{"role": r, "stream": s, "num": sum(1 for _ in same)} for (r, s), same in whose],
+            **_about(found),
+        )
+        return ok(data)
+
+    return router
+
+
+async def _read(request: Request, model: type[M]) -> M:
+    """Read the parameters from query or body. Raises `Invalid` with every problem."""
+    found = await given(request, *model.model_fields)
+    try:
+        return model.model_validate({name: value for name, value in found.items() if value is not None})
+    except ValidationError as error:
+        raise Invalid(problems_of(error.errors(), model)) from None
+
+
+def _described(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the parameters for the interface description; any of them may stand in a body instead."""
+    names = model.model_fields.items()
+    schema = {"type": "string"}
+    return {
+        "parameters": [
+            {"name": n, "in": "query", "description": f.description, "schema": schema} for n, f in names
+        ]
+    }
+
+
+def _about(found: Excerpt) -> dict[str, Any]:
+    """Return what both responses have beyond the standard."""
+    more = {"incomplete": found.incomplete} if found.incomplete else {}
+    return {"roles": list(found.parties), "over": found.over, **more}

@@ -16,10 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from adapter.bfia.channel.codec import INVOKE, read_ends
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.channel.headers import INVOKE, read_ends
 from adapter.bfia.channel.responses import reply
-from adapter.bfia.connections import asked_name
 from adapter.bfia.headers import incoming
 from adapter.bfia.peer import (
     LONGEST_CALL,
@@ -28,6 +27,7 @@ from adapter.bfia.peer import (
     RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
     WITHIN,
+    asked_name,
     relayed,
 )
 from gateway.errors import PeerUnreachable

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from adapter.bfia.connections import context
-from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.peer import (
     INTERCONN,
     RELAY_CODES,
@@ -20,6 +19,7 @@ from adapter.bfia.peer import (
     RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
     Peer,
+    context,
     relayed,
 )
 from gateway.domain.spec import NodeId
@@ -29,7 +29,7 @@ from gateway.runtime.checks import Result, Step, Stopped, Trial
 from route_table.certificates import expiries
 from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
 
-HELLO = EXTENSIONS["/node/hello"]
+HELLO = "/node/hello"
 STEPS = (
     *("route", "dns", "tcp", "tls", "relay", "answer"),
     *("identity", "profile", "clock", "body", "latency", "way back"),
@@ -94,16 +94,7 @@ def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> 
     return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
 
 
-def _ok(found: str) -> Step:
-    return Step("", Result.OK, found)
-
-
-def _skipped(found: str) -> Step:
-    return Step("", Result.SKIPPED, found)
-
-
-def _warning(found: str, cause: str, remedy: str) -> Step:
-    return Step("", Result.WARNING, found, cause, remedy)
+_ok, _skipped, _warning = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED, Result.WARNING))
 
 
 def _failed(cause: str, remedy: str, found: str = "") -> Step:
@@ -237,7 +228,7 @@ class _Test:
 
     def _relay_there(self) -> str:
         """Return which node responds in the place of the one that is called; empty where it does not say."""
-        beyond = relayed(as_mapping(self._peer.raw("POST", HELLO.path, {})[1]))
+        beyond = relayed(as_mapping(self._peer.raw("POST", HELLO, {})[1]))
         return beyond.relay if beyond else ""
 
     def _identity(self) -> Step:

@@ -5,6 +5,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeGuard
 
+from pydantic import TypeAdapter
+
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain import approval
@@ -27,6 +29,7 @@ _LONGEST_WORD = 300
 _LONGEST_TEXT = 2000
 """characters of one text of a peer's plan"""
 _MOST_ITEMS = 500
+_FAILED_BY: TypeAdapter[Failure | None] = TypeAdapter(wire.FailedBy)
 
 
 def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
@@ -156,17 +159,10 @@ def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str,
 # ---------------------------------------------------------------- failures and endings
 
 
-def failure(body: wire.Failed | None) -> Failure | None:
-    """Read what a peer gives as the failure; None where it names no reason."""
-    if body is None or not body.reason:
-        return None
-    return Failure(body.reason, body.message, body.node, body.role, body.task, body.exit_code)
-
-
 def failure_of(found: Any) -> Failure | None:
     """Read why something failed from a peer's response; None where it does not say."""
     try:
-        return failure(wire.Failed.model_validate(found)) if found and isinstance(found, Mapping) else None
+        return _FAILED_BY.validate_python(found) if isinstance(found, dict) else None
     except ValueError:
         return None
 
@@ -182,7 +178,7 @@ def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) ->
         outcome = Outcome(body.outcome)
     except ValueError:
         return None
-    return Ending(outcome, at, failure(body.failed_by), sender)
+    return Ending(outcome, at, body.failed_by, sender)
 
 
 def ending_fields(ending: Ending | None) -> dict[str, Any]:
@@ -252,7 +248,7 @@ def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failur
         case JobStatus.READY | AuditStatus.APPROVED:
             return None
         case JobStatus.REJECTED:
-            return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+            return body.failed_by or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
     agreed = AuditStatus.APPROVED if isinstance(body, wire.ConfirmAudit) else JobStatus.READY
     raise Invalid([Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from gateway.domain.spec import Failure
 from provider_registry.model import unfit
 
 
@@ -145,22 +146,21 @@ class StartTask(JobId):
     task_name: str
 
 
-class Failed(Body):
-    """Why a job or task failed: an extension field, equal at every party."""
+def _failed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: part for name, part in value.items() if part is not None} if value.get("reason") else None
 
-    reason: str = ""
-    message: Text = ""
-    node: Text = ""
-    role: Text = ""
-    task: Text = ""
-    exit_code: int | None = None
+
+FailedBy = Annotated[Failure | None, BeforeValidator(_failed)]
+"""Why a job or task failed: an extension field, equal at every party; None where it names no reason."""
 
 
 class ConfirmJob(JobId):
     """``job/audit_confirm`` (3.10 of version 1.0): READY or REJECTED; why, as an extension."""
 
     status: str
-    failed_by: Failed | None = None
+    failed_by: FailedBy = None
 
 
 class ApplyAudit(CreateJob):
@@ -176,7 +176,7 @@ class ConfirmAudit(Body):
 
     audit_id: Id
     status: str
-    failed_by: Failed | None = None
+    failed_by: FailedBy = None
 
 
 class TerminateAudit(Body):
@@ -184,7 +184,7 @@ class TerminateAudit(Body):
 
     audit_id: Id
     outcome: Text = ""
-    failed_by: Failed | None = None
+    failed_by: FailedBy = None
 
 
 class StopAll(JobId):
@@ -217,7 +217,7 @@ class StopJob(StopAll):
     """``job/stop`` (3.6): the whole job, or one task and what follows it."""
 
     outcome: Text = ""
-    failed_by: Failed | None = None
+    failed_by: FailedBy = None
 
 
 class PollTask(Body):
@@ -233,7 +233,7 @@ class ReportTask(Body):
     task_id: Id
     status: str
     role: Text = ""
-    failed_by: Failed | None = None
+    failed_by: FailedBy = None
 
 
 class ContainerCallback(Body):

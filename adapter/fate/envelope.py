@@ -17,8 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from adapter.body import JsonRoute
-from adapter.problems import Words, refusal, words_for
+from adapter.body import JsonRoute, Words, refusal, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, shown
 
 log = structlog.get_logger(__name__)

@@ -9,10 +9,10 @@ from anyio import CapacityLimiter
 from fastapi import Request
 from starlette.types import ASGIApp, Scope
 
-from adapter.bfia import data, envelope, headers, interconn, job_audit, logs, platform, provider, relay
+from adapter.bfia import data, envelope, headers, interconn, platform, relay
 from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
-from adapter.bfia.channel.headers import read_ends
+from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
@@ -149,7 +149,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
         Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
         Mounted(between, body, bfia.Refusal),
-        Mounted(job_audit.router(audits, peers), body, bfia.Refusal),
+        Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),
         Mounted(hello, body, bfia.Refusal),
         Mounted(interconn.outputs_router(facts, peers), body, bfia.Refusal),
     ]
@@ -199,8 +199,8 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
             body,
             bfia.Refusal,
         ),
-        Mounted(logs.router(node.run_logs, limiters), body, bfia.Refusal),
-        Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
+        Mounted(platform.log_router(node.run_logs, limiters), body, bfia.Refusal),
+        Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
         Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body),

@@ -19,8 +19,8 @@ from gateway.auth import RunTokens
 from gateway.bootstrap import parts
 from gateway.bootstrap.listeners import applications
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
+from gateway.broker import BrokerLimits
 from gateway.broker.broker import Broker
-from gateway.broker.mailbox import BrokerLimits
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.container_listener import ContainerDoor

@@ -18,8 +18,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
-from gateway.broker.mailbox import BrokerLimits, BufferFull, Message, SessionReleased, Stored, Usage
-from gateway.broker.session import Pool, Session
+from gateway.broker.session import BrokerLimits, BufferFull, Message, Pool, Session, SessionReleased, Stored, Usage
 from gateway.errors import Busy, GatewayError, TooLarge
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class Broker:
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, float] = {}
         self._ended: dict[str, float] = {}
-        self._readers: dict[str, dict[str, dict[asyncio.Event, None]]] = {}
+        self._readers: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
         self._lock: IO[bytes] | None = None
@@ -125,48 +124,41 @@ class Broker:
         self._refuse_released(session)
         self._refuse_oversize(len(payload))
         box = self._open(session)
-        if box.seen(topic, source, sequence):
+        stored = Stored(topic, source, run, sequence, len(payload))
+        if box.seen(stored):
             return
         try:
-            await self._wait_for_share(box, len(payload), run, wait)
-            await self._reserve(box, len(payload), run, wait)
+            await self._wait_for_share(box, stored, wait)
+            await self._reserve(box, stored, wait)
+            kept = False
             try:
-                await self._store(box, payload, topic, source, run, sequence)
-            except BaseException:
-                box.unreserve(len(payload), run)
-                self._wake_writers()
-                raise
+                kept = await self._store(box, stored, payload)
+            finally:
+                if not kept:
+                    box.unreserve(stored)
+                    self._wake_writers()
         finally:
             if not box.on_disk and not box.messages and box not in self._writers and not box.ended:
                 self._sessions.pop(session, None)
                 self._used.pop(session, None)
         self._wake_readers(session, topic)
 
-    async def _store(
-        self, box: Session, payload: bytes, topic: str, source: str, run: str | None, sequence: str | None
-    ) -> None:
-        large = len(payload) > self._limits.inline_bytes
+    async def _store(self, box: Session, stored: Stored, payload: bytes) -> bool:
+        """Write a message; False where its repeat came while this one waited or was being written."""
         with self._disk(box):
-            stored = Stored(
-                number=box.new_number(),
-                topic=topic,
-                source=source,
-                run=run,
-                sequence=sequence,
-                size=len(payload),
-                offset=None if large else 0,
-            )
-            if large:
+            stored.number = box.new_number()
+            if stored.size > self._limits.inline_bytes:
                 await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, payload)
+            else:
+                stored.offset = 0
         if box.ended:
             raise SessionReleased(f"session {box.name} has ended")
-        if box.seen(topic, source, sequence):  # its repeat came while this one waited or was being written
+        if box.seen(stored):
             box.spool.remove_payload(stored.number)
-            box.unreserve(len(payload), run)
-            self._wake_writers()
-            return
+            return False
         with self._disk(box):
             box.add(stored, payload)
+        return True
 
     @contextlib.contextmanager
     def _disk(self, box: Session) -> Iterator[None]:
@@ -177,34 +169,35 @@ class Broker:
                 raise SessionReleased(f"session {box.name} has ended") from error
             raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
 
-    async def _wait_for_share(self, box: Session, size: int, run: str | None, wait: float) -> None:
+    async def _wait_for_share(self, box: Session, stored: Stored, wait: float) -> None:
         """Wait while a run would hold over half of its session, where it holds some already. Raises BufferFull.
 
         It does not queue for capacity, so that others may push to the same session meanwhile.
         """
-        if run is None or not self._over_share(box, size, run):
-            return
-        if not await self._turn(self._over, lambda _: not self._over_share(box, size, run), box, wait):
+        run = stored.run
+
+        def fits(_: asyncio.Event | None = None) -> bool:
+            return not box.messages_of[run] or (
+                box.bytes_of[run] + stored.size <= self._limits.session_bytes // 2
+                and box.messages_of[run] < self._limits.session_messages // 2
+            )
+
+        if run is not None and not fits() and not await self._turn(self._over, fits, box, wait):
             raise BufferFull(
                 f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
                 f"{box.name}: half of what the session may hold"
             )
 
-    def _over_share(self, box: Session, size: int, run: str) -> bool:
-        return box.messages_of[run] > 0 and (
-            box.bytes_of[run] + size > self._limits.session_bytes // 2
-            or box.messages_of[run] >= self._limits.session_messages // 2
-        )
-
-    async def _reserve(self, box: Session, size: int, run: str | None, wait: float) -> None:
+    async def _reserve(self, box: Session, stored: Stored, wait: float) -> None:
+        size = stored.size
         if box not in self._writers and self._fits(box, size):
-            box.reserve(size, run)
+            box.reserve(stored)
             return
         queue = self._writers.setdefault(box, [])
         try:
             if not await self._turn(queue, lambda own: queue[0] is own and self._fits(box, size), box, wait):
                 raise BufferFull(f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread")
-            box.reserve(size, run)
+            box.reserve(stored)
         finally:
             if not queue:
                 del self._writers[box]
@@ -266,12 +259,17 @@ class Broker:
                         return await self._message(box, stored)
                 if loop.time() >= end:
                     return None
-                self._readers.setdefault(session, {}).setdefault(topic, {})[arrival] = None
                 arrival.clear()
+                if arrival not in (waiting := self._readers.setdefault((session, topic), [])):
+                    waiting.append(arrival)
                 with anyio.move_on_after(end - loop.time()):
                     await arrival.wait()
         finally:
-            self._stop_waiting(session, topic, arrival)
+            waiting = self._readers.get((session, topic), [])
+            if arrival in waiting:
+                waiting.remove(arrival)
+            if not waiting:
+                self._readers.pop((session, topic), None)
 
     async def _message(self, box: Session, stored: Stored) -> Message:
         try:
@@ -288,13 +286,7 @@ class Broker:
         except BaseException:
             self._give_back(box, stored.topic, stored.number)
             raise
-        return Message(
-            payload=payload,
-            source=stored.source,
-            topic=stored.topic,
-            session=box.name,
-            number=stored.number,
-        )
+        return Message(payload, stored.source, stored.topic, box.name, stored.number)
 
     def delivered(self, message: Message) -> None:
         """Records that the response with this message was sent."""
@@ -334,8 +326,9 @@ class Broker:
         if box is not None:
             box.end()
             gone = self._retire(box)
-        for topic in list(self._readers.get(session, {})):
-            self._wake_readers(session, topic)
+        for name, topic in self._readers:
+            if name == session:
+                self._wake_readers(session, topic)
         if box is not None:
             for ticket in self._writers.get(box, []):
                 ticket.set()
@@ -373,18 +366,8 @@ class Broker:
             )
 
     def _wake_readers(self, session: str, topic: str) -> None:
-        for arrival in self._readers.get(session, {}).get(topic, {}):
+        for arrival in self._readers.get((session, topic), ()):
             arrival.set()
-
-    def _stop_waiting(self, session: str, topic: str, arrival: asyncio.Event) -> None:
-        topics = self._readers.get(session)
-        if topics is None or arrival not in topics.get(topic, {}):
-            return
-        del topics[topic][arrival]
-        if not topics[topic]:
-            del topics[topic]
-        if not topics:
-            del self._readers[session]
 
     def _wake_writers(self) -> None:
         for waiting in self._writers.values():

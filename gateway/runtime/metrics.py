@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.broker.mailbox import Usage
+from gateway.broker import Usage
 from gateway.domain.resources import CORE, ClaimState, Ledger
 from gateway.domain.spec import Note
 from gateway.ports import Clock

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.peer import INTERCONN
+from adapter.bfia.peer import INTERCONN, OPTIONAL
 from adapter.bfia.translate import body, items
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
@@ -191,7 +190,7 @@ def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_creat
     assert there["way back"][0].standing is Standing.UNKNOWN
     assert there["told"][0].standing is Standing.UNKNOWN
     assert "not reported by this node" in there["told"][0].cause
-    assert EXTENSIONS["/job/plan"].without in there["told"][0].cause
+    assert OPTIONAL["/job/plan"] in there["told"][0].cause
     (request,) = asked
     assert b"hosts-own" in request.raw and b"guests-own" not in request.raw
 

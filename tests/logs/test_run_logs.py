@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.bfia import logs
+from adapter.bfia import platform
 from engines.base import LaunchSpec, labels
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
@@ -323,7 +323,7 @@ def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
     node.all()
     node.engine.world.down = True
     limiter = CapacityLimiter(4)
-    router = logs.router(node.logs, Limiters(limiter, limiter, limiter))
+    router = platform.log_router(node.logs, Limiters(limiter, limiter, limiter))
     app = create_app("test", [Mounted(router, None)])
     node.seconds += 1000
 
@@ -332,9 +332,9 @@ def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
             return (await client.get(path, params={"task_id": TASK, "log_level": "info", "start": 0})).json()
 
-    said = asyncio.run(ask(f"{logs.TASK}/get_log"))["data"]
+    said = asyncio.run(ask(f"{platform.TASK}/get_log"))["data"]
     assert said["data"] == "one\n" and "ENGINE_DOWN" in said["incomplete"]
-    counted = asyncio.run(ask(f"{logs.TASK}/get_log_line"))["data"]
+    counted = asyncio.run(ask(f"{platform.TASK}/get_log_line"))["data"]
     assert counted["num"] == 1 and "ENGINE_DOWN" in counted["incomplete"]
 
 

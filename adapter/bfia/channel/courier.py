@@ -7,9 +7,8 @@ import time
 import anyio
 import httpx
 
-from adapter.bfia.channel.codec import Answer, decode_answer
-from adapter.bfia.channel.headers import INVOKE
-from adapter.bfia.connections import Clients, asked_name
+from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
+from adapter.bfia.peer import Clients, asked_name
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 

@@ -24,16 +24,22 @@ from starlette.responses import Response
 
 from adapter.bfia.channel import responses as schema
 from adapter.bfia.channel.codec import (
+    INVOKE,
+    PASS_THROUGH,
+    PUSH,
     SUCCESS,
+    Ptp,
     Push,
     decode_ask,
     decode_envelope,
     decode_push,
     encode_answer,
+    outgoing,
+    read_ptp,
     require_json,
+    wait_seconds,
 )
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.channel.headers import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp, wait_seconds
 from adapter.bfia.channel.responses import (
     IN_THREAD,
     LOOP,
@@ -155,13 +161,13 @@ class UnknownSessions:
 _POP_SECONDS = 120.0
 _SMALL = 1 << 14
 _LARGE = 1 << 20
-_LARGE_AT_ONCE = 16
-_TO_ONE_NODE_AT_ONCE = 8
-"""large bodies on their way to the same node: one that is away must not keep all the places while it is tried"""
-_OF_ANYBODY_AT_ONCE = 4
-"""large bodies of which only the end tells whose they are"""
-_HANDED_ON_AT_ONCE = 4
-"""large bodies that another gateway of this node brings, of each of the two kinds"""
+AT_ONCE = {
+    "large": 16,
+    "to one node": 8,  # one that is away must not keep all the places while it is tried
+    "of anybody": 4,  # only the end of such a body tells whose it is
+    "handed on": 4,  # by another gateway of this node, of each of the two kinds
+}
+"""Large bodies in memory. Who hands one on keeps its place: two gateways that do must not wait for each other."""
 _ASKING = 2
 """threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
@@ -273,11 +279,7 @@ class _Desk:
         self._may_bring: Cache[str, bool] = Cache(lambda asked: parts.may_bring(*asked.split("\n", 1)))
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Cache(parts.known_sender, limiter=CapacityLimiter(_ASKING))
-        self._large = Semaphore(_LARGE_AT_ONCE)
-        self._large_to: dict[str, Semaphore] = {}
-        self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
-        # who hands a body on keeps its place meanwhile: two gateways that do it must not wait for each other
-        self._large_handed_on = {named: Semaphore(_HANDED_ON_AT_ONCE) for named in (True, False)}
+        self._large: dict[tuple[str, object], Semaphore] = {}
         self._codec = CapacityLimiter(_CODEC_THREADS)
         self._too_large = (
             f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
@@ -295,17 +297,16 @@ class _Desk:
             raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
         if target not in member.nodes:
             raise NotAllowed(f"node {target} takes no part in the job of this run")
-        places = () if route is None else (self._places_to(target),)
-        async with self._body(request, *places, self._large) as body:
+        places = () if route is None else (self._places("to one node", target),)
+        async with self._body(request, *places, self._places("large")) as body:
             if route is None:
                 await self._store(ptp, body, source=self._parts.node, run=member.run)
                 return success()
             await self._refuse_ended(ptp.session)
             return await self._send(ptp, route, body, request.headers.get("content-type", ""))
 
-    def _places_to(self, node: str) -> Semaphore:
-        """Return the places of large messages on their way to a node that has a route."""
-        return self._large_to.setdefault(node, Semaphore(_TO_ONE_NODE_AT_ONCE))
+    def _places(self, kind: str, of: object = None) -> Semaphore:
+        return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
 
     def _target(self, ptp: Ptp) -> str:
         if ptp.target:
@@ -388,9 +389,9 @@ class _Desk:
         if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
             ptp = _asked(request)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
-        places = self._large_of_anybody if ptp is None else self._large
+        places = self._places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
-            places = self._large_handed_on[ptp is not None]
+            places = self._places("handed on", ptp is not None)
         async with self._body(request, places) as body:
             whole = body
             if ptp is None:
@@ -451,7 +452,7 @@ class _Desk:
             yield body
             return
         async with AsyncExitStack() as held:
-            yield await self._received(request, held, places or (self._large,))
+            yield await self._received(request, held, places or (self._places("large"),))
 
     async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
         """Read a body piece by piece; only what has come counts, whatever its announced size."""

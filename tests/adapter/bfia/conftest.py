@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, scripted
+from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, says, scripted
+from tests.adapter.bfia.site import Site, serving_site
 
 As = Callable[..., AbstractContextManager[Clients]]
 
@@ -33,3 +34,17 @@ def calling(served: tuple[ScriptedPeer, str], tmp_path: Path) -> As:
 def spec_peer(calling: As) -> Iterator[Clients]:
     with calling() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving_site(tmp_path_factory.mktemp("node")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    """A node among scripted peers, one for all tests of a module."""
+    shared.peer.asked.clear()
+    shared.peer.will(says())
+    return shared

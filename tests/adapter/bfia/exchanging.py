@@ -16,9 +16,8 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from adapter.bfia import envelope, headers, job_audit
+from adapter.bfia import envelope, headers, interconn
 from adapter.bfia.client import ParticipantClient, SchedulerClient
-from adapter.bfia.extensions import EXTENSION, Command
 from adapter.bfia.interconn import router
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
@@ -35,7 +34,6 @@ from tests.builders import a_spec
 from tests.inprocess import ME, PEER
 
 FOLDER = Path(__file__).with_name("exchanges")
-SOURCES = ("observed", "read", "invented")
 
 
 def exchanges(profile: str) -> list[dict[str, Any]]:
@@ -79,7 +77,7 @@ def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
         "withdraw": lambda: p.withdraw("job-1", None, ME),
         "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
         "reject": lambda: s.confirm_job("job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"),
-        "extension": lambda: peer.ask(Command("ours", "/job/ours", EXTENSION, "left undone"), {"job_id": "job-1"}),
+        "extension": lambda: peer.ask("/job/delete", {"job_id": "job-1"}),
     }
 
 
@@ -202,7 +200,7 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     app = FastAPI()
     peers = Peers(lambda node: node == PEER, profile_of, limiters)
     app.include_router(router(ME, job, job, peers))
-    app.include_router(job_audit.router(OneAudit(), peers))
+    app.include_router(interconn.audit_router(OneAudit(), peers))
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

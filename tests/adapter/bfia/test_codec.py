@@ -13,8 +13,11 @@ from adapter.bfia.channel.codec import (
     decode_push,
     encode_answer,
     encode_base64,
+    read_ends,
+    read_ptp,
+    wait_seconds,
 )
-from adapter.bfia.channel.headers import read_ends, read_ptp, wait_seconds
+from adapter.body import read_json
 from gateway.errors import Invalid
 
 steady = settings(derandomize=True, deadline=None, max_examples=80)
@@ -146,3 +149,29 @@ def test_what_is_empty_is_not_said_but_for_a_topic():
     ptp = read_ptp([*said, (b"x_ptp_source_node_id", b"a"), (b"x-ptp-topic", b"")])
     assert (ptp.session, ptp.source, ptp.topic) == ("s", "a", "")
     assert read_ends([*said, (b"x_ptp_source_node_id", b"a")]) == ("a", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b'{"a": 1,}',
+        b"NaN",
+        b"-Infinity",
+        b"9" * 5000,
+        b"[" * 5_000_000,
+        b'{"a":' * 100_000,
+        rb'"\ud800"',
+        b'"\xed\xa0\x80"',
+        b'"\xff"',
+    ],
+    ids=str,
+)
+def test_what_no_reader_of_json_takes_is_refused(text: bytes):
+    with pytest.raises(Invalid, match="body: must be JSON: "):
+        read_json(text)
+
+
+def test_utf_8_with_a_byte_order_mark_and_whole_surrogate_pairs_are_read():
+    assert read_json(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}

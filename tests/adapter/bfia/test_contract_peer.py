@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from adapter.bfia import translate
-from adapter.bfia.extensions import EXTENSIONS
+from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
 from adapter.bfia.profiles import PROFILES
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import JobSpec
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.spec import Failure, JobSpec
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.scripted import says
-from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
+from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, SPEC, Site, a_job_with, by_path, serving_site
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER
 
@@ -266,4 +266,131 @@ def test_every_path_for_peers_is_in_the_table(stage: Stage):
     """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
     described = Caller(stage.site.node, "peer", "", {})("/openapi.json", None, "GET").json()["paths"]
     mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
-    assert mine - (set(EXTENSIONS) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}
+    assert mine - (set(OPTIONAL) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}
+    assert {p.removeprefix(JOB_AUDIT) for p in described if p.startswith(JOB_AUDIT)} == {e.path for e in AUDITS}
+
+
+# ---------------------------------------------------------------- the job audit: management layer 8
+
+
+@pytest.fixture
+def audits(stage: Stage) -> Caller:
+    return Caller(stage.site.node, "peer", JOB_AUDIT, {"x-source-node-id": SPEC})
+
+
+def question(_: Stage) -> dict[str, Any]:
+    """Return a question about a new job, with ``config`` where the standard prints ``conf``."""
+    spec = replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-audit-{next(_numbers)}")
+    body = translate.audit_body(spec, PROFILES["spec"])
+    return {"config" if k == "conf" else k: v for k, v in body.items()} | {"audit_id": f"q-{spec.job_id}"}
+
+
+def asked(stage: Stage) -> dict[str, Any]:
+    """Ask about a new job; return what names the question."""
+    body = question(stage)
+    said = Caller(stage.site.node, "peer", JOB_AUDIT, {"x-source-node-id": SPEC})("/apply", body)
+    assert envelope(said) == DONE
+    return {"audit_id": body["audit_id"]}
+
+
+NOBODY = (("audit_id", "audit-nowhere", "AUDIT_UNKNOWN"),)
+AUDITS = (
+    Endpoint(
+        "/apply",
+        question,
+        required=("audit_id", "job_id", "dag", "dag.components", "config", "config.initiator", "config.role"),
+        optional=("flow_id", "name", "project_id"),
+    ),
+    Endpoint(
+        "/confirm",
+        lambda s: {"audit_id": f"audit_{s.own.job_id}", "status": "APPROVED"},
+        required=("audit_id", "status"),
+        unknown=NOBODY,
+    ),
+    Endpoint("/terminate", asked, required=("audit_id",), unknown=NOBODY),
+    Endpoint(
+        "/query",
+        asked,
+        lambda *_: DONE | {"data": {"status": "APPROVED"}},
+        unknown=NOBODY,
+        methods=("GET",),
+        in_query=True,
+    ),
+)
+
+
+@pytest.mark.parametrize("one", AUDITS, ids=str)
+def test_the_contract_of_a_path_of_the_job_audit(stage: Stage, audits: Caller, one: Endpoint):
+    contract.check(audits, one, stage)
+    method, body = one.methods[0], one.body(stage)
+    for headers in ({}, {"x-source-node-id": STRANGER}):
+        refused(audits(one.path, body, method, headers=headers), 403, "NOT_AUTHORISED")
+    if one.path in ("/terminate", "/query"):  # what another node asked is not known to this one
+        refused(audits(one.path, body, method, headers={"x-source-node-id": FATE}), 404, "AUDIT_UNKNOWN")
+
+
+def test_a_question_that_cannot_be_taken(audits: Caller, stage: Stage):
+    first = question(stage)
+    assert envelope(audits("/apply", first)) == DONE
+    other = question(stage) | {"audit_id": first["audit_id"]}
+    refused(audits("/apply", other), 409, "AUDIT_ID_CONFLICT")
+    refused(audits("/apply", first | {"audit_id": "another"}), 409, "JOB_ID_CONFLICT")
+    refused(audits("/apply", contract.with_(first, "dag.version", "9")), 409, "JOB_ID_CONFLICT")
+    missing = contract.with_(question(stage), "dag.components[0].componentName", "Nothing")
+    said = refused(audits("/apply", missing), 400, "INVALID")
+    assert said["data"]["problems"][0]["path"].startswith("dag.components[0]")
+    assert envelope(audits("/terminate", {"audit_id": first["audit_id"]})) == DONE
+    assert envelope(audits("/query", {"audit_id": first["audit_id"]}, "GET"))["data"] == {"status": "TERMINATED"}
+    create = {k: v for k, v in first.items() if k not in ("audit_id", "name", "project_id")}
+    said = Caller(stage.site.node, "peer", CONTROL, audits.headers)("/job/create", create)
+    refused(said, 409, "AUDIT_WITHDRAWN")
+
+
+def test_who_takes_a_question_back_may_say_why(audits: Caller, stage: Stage):
+    asked = question(stage)
+    assert envelope(audits("/apply", asked)) == DONE
+    why = {"reason": "NO_ROOM", "message": "there is no room", "node": KUSCIA}
+    body = {"audit_id": asked["audit_id"], "outcome": "REJECTED", "failed_by": why}
+    assert envelope(audits("/terminate", body)) == DONE
+    ending = stage.site.node.store.local_jobs.get(asked["job_id"]).ending
+    assert (ending.outcome, ending.failure) == (Outcome.REJECTED, Failure("NO_ROOM", "there is no room", KUSCIA))
+
+
+def test_answers_that_cannot_be_taken(audits: Caller, stage: Stage):
+    mine = {"audit_id": f"audit_{stage.own.job_id}"}
+    for word in ("APPLIED", "TERMINATED", "yes", ""):
+        said = refused(audits("/confirm", mine | {"status": word}), 400, "STATUS_UNKNOWN")
+        assert [p["path"] for p in said["data"]["problems"]] == ["status"]
+    refused(audits("/confirm", mine | {"status": "REJECTED"}), 409, "ALREADY_DECIDED")  # it runs
+    stranger = {"x-source-node-id": KUSCIA}
+    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=stranger), 403, "NOT_AUTHORISED")
+    refused(audits("/terminate", mine, headers=stranger), 403, "NOT_AUTHORISED")
+    assert stage.site.node.store.jobs.get(stage.own.job_id).status is JobStatus.RUNNING
+
+
+def test_a_job_that_was_created_first_is_answered_all_the_same(audits: Caller, stage: Stage):
+    body = question(stage)
+    create = {k: v for k, v in body.items() if k not in ("audit_id", "name", "project_id")}
+    control = Caller(stage.site.node, "peer", CONTROL, audits.headers)
+    assert envelope(control("/job/create", create))["code"] == 0
+    assert envelope(audits("/apply", body)) == DONE
+    told = wait_for(
+        lambda: next((a for a in stage.site.peer.asked if a.body.get("audit_id") == body["audit_id"]), None),
+        20,
+        0.02,
+    )
+    assert (told.target, told.body["status"]) == (f"{JOB_AUDIT}/confirm", "APPROVED")
+    assert envelope(control("/job/start", {"job_id": body["job_id"]})) == DONE
+    refused(audits("/terminate", {"audit_id": body["audit_id"]}), 409, "JOB_STARTED")
+    refused(audits("/apply", question(stage) | {"job_id": body["job_id"]}), 409, "JOB_ID_CONFLICT")
+    assert envelope(control("/job/stop", {"job_id": body["job_id"]})) == DONE
+
+
+def test_who_agreed_may_think_better_of_it_and_the_job_is_stopped(audits: Caller, stage: Stage):
+    own = a_job_with(SPEC)
+    stage.site.node.coordinator.submit_job(own, ME)
+    for _ in range(2):
+        assert envelope(audits("/terminate", {"audit_id": f"audit_{own.job_id}"})) == DONE
+    jobs = stage.site.node.store.jobs
+    wait_for(lambda: jobs.get(own.job_id).ended_at is not None, 20, 0.02, "it is stopped")
+    assert envelope(audits("/terminate", {"audit_id": f"audit_{own.job_id}"})) == DONE

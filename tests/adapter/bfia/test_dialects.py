@@ -4,7 +4,6 @@ Bodies of peers are written from what is known of them; none was recorded here.
 """
 
 import copy
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -17,30 +16,15 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
 from gateway.ports import Callback
 from tests.adapter.bfia.scripted import raw, says
-from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path, serving_site
+from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER, ask
 from tests.memory_engine import MemoryEngine
 
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving_site(tmp_path_factory.mktemp("node")) as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.peer.asked.clear()
-    shared.peer.will(says())
-    return shared
-
-
 # ---------------------------------------------------------------- what they are answered
 
 
-@pytest.mark.parametrize("other", PROFILES)
 @pytest.mark.parametrize(
     ("checks", "shown"),
     [
@@ -53,12 +37,12 @@ def site(shared: Site) -> Site:
     ],
 )
 def test_what_a_peer_says_it_looked_at_is_shown_and_never_in_the_way(
-    site: Site, other: str, checks: object, shown: dict[str, str]
+    site: Site, checks: object, shown: dict[str, str]
 ):
     site.peer.will(says(data={"checks": checks}))
-    spec = a_job_with(other)
+    spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
-    (note,) = [e for e in site.node.store.timeline(spec.job_id) if (e.event, e.by) == ("create accepted", other)]
+    (note,) = [e for e in site.node.store.timeline(spec.job_id) if (e.event, e.by) == ("create accepted", SPEC)]
     assert note.detail.get("checks", {}) == shown
     site.node.coordinator.stop_job(spec.job_id, "", ME)
 

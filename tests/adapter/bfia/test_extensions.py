@@ -2,48 +2,38 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from adapter.bfia.extensions import COMMANDS, EXTENSION, JOB_AUDIT, Command
 from adapter.bfia.interconn import SCHEDULE
+from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import NotServed, Refused
 from gateway.ports import Callback
-from tests.adapter.bfia.scripted import Answer, ScriptedPeer, clients, says, scripted, text
+from tests.adapter.bfia.conftest import As
+from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 from tests.memory_engine import MemoryEngine
 
 ROOT = Path(__file__).resolve().parents[3]
-OURS = Command("something of ours", "/job/ours", EXTENSION, "it is left undone")
+OURS = "/job/delete"
 
 
-@pytest.fixture
-def peer() -> Iterator[tuple[ScriptedPeer, str]]:
-    with scripted() as pair:
-        yield pair
-
-
-def test_the_document_shows_the_table():
+def rows() -> list[tuple[str, str, str]]:
+    """Return path, source and what happens at a peer without it, of each command in the document."""
     shown = (ROOT / "docs" / "between-nodes.md").read_text(encoding="utf-8")
-    assert f"<!-- commands -->\n{command_table()}\n<!-- end -->" in shown
+    table = shown.split("<!-- commands -->\n")[1].split("\n<!-- end -->")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return [(path.strip("`"), source, without) for _, path, source, without in cells]
 
 
-def command_table() -> str:
-    lines = [
-        "| Command | Path below `/v1/interconn/schedule`, or in full | From | At a peer without it |",
-        "|---|---|---|---|",
-    ]
-    for c in COMMANDS:
-        source = c.source if c.source in (EXTENSION, "one peer") else f"standard, {c.source}"
-        lines.append(f"| {c.name} | `{c.path}` | {source} | {c.without or '–'} |")
-    return "\n".join(lines)
+ROWS = rows()
+STANDARD = {path for path, source, _ in ROWS if re.match(r"standard, [0-9]", source)}
 
 
 def test_the_chinese_page_has_the_same_rows_and_what_needs_no_translation():
@@ -66,7 +56,12 @@ def test_every_path_between_nodes_has_its_row_and_every_row_its_path(tmp_path: P
     with running(tmp_path) as gateway:
         described = ask(gateway, "peer", "GET", "/openapi.json").json()["paths"]
     served = {p.removeprefix(SCHEDULE) for p in described if p.startswith((SCHEDULE, JOB_AUDIT))}
-    assert served - {f"{JOB_AUDIT}/query"} == {c.path for c in COMMANDS}
+    assert served - {f"{JOB_AUDIT}/query"} == {path for path, _, _ in ROWS}
+    assert {path for path, source, _ in ROWS if source == "extension"} == set(OPTIONAL) - {
+        f"{JOB_AUDIT}/terminate"
+    }
+    for path, without in OPTIONAL.items():
+        assert any(at == path and told.startswith(without) for at, _, told in ROWS), path
 
 
 @pytest.mark.parametrize(
@@ -82,23 +77,18 @@ def test_every_path_between_nodes_has_its_row_and_every_row_its_path(tmp_path: P
     ],
     ids=["envelope", "method", "framework", "page", "not implemented", "kuscia", "fate"],
 )
-def test_a_peer_that_has_only_the_standard(
-    peer: tuple[ScriptedPeer, str], tmp_path: Path, profile: str, answer: Answer
-):
-    peer[0].will(answer)
-    with clients(tmp_path, peer[1], profile) as found, pytest.raises(NotServed) as caught:
+def test_a_peer_that_has_only_the_standard(peer: ScriptedPeer, calling: As, profile: str, answer: Answer):
+    peer.will(answer)
+    with calling(profile) as found, pytest.raises(NotServed) as caught:
         found.peer.ask(OURS, {"job_id": "j"})
     assert caught.value.reason == "NOT_SERVED_THERE"
-    assert all(word in caught.value.message for word in (PEER, OURS.path, OURS.without))
-    (asked,) = peer[0].asked
+    assert all(word in caught.value.message for word in (PEER, OURS, OPTIONAL[OURS]))
+    (asked,) = peer.asked
     assert (asked.method, asked.target, json.loads(asked.raw)) == (
         "POST",
-        SCHEDULE + OURS.path,
+        SCHEDULE + OURS,
         {"job_id": "j"},
     )
-
-
-STANDARD = {c.path for c in COMMANDS if c.source[0].isdigit()}
 
 
 @pytest.mark.parametrize("scheduled", [True, False], ids=["we schedule", "they schedule"])

@@ -1,7 +1,6 @@
 """A job's timeline tells every request to another node: where it went, what came back, how long it took."""
 
 from collections import Counter
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -11,24 +10,11 @@ from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import Callback
 from tests.adapter.bfia.scripted import raw, says
-from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
+from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path
 from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
 from tests.memory_engine import MemoryEngine
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving_site(tmp_path_factory.mktemp("node")) as site:
-        yield site
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    shared.peer.asked.clear()
-    shared.peer.will(says())
-    return shared
 
 
 def timeline(site: Site, job_id: str) -> list[dict[str, Any]]:

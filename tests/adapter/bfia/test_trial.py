@@ -254,7 +254,7 @@ def test_a_route_that_leads_back_here_is_named(tmp_path: Path):
 
 def test_nobody_unknown_makes_a_node_call_others(tmp_path: Path):
     with running(tmp_path) as node:
-        path = f"/v1/interconn/schedule{route_test.HELLO.path}"
+        path = f"/v1/interconn/schedule{route_test.HELLO}"
         answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers={"x-source-node-id": "JG9"})
         assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
         told = ask(node, "peer", "POST", path, json={}, headers={"x-source-node-id": "JG9"}).json()["data"]

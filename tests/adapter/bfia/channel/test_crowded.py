@@ -22,7 +22,7 @@ CHUNKED = f"POST {CHAN}invoke HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\
 async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client):
     alpha = await make_node("alpha", stall_for=3600.0)
     async with contextlib.AsyncExitStack() as open_:
-        for _ in range(router._LARGE_AT_ONCE + router._OF_ANYBODY_AT_ONCE):
+        for _ in range(router.AT_ONCE["large"] + router.AT_ONCE["of anybody"]):
             _, writer = await asyncio.open_connection(*alpha.socket.getsockname()[:2])
             open_.push_async_callback(writer.wait_closed)
             open_.callback(writer.close)
@@ -50,12 +50,12 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = Route("beta", address, deadline=600.0)
         container = Container(client, alpha)
-        for _ in range(router._LARGE_AT_ONCE):
+        for _ in range(router.AT_ONCE["large"]):
             tasks.start_soon(container.push, "beta", large)
-        await until(lambda: len(reached) >= router._TO_ONE_NODE_AT_ONCE)
+        await until(lambda: len(reached) >= router.AT_ONCE["to one node"])
         with anyio.fail_after(60):
             assert await container.push("alpha", large) == OK
-        assert len(reached) == router._TO_ONE_NODE_AT_ONCE
+        assert len(reached) == router.AT_ONCE["to one node"]
         tasks.cancel_scope.cancel()
         let_go.set()
     for writer in reached:
@@ -81,7 +81,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
         said.append(answer.json()["message"])
 
     async with anyio.create_task_group() as group:
-        for _ in range(router._OF_ANYBODY_AT_ONCE + 1):
+        for _ in range(router.AT_ONCE["of anybody"] + 1):
             group.start_soon(send)
     slow = [text for text in said if "upload too slow (minimum 32 KiB/s)" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
@@ -91,7 +91,7 @@ async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_a
     make_node, client, monkeypatch
 ):
     monkeypatch.setattr(router, "_LARGE", 1 << 15)
-    monkeypatch.setattr(router, "_LARGE_AT_ONCE", 1)
+    monkeypatch.setitem(router.AT_ONCE, "large", 1)
     both, homes = threading.Barrier(2, timeout=60), {}
 
     def elsewhere(session):
