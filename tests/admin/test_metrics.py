@@ -2,7 +2,6 @@
 
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ def figures(gateway: Any) -> dict[str, float]:
 
 
 def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path):
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/false"]}}}}
     with running(tmp_path, engine=engine) as node:
         before = figures(node)
         assert before["bfia_queue_age_seconds"] == 0 and before["bfia_channel_bytes"] == 0
