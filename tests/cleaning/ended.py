@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from adapter.bfia.examples import A_PROVIDER
 from engines.base import run_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
@@ -13,7 +14,9 @@ from gateway.domain.run import Address, LocalJob, Reporting, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
-from tests.inprocess import ME, PEER
+from tests.e2e.nodes import wait_for
+from tests.e2e.test_stop import job_of
+from tests.inprocess import ME, PEER, ask
 
 KEYS = {"out": "dataset", "model": "model", "report": "report"}
 
@@ -80,3 +83,16 @@ def under_way(node: Gateway, job_id: str, **reads: Any) -> None:
 
 def logs_of(node: Gateway, run: Run) -> Path:
     return node.settings.state_dir / "runs" / run.name
+
+
+def played(register: Path, me: Gateway, *others: Gateway) -> str:
+    """Play a job of both nodes to its end, and wait until each has tidied up."""
+    register.mkdir(exist_ok=True)
+    for node in (me, *others):
+        assert ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER).is_success
+    body = job_of(register, {"first": 0.0})
+    answer = ask(me, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
+    job_id = str(answer["data"]["job_id"])
+    for node in (me, *others):
+        wait_for(lambda node=node: node.left.ended_at(job_id), 60, about="the end is tidied up")
+    return job_id

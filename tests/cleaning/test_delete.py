@@ -3,20 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
-import pytest
-
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs.planner import Offer
 from tests.builders import a_job, a_local_job
-from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, under_way
-from tests.cleaning.waiting import waiting_nodes
-from tests.e2e import jobs
-from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask, running
-from tests.plain import NO_TLS
+from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, played, under_way
+from tests.e2e.test_stop import PATIENT_ENGINE
+from tests.inprocess import ME, PEER, ask, pair, running
 
 
 def delete(node: Gateway, path: str, status: int = 200, **query):
@@ -25,40 +19,21 @@ def delete(node: Gateway, path: str, status: int = 200, **query):
     return answer.json()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", [jobs.GUEST, jobs.HOST], ids=["scheduler", "partner"])
-def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path, where: str):
-    with waiting_nodes(tmp_path) as two:
-        job_id = two.submit(0)
-        two.guest.wait_job(job_id, 60)
-        asked = two.nodes[where]
-        other = two.host if asked is two.guest else two.guest
-        for node in (two.guest, two.host):
-            wait_for(lambda node=node: deleting(node, job_id, dry_run=1), 30, about="the end is tidied up")
-        answer = deleting(asked, job_id, reason="a test")
-        kinds = {i["kind"] for i in answer["items"]}
-        assert kinds == {"outputs", "logs", "job"} and all(i["removed"] for i in answer["items"])
-        for node in (two.guest, two.host):
-            gone = node is asked or where == jobs.GUEST
-            assert (node.get(f"/api/v1/jobs/{job_id}").get("code") == 404) is gone
-            assert list(node.storage.glob(f"{job_id}*")) == [] or not gone
-            assert list((node.home / "state" / "runs").iterdir()) == [] or not gone
-            lines = [(e["event"], e["by"]) for e in node.timeline(job_id)]
-            if gone:
-                assert lines == [("job deleted", "operator" if node is asked else asked.id)]
-            else:
-                assert len(lines) > 5
-        at = answer["nodes"][other.id]
-        assert at["deleted"] is (where == jobs.GUEST)
-        if where == jobs.HOST:
-            assert at["reason"] == "NOT_AUTHORISED" and "submitted" in at["message"]
-
-
-def deleting(node, job_id: str, **query):
-    """Delete at a real node; None where it is refused."""
-    url = f"{node.operator}/api/v1/jobs/{job_id}"
-    answer = httpx.delete(url, params=query, timeout=60, trust_env=False, verify=NO_TLS)
-    return answer.json() if answer.status_code == 200 else None
+def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path):
+    with pair(tmp_path, engine=PATIENT_ENGINE) as (me, peer):
+        job_id = played(tmp_path / "register", me, peer)
+        refused = delete(peer, job_id, reason="a test")["nodes"][ME]
+        assert refused["reason"] == "NOT_AUTHORISED" and "submitted" in refused["message"]
+        assert not refused["deleted"] and len(me.store.timeline(job_id)) > 5
+        job_id = played(tmp_path / "register", me, peer)
+        answer = delete(me, job_id, reason="a test")
+        assert {i["kind"] for i in answer["items"]} == {"outputs", "logs", "job"}
+        assert all(i["removed"] for i in answer["items"]) and answer["nodes"][PEER]["deleted"]
+        for node, by in ((me, "operator"), (peer, ME)):
+            assert ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["code"] == 404
+            assert list(node.storage.root.glob(f"{job_id}*")) == []
+            assert [(e.event, e.by) for e in node.store.timeline(job_id)] == [("job deleted", by)]
+        assert list((peer.settings.state_dir / "runs").iterdir()) == []
 
 
 def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(tmp_path: Path):

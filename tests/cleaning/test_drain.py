@@ -28,8 +28,9 @@ def refused(two: Waiting, at: Node) -> str:
 
 @pytest.mark.slow
 def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
+    """What runs ends, or where the node must go is stopped."""
     with waiting_nodes(tmp_path) as two:
-        job_id = two.submit(8)
+        job_id = two.submit(4)
         two.until_running()
         assert command(two.host, "drain", "--no-wait").returncode == 0
         assert refused(two, two.host) == "DRAINING"
@@ -39,11 +40,6 @@ def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
         two.host.start()
         assert two.host.job(job_id)["status"] == "FINISHED"
         two.guest.wait_job(two.submit(0), 60)
-
-
-@pytest.mark.slow
-def test_a_node_that_must_go_stops_what_runs(tmp_path: Path):
-    with waiting_nodes(tmp_path) as two:
         job_id = two.submit(600)
         two.until_running()
         done = command(two.host, "drain", "--stop")

@@ -1,23 +1,15 @@
 """What a job is told when its engine or its container fails it: reasons, images that are fetched, last words."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from engines.base import (
-    CreateFailed,
-    EngineError,
-    HostMoved,
-    ImageNotFound,
-    LaunchSpec,
-    PullDenied,
-    PullTimeout,
-)
+from engines.base import CreateFailed, EngineError, HostMoved, ImageNotFound, LaunchSpec, PullDenied, PullTimeout
 from gateway.bootstrap.node import Gateway
 from gateway.domain.execution.messages import Broken, Inspected
 from gateway.domain.states import TaskStatus
@@ -30,23 +22,7 @@ from tests.memory_engine import Inside, MemoryEngine, Script
 IMAGE = "example:1.0.0"
 
 
-class Fetching(MemoryEngine):
-    """Has its image only once that was fetched; how that goes is up to the test."""
-
-    def __init__(self, fetch: Callable[[Callable[[str], None]], None], **more: Any) -> None:
-        super().__init__(**more)
-        self._here = False
-        self._fetch = fetch
-
-    def image_digest(self, image: str) -> str:
-        if not self._here:
-            raise ImageNotFound(f"there is no image {image}")
-        return super().image_digest(image)
-
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
-        self._fetch(told)
-        self._here = True
-        return self.image_digest(image)
+Fetch = Callable[[Callable[[str], None]], Script]
 
 
 def making(kind: Callable[..., MemoryEngine] = MemoryEngine, script: Script = Script(0)) -> Any:
@@ -56,12 +32,19 @@ def making(kind: Callable[..., MemoryEngine] = MemoryEngine, script: Script = Sc
     )
 
 
-def fetching(fetch: Callable[[Callable[[str], None]], None]) -> Any:
-    return making(partial(Fetching, fetch))
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node"), make_engine=making()) as node:
+        yield node
 
 
-def failing(error: EngineError) -> Any:
-    return making(script=Script(refused=error))
+def having(node: Gateway, script: Script | None = None, fetch: Fetch | None = None) -> MemoryEngine:
+    """Have the image be there with a script, or be fetched in a way of the test's."""
+    engine = cast(MemoryEngine, node.engine)
+    engine._images = {IMAGE: script} if script else {}
+    engine.fetchable = {IMAGE: fetch} if fetch else {}
+    engine.launches.clear()
+    return engine
 
 
 def ended(node: Gateway, job_id: str) -> Any:
@@ -74,21 +57,25 @@ def played(node: Gateway, **more: float) -> Any:
     return ended(node, submit(node, **more).json()["data"]["job_id"])
 
 
-def test_an_image_is_fetched_before_its_first_start(tmp_path: Path) -> None:
-    with running(tmp_path, make_engine=fetching(lambda told: told("1 of 3 layers"))) as node:
-        job = played(node)
-        assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
-        assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
+def test_an_image_is_fetched_before_its_first_start(node: Gateway) -> None:
+    def fetch(told: Callable[[str], None]) -> Script:
+        told("1 of 3 layers")
+        return Script(0)
+
+    having(node, fetch=fetch)
+    job = played(node)
+    assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
+    assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
 
 
 @pytest.mark.parametrize("error", [PullDenied("not allowed"), PullTimeout("too slow"), ImageNotFound("none")])
-def test_what_fetching_fails_on_is_the_jobs_reason(tmp_path: Path, error: EngineError) -> None:
-    def fetch(told: Callable[[str], None]) -> None:
+def test_what_fetching_fails_on_is_the_jobs_reason(node: Gateway, error: EngineError) -> None:
+    def fetch(told: Callable[[str], None]) -> Script:
         raise error
 
-    with running(tmp_path, make_engine=fetching(fetch)) as node:
-        failure = played(node).ending.failure
-        assert (failure.reason, failure.message) == (error.reason, str(error))
+    having(node, fetch=fetch)
+    failure = played(node).ending.failure
+    assert (failure.reason, failure.message) == (error.reason, str(error))
 
 
 ELSEWHERE = "http://172.30.0.1:7381"
@@ -127,25 +114,25 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
     assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
 
-def test_what_an_engine_says_of_folders_here_stays_here(tmp_path: Path) -> None:
+def test_what_an_engine_says_of_folders_here_stays_here(node: Gateway) -> None:
     words = (
         "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
     )
-    with running(tmp_path, make_engine=failing(CreateFailed(words))) as node:
-        job = played(node)
-        assert job.ending.failure.reason == "CREATE_FAILED"
-        assert job.ending.failure.message == (
-            "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
-        )
-        notes = [e for e in node.store.timeline(job.id) if e.event == "engine said"]
-        assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
+    having(node, Script(refused=CreateFailed(words)))
+    job = played(node)
+    assert job.ending.failure.reason == "CREATE_FAILED"
+    assert job.ending.failure.message == (
+        "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
+    )
+    notes = [e for e in node.store.timeline(job.id) if e.event == "engine said"]
+    assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
 
 
-def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
+def test_fetching_ends_when_the_job_is_stopped(node: Gateway) -> None:
     fetching_now, gone_on = threading.Event(), threading.Event()
     asked: list[None] = []
 
-    def fetch(told: Callable[[str], None]) -> None:
+    def fetch(told: Callable[[str], None]) -> Script:
         asked.append(None)
         if len(asked) == 1:
             raise ImageNotFound("not when it is registered")
@@ -155,15 +142,15 @@ def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
             gone_on.wait(0.02)
         raise PullTimeout("nobody ended it")
 
-    with running(tmp_path, make_engine=fetching(fetch)) as node:
-        job_id = submit(node).json()["data"]["job_id"]
-        assert fetching_now.wait(30)
-        path = "/v1/platform/schedule/job/stop_all"
-        assert ask(node, "operator", "POST", path, json={"job_id": job_id}).json()["code"] == 0
-        ended(node, job_id)
-        wait_for(lambda: all(r.over for r in node.store.local_jobs.get(job_id).runs), 30)
-        assert {r.failure.reason for r in node.store.local_jobs.get(job_id).runs} == {"STOPPED"}
-        assert isinstance(node.engine, Fetching) and node.engine.launches == []
+    engine = having(node, fetch=fetch)
+    job_id = submit(node).json()["data"]["job_id"]
+    assert fetching_now.wait(30)
+    path = "/v1/platform/schedule/job/stop_all"
+    assert ask(node, "operator", "POST", path, json={"job_id": job_id}).json()["code"] == 0
+    ended(node, job_id)
+    wait_for(lambda: all(r.over for r in node.store.local_jobs.get(job_id).runs), 30)
+    assert {r.failure.reason for r in node.store.local_jobs.get(job_id).runs} == {"STOPPED"}
+    assert engine.launches == []
 
 
 def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
@@ -195,7 +182,7 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
 
 
 def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
-    make = failing(EngineError("is not reached"))
+    make = making(script=Script(refused=EngineError("is not reached")))
     with running(tmp_path, make_engine=make, limits={"storage_reserve_bytes": 2**60}) as node:
         refused = submit(node).json()
         assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
@@ -227,21 +214,19 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
 
 
-def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_path: Path) -> None:
-    with running(tmp_path, make_engine=making(script=Script(None))) as node:
-        job_id = submit(node).json()["data"]["job_id"]
-        assert isinstance(node.engine, MemoryEngine)
-        wait_for(lambda: list(node.engine.list()) != [], 30)
-        for found in node.engine.list():
-            node.engine.cut_off(found.name)
-        run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
-        assert isinstance(node.executor._probe(run), Broken)
-        assert isinstance(node.executor._probe(replace(run, reported=TaskStatus.SUCCESS)), Inspected), (
-            "it has said all"
-        )
-        failure = ended(node, job_id).ending.failure
-        assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
-        wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
+def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(node: Gateway) -> None:
+    engine = having(node, Script(None))
+    job_id = submit(node).json()["data"]["job_id"]
+    wait_for(lambda: list(engine.list()) != [], 30)
+    for found in engine.list():
+        engine.cut_off(found.name)
+    run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
+    assert isinstance(node.executor._probe(run), Broken)
+    told_all = replace(run, reported=TaskStatus.SUCCESS)
+    assert isinstance(node.executor._probe(told_all), Inspected), "it has nothing more to say"
+    failure = ended(node, job_id).ending.failure
+    assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
+    wait_for(lambda: list(engine.list()) == [], 30, about="the container is taken away")
 
 
 SCRIPT = """

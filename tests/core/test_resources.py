@@ -7,21 +7,21 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
 
 from engines.base import Capacity
 from gateway.bootstrap.node import Gateway
-from gateway.domain.resources import GIB, Amounts, Claim, ClaimState
+from gateway.domain.resources import GIB
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused
 from gateway.ports import Callback
-from gateway.store.ledger import Claims
 from provider_registry.registration import provider_from_request
-from tests.builders import a_spec, at
+from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, settings
@@ -125,9 +125,10 @@ def _engine(settings: Any, installation: str) -> MemoryEngine:
     )
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with three_nodes(tmp_path) as found:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three nodes of which each test leaves all free."""
+    with three_nodes(tmp_path_factory.mktemp("nodes")) as found:
         yield found
 
 
@@ -142,7 +143,7 @@ def three_nodes(home: Path, **over: dict[str, Any]) -> Iterator[Nodes]:
 def foreign(cpu: int = 20) -> JobSpec:
     """Return a job that another node schedules, of a party at B."""
     spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
-    return replace(spec, job_id="job-foreign-1", job_params={"host": {"0": {"resources": {"cpu": cpu}}}})
+    return replace(spec, job_id=f"job-{uuid4().hex}", job_params={"host": {"0": {"resources": {"cpu": cpu}}}})
 
 
 def waits_at(nodes: Nodes, job_id: str, node: str) -> str:
@@ -150,11 +151,17 @@ def waits_at(nodes: Nodes, job_id: str, node: str) -> str:
     return next((w["reason"] for w in nodes.view(node)["waiting"] if w["job_id"] == job_id), "")
 
 
+def counts(nodes: Nodes, node: str) -> list[int]:
+    view = nodes.view(node)
+    return [view[name] for name in ("returns_ignored", "returned_by_reconciler", "expired")]
+
+
 def events(nodes: Nodes, job_id: str, node: str) -> list[str]:
     return [e.event for e in nodes[node].store.timeline(job_id) if e.side == "participant"]
 
 
 def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: Nodes):
+    before = [counts(nodes, node) for node in (A, B)]
     job_id = nodes.submit("a -> b -> c -> d -> e -> f", guest=4, host=4)
     for task in "abcdef":
         for node in (A, B):
@@ -175,8 +182,7 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
             "resources held",
             "resources returned",
         ]
-        view = nodes.view(node)
-        assert (view["returns_ignored"], view["returned_by_reconciler"], view["expired"]) == (0, 0, 0)
+    assert [counts(nodes, node) for node in (A, B)] == before
 
 
 def test_of_three_parties_one_has_too_little_so_none_holds_anything(tmp_path: Path):
@@ -210,61 +216,47 @@ def none_holds_anything(nodes: Nodes) -> None:
 
 def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):
     """It knows nothing of resources: the node holds by itself, or says that it cannot."""
-    for i in (1, 2):
-        nodes[B].participant.create_job(replace(foreign(), job_id=f"job-foreign-{i}"), A)
-    nodes[B].participant.start_job("job-foreign-1", A)
+    at_b, first, second = nodes[B].participant, foreign(), foreign()
+    for spec in (first, second):
+        at_b.create_job(spec, A)
+    at_b.start_job(first.job_id, A)
     assert nodes.remaining(B) == 4
     for begin in (
-        lambda: nodes[B].participant.start_job("job-foreign-2", A),
-        lambda: nodes[B].participant.start_task("job-foreign-2", "task_2", "a", A),
+        lambda: at_b.start_job(second.job_id, A),
+        lambda: at_b.start_task(second.job_id, f"task_{second.job_id}", "a", A),
     ):
-        with pytest.raises(
-            Refused, match=r"needs cpu 20 on node .*, free cpu 4, held by job job-foreign-1"
-        ) as caught:
+        words = f"needs cpu 20 on node .*, free cpu 4, held by job {first.job_id}"
+        with pytest.raises(Refused, match=words) as caught:
             begin()
         assert caught.value.reason == "RESOURCES_BUSY"
-    assert nodes.local("job-foreign-2", B).status is JobStatus.READY
-    nodes[B].participant.stop_job("job-foreign-1", "", None, A)
+    assert nodes.local(second.job_id, B).status is JobStatus.READY
+    at_b.stop_job(first.job_id, "", None, A)
     nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned")
-    nodes[B].participant.start_job("job-foreign-2", A)
+    at_b.start_job(second.job_id, A)
+    at_b.stop_job(second.job_id, "", None, A)
+    nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned")
 
 
 def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
-    body: dict[str, Any] = {"job_id": "job-foreign-1"}
-    assert nodes[B].participant.create_job(foreign(), A).tasks_at_once == 1
+    spec, ignored = foreign(), counts(nodes, B)[0]
+    assert nodes[B].participant.create_job(spec, A).tasks_at_once == 1
 
     def asked(what: str, sender: str = A) -> Any:
-        path = f"/v1/interconn/schedule/job/resource/{what}"
-        return ask(nodes[B], "peer", "POST", path, json=body, headers={"x-source-node-id": sender}).json()
+        path, headers = f"/v1/interconn/schedule/job/resource/{what}", {"x-source-node-id": sender}
+        return ask(nodes[B], "peer", "POST", path, json={"job_id": spec.job_id}, headers=headers).json()
 
     assert asked("return")["code"] == 0  # without an apply: counted
-    assert nodes.view(B)["returns_ignored"] == 1
+    assert counts(nodes, B)[0] == ignored + 1
     assert [asked("apply")["code"], asked("apply")["code"], nodes.remaining(B)] == [0, 0, 4]
     assert asked("apply", C)["data"]["reason"] == "NOT_AUTHORISED"
     assert [asked("return")["code"], asked("return")["code"], nodes.remaining(B)] == [0, 0, 24]
-    assert nodes.view(B)["returns_ignored"] == 2
+    assert counts(nodes, B)[0] == ignored + 2
     asked("apply")
-    nodes[B].participant.start_job("job-foreign-1", A)
+    nodes[B].participant.start_job(spec.job_id, A)
     assert asked("return")["data"]["reason"] == "CONFLICT"
-    nodes[B].participant.stop_job("job-foreign-1", "", None, A)
+    nodes[B].participant.stop_job(spec.job_id, "", None, A)
     assert asked("apply")["data"]["reason"] == "JOB_ENDED"
     nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned at the end")
-
-
-def test_what_an_ended_job_still_holds_is_returned_and_counted(nodes: Nodes):
-    when = at(0)
-    claim = Claim("job-lost", Amounts.of(4), ClaimState.WAITING, when, when, 0, A)
-    found = nodes[A].resources
-    Claims(nodes[A].store).decide(
-        found.means,
-        "job-lost",
-        lambda ledger, _: (ledger.with_claim(replace(claim, state=ClaimState.HELD, held_at=when)), None),
-    )
-    assert nodes.remaining() == 20
-    found.reconcile()
-    found.reconcile()
-    assert nodes.remaining() == 24
-    assert nodes.view()["returned_by_reconciler"] == 1
 
 
 def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_again(tmp_path: Path):
@@ -284,21 +276,23 @@ def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_agai
         nodes.wait_status(waiting, JobStatus.RUNNING)
 
 
-def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp_path: Path):
-    with three_nodes(tmp_path) as nodes:
-        spec = foreign()
-        nodes[B].participant.create_job(spec, A)
-        nodes[B].participant.hold(spec.job_id, A)
-        resources = nodes[B].resources
-        resources.reconcile()
-        assert nodes.remaining(B) == 4
-        resources._lease = timedelta()
-        time.sleep(0.01)  # the clock has to move
-        resources.reconcile()
-        assert (nodes.remaining(B), nodes.view(B)["expired"]) == (24, 1)
-        nodes[B].participant.start_job(spec.job_id, A)  # it is held again
-        resources.reconcile()
-        assert nodes.remaining(B) == 4
+def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    spec, resources, expired = foreign(), nodes[B].resources, counts(nodes, B)[2]
+    nodes[B].participant.create_job(spec, A)
+    nodes[B].participant.hold(spec.job_id, A)
+    resources.reconcile()
+    assert nodes.remaining(B) == 4
+    monkeypatch.setattr(resources, "_lease", timedelta())
+    time.sleep(0.01)  # the clock has to move
+    resources.reconcile()
+    assert (nodes.remaining(B), counts(nodes, B)[2]) == (24, expired + 1)
+    nodes[B].participant.start_job(spec.job_id, A)  # it is held again
+    resources.reconcile()
+    assert nodes.remaining(B) == 4
+    nodes[B].participant.stop_job(spec.job_id, "", None, A)
+    nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned")
 
 
 def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):

@@ -33,8 +33,7 @@ from gateway.jobs.executor import Telling
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.context import NodeContext, Peers
-from gateway.runtime.loop import Lanes, Loop, while_away
-from gateway.runtime.metrics import EVENT, telling
+from gateway.runtime.loop import STUCK, Lanes, Shell, while_away
 from gateway.store import schema
 from gateway.store.database import connect, migrate, opened
 from gateway.store.store import Store
@@ -119,10 +118,10 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
         wait_for(lambda: counted() >= 3, 30, 0.02, "the failures are counted")
         node.coordinator.stop(second)
         until(node, second, JobStatus.FINISHED)
-        (told,) = [e for e in node.store.timeline(first) if e.event == EVENT]
+        (told,) = [e for e in node.store.timeline(first) if e.event == STUCK]
         assert told.side == "scheduler" and told.detail["reason"] == "INTERNAL"
         assert "ZeroDivisionError" in told.detail["message"] and "of ours" not in told.detail["message"]
-        assert [e for e in node.store.timeline(second) if e.event == EVENT] == []
+        assert [e for e in node.store.timeline(second) if e.event == STUCK] == []
         broken.clear()
         node.coordinator.stop(first)
         until(node, first, JobStatus.FINISHED)  # once it can
@@ -135,15 +134,21 @@ def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
     to_come: dict[str, list[Exception | None]] = {"a": [away, ours, away, ours, ours, fine, ours], "b": [ours]}
 
     class Notes:
+        decide = None
+
+        def due(self, now: datetime) -> list[str]:
+            return []
+
         def note(self, job_id: str, side: str, notes: Any) -> None:
             told.append(job_id)
 
-    def advance(job_id: str) -> None:
-        if error := to_come[job_id].pop(0):
-            raise error
+    class Steps(Shell[Any, None]):
+        def advance(self, job_id: str) -> None:
+            if error := to_come[job_id].pop(0):
+                raise error
 
-    failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), counted.append)
-    loop = Loop("test", advance, lambda now: (), every=300, workers=1, failed=failed)
+    notes: Any = Notes()
+    loop = Steps("test", "scheduler", NodeContext("n1", notes, lambda: at(0)), notes, counted.append).loop
     loop.start()
     try:
         for job_id in "aaaabaaa":
