@@ -15,7 +15,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerun import Order, RerunResult
-from gateway.domain.run import Address, FileSum, LocalJob, Run
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
@@ -252,16 +252,6 @@ class Limiters:
 
 Clock = Callable[[], datetime]
 """returns the time, aware, in UTC"""
-
-
-class Outputs(Protocol):
-    """The part of the storage that the core asks."""
-
-    def exists(self, address: Address) -> bool:
-        """Tell whether something lies at an address."""
-
-    def sums(self, address: Address) -> tuple[FileSum, ...]:
-        """Fingerprint the files that lie there. Raises `NotFound`."""
 
 
 def as_seconds(value: Any) -> float | None:

@@ -54,20 +54,13 @@ from gateway.providers.registration import Providers
 from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.liveness import Heartbeat, Outages
 from gateway.runtime.loop import Lanes
-from gateway.runtime.metrics import Metrics, telling
+from gateway.runtime.metrics import Metrics
+from gateway.store import repositories
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
 from gateway.store.records import Records
-from gateway.store.repositories import (
-    Gateways,
-    SqlAudit,
-    SqlDatasets,
-    SqlGrants,
-    SqlProviders,
-    SqlRouteVersions,
-    SqlTokens,
-)
+from gateway.store.repositories import SqlAudit, SqlDatasets, SqlGrants, SqlProviders, SqlRouteVersions, SqlTokens
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -111,28 +104,20 @@ class Gateway:
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
-        self.scheduler.loop.start()
-        self.cleaner.start()
-        self.webhooks.start()
-        self.resources.loop.start()
-        self.rooms.loop.start()
+        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.rooms.loop):
+            one.start()
 
     def stop(self) -> None:
         """Let the work in progress end. Containers run on; the next process takes them up again."""
         self.heartbeat.stop()
         self.drain.close()
         self.outages.close()
-        self.cleaner.stop()
-        self.webhooks.stop()
-        self.rooms.loop.stop()
-        self.resources.loop.stop()
-        self.scheduler.loop.stop()
+        for one in (self.cleaner, self.webhooks, self.rooms.loop, self.resources.loop, self.scheduler.loop):
+            one.stop()
         self.executor.stop()
         self.lanes.close()
-        self.protocol.close()
-        self.broker.close()
-        self.engine.close()
-        self.store.close()
+        for part in (self.protocol, self.broker, self.engine, self.store):
+            part.close()
         for sock in (sock for socks in self.sockets.values() for sock in socks):
             sock.close()  # where nothing was served, nothing else does
         self.listening.close()
@@ -287,12 +272,12 @@ class Gateway:
                 self.resources.release,
                 self.metrics.acted,
                 self.outages.silent,
-                telling(self.store, "participant", self.clock, self.metrics.stuck),
+                self.metrics.stuck,
             ),
             self._run_timing,
         )
         self.heartbeat = Heartbeat(
-            Gateways(self.store),
+            repositories.Gateways(self.store),
             self.owner,
             self.executor.record,
             self.clock,
@@ -310,7 +295,7 @@ class Gateway:
             self.lanes,
             self._timing,
             self.outages.silent,
-            telling(self.store, "scheduler", self.clock, self.metrics.stuck),
+            self.metrics.stuck,
         )
         self.coordinator = Coordinator(
             self.context,
@@ -325,9 +310,7 @@ class Gateway:
 
     def _build_participation(self) -> None:
         settings, docker = self.settings, self.settings.engine.docker
-        self.inheritance = Inheritance(
-            settings.node.id, self.store, self.planner, self.storage, self.engine.image_digest
-        )
+        self.inheritance = Inheritance(settings.node.id, self.store, self.planner, self.engine.image_digest)
         storage = settings.storage.path
         reserve = settings.limits.storage_reserve_bytes
         self.readiness = Readiness(
@@ -348,8 +331,9 @@ class Gateway:
             lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
             require_images=settings.providers.image == "require",
         )
-        access = admission.Access(self.sharing, self.models, self.inheritance, self.storage)
-        self.admission = Admission(self.context, self.planner, access, self.resources, self.readiness, rules)
+        self.admission = Admission(
+            self.context, self.planner, self.inheritance, self.sharing, self.resources, self.readiness, rules
+        )
         keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper]
         self.left = Left(self.store, self.storage, self.runs_folder, settings.retention, keepers)
         self.deleting = Deleting(self.context, self.left, self.peers, self.sessions.end)

@@ -12,9 +12,7 @@ from typing import Any, Protocol
 
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
 from gateway.config.engine import DockerEngineSettings
-from gateway.data.models import Models
 from gateway.data.sharing import NotShared, Sharing
-from gateway.data.storage import FileStorage
 from gateway.domain import approval, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import CREATE, START, Policy, Verdict
@@ -221,16 +219,6 @@ class Rules:
     """a job whose images are not here, and cannot be fetched, is refused instead of warned of"""
 
 
-@dataclass(frozen=True)
-class Access:
-    """What a job may use of what this node has."""
-
-    sharing: Sharing
-    models: Models
-    inheritance: Inheritance
-    storage: FileStorage
-
-
 @dataclass
 class _Draft:
     """A job on its way through the steps."""
@@ -261,7 +249,8 @@ class Admission:
         self,
         context: NodeContext,
         planner: TaskPlanner,
-        access: Access,
+        inheritance: Inheritance,
+        sharing: Sharing,
         resources: Resources,
         readiness: Readiness,
         rules: Rules,
@@ -270,23 +259,18 @@ class Admission:
         self._context = context
         self._planner = planner
         self._registry = planner.registry
-        self._access = access
+        self._inheritance = inheritance
+        self._sharing = sharing
         self._resources = resources
         self._readiness = readiness
         self._rules = rules
 
     def validated(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a job that could run here; stored is only what it takes over of another.
-
-        Raises `Invalid` with every problem, `NotAllowed`, `Refused`.
-        """
+        """Return the record of a job that could run here; stored is only what it takes over of another."""
         return self._record(self._validated(self._draft(spec, sender)))
 
     def admitted(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a job as it begins here: READY, or PENDING for a person or for images.
-
-        Raises as `validated`, and where the node cannot take jobs now, or its policy says no.
-        """
+        """Return the record of a job as it begins here: READY, or PENDING for a person or for images."""
         draft = self._validated(self._draft(spec, sender))
         checks: dict[str, str] = {}
         if draft.known is None or approval.unused(draft.known):
@@ -334,7 +318,7 @@ class Admission:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
         with self._registry.one_view():
             verdict, words = self.judged(local.spec, sender, START)
-            closed = self._access.sharing.refusal(local.spec)
+            closed = self._sharing.refusal(local.spec)
         error: GatewayError | None = closed
         if verdict is Verdict.REJECT:
             error = NotAllowed(f"node {self._node} does not take part any more: {words}")
@@ -374,8 +358,8 @@ class Admission:
             draft.refuse(Invalid(problems))
         self._check_components(draft)
         if spec.old_job_id and draft.known is None and not draft.dry_run:
-            draft.offer = self._access.inheritance.offer(spec)
-            self._access.inheritance.keep(spec, draft.offer)
+            draft.offer = self._inheritance.offer(spec)
+            self._inheritance.keep(spec, draft.offer)
             draft.warnings += [f"task {name} is not inherited: {why}" for name, why in draft.offer.lacking.items()]
         try:
             draft.pool = self._resources.pool_for(spec)
@@ -399,7 +383,7 @@ class Admission:
         """Check components, parameters, datasets and the model; whatever is wrong is reported together."""
         problems, warnings = self._planner.check(draft.spec)
         draft.warnings += [str(w) for w in warnings]
-        closed = self._access.sharing.refusal(draft.spec)
+        closed = self._sharing.refusal(draft.spec)
         if closed is not None:  # who may not use a dataset learns no more of it
             draft.hidden = frozenset(one.path for one in closed.problems)
             problems = [one for one in problems if one.path not in draft.hidden]
@@ -411,7 +395,7 @@ class Admission:
             remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
             error = NotShared(closed.reason, [*closed.problems, *problems], closed.why)
             draft.refuse(error, *as_problems("datasets", closed.problems, remedy))
-        refused = self._access.models.refusal(draft.spec)
+        refused = self._planner.models.refusal(draft.spec)
         if refused is not None:
             text, remedy = f"{refused.reason}: {refused.problem}", "name another version, or have it granted"
             draft.refuse(
@@ -495,7 +479,7 @@ class Admission:
                     for address in inputs.values():
                         about = f"{address.namespace}#{address.name} for {party.label} of {node.name}"
                         try:
-                            size, _ = self._access.storage.stamp(address)
+                            size, _ = self._planner.storage.stamp(address)
                             yield fine("data", f"readable, {size} bytes", about)
                         except GatewayError as error:
                             yield problem("data", error.message, "upload it again", about)

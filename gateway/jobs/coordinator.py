@@ -15,13 +15,7 @@ from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
-from gateway.domain.scheduling.messages import (
-    Freed,
-    StopRequested,
-    SuspendRequested,
-    TaskReported,
-    TaskStopRequested,
-)
+from gateway.domain.scheduling import messages
 from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import (
@@ -84,10 +78,7 @@ class Coordinator:
         self.new_id = new_id
 
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job of this node's own platform to the node that schedules it; return its id.
-
-        Raises `Invalid` with every problem, `Refused` with each node's reason.
-        """
+        """Submit a job of this node's own platform to the node that schedules it; return its id."""
         here = self._peers.node
         if spec.scheduler == here:
             with self._naming(spec.job_id), traced(spec.trace_id):
@@ -338,7 +329,7 @@ class Coordinator:
         by, now = sender or self._peers.node, self._clock()
         if task_name:
             _known_task(job.spec, task_name)
-        asked = TaskStopRequested(task_name, by, now) if task_name else StopRequested(by, now)
+        asked = messages.TaskStopRequested(task_name, by, now) if task_name else messages.StopRequested(by, now)
         self._scheduler.record(job_id, asked)
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
@@ -348,7 +339,7 @@ class Coordinator:
 
     def _cancelled(self, job_id: str, by: str) -> bool:
         """Stop a job of which nothing runs yet; False where it runs, or is over or deleted, by now."""
-        asked = StopRequested(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        asked = messages.StopRequested(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
         try:
             job = self._scheduler.record(job_id, asked)
         except NotFound:
@@ -359,10 +350,7 @@ class Coordinator:
         return cancelled
 
     def suspend(self, job_id: str, on: bool) -> None:
-        """Have the node that schedules a job start no further task of it, or go on.
-
-        Raises `NotFound`, `PeerUnreachable`, `Conflict` where the job has ended, `NotServed`.
-        """
+        """Have the node that schedules a job start no further task of it, or go on."""
         record = self._record(job_id)
         scheduler = self._scheduling(job_id, record)
         with traced(record.spec.trace_id if record else current_trace()):
@@ -372,7 +360,7 @@ class Coordinator:
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
         self._scheduled(job_id, sender)
-        asked = SuspendRequested(sender or self._peers.node, self._clock(), on)
+        asked = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
         job = self._scheduler.record(job_id, asked)
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
@@ -411,14 +399,14 @@ class Coordinator:
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if sender not in task.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
-        now = self._clock()
-        news = TaskReported(report.task_id, sender, report.role, report.status, now, report.failure, pushed=True)
+        now, failure = self._clock(), report.failure
+        news = messages.TaskReported(report.task_id, sender, report.role, report.status, now, failure, pushed=True)
         self._scheduler.record(job_id, news)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has something free; the job is then asked for again there."""
         self._scheduled(job_id, sender)
-        self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
+        self._scheduler.record(job_id, messages.Freed(sender or self._peers.node, self._clock()))
 
     def check(self, spec: JobSpec) -> list[str]:
         """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""

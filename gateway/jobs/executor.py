@@ -22,7 +22,7 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unread
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.ports import Clock, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Failed, Lanes, Shell, while_away, with_calls
+from gateway.runtime.loop import Lanes, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
@@ -125,8 +125,8 @@ class Hooks:
     """with the time that an action on the engine took"""
     silent: Callable[[NodeId], None] = lambda node: None
     """with a node that a call did not reach"""
-    failed: Failed = lambda job_id, error, times: None
-    """with a job that could not be advanced"""
+    stuck: Callable[[str], None] = lambda side: None
+    """when a job could not be advanced"""
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
@@ -142,7 +142,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:
-        super().__init__("executor", "participant", context, context.store.local_jobs, hooks.failed)
+        super().__init__("executor", "participant", context, context.store.local_jobs, hooks.stuck)
         self._owner = context.owner
         self._engine = launching.engine
         self._launching = launching

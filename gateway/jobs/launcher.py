@@ -107,8 +107,9 @@ class Launching:
             self.disk.check_room(run)
             digest = self._image(local, run, fetching)
             signed = self._rules.signatures.check(run.component.provider, run.image, self.engine_at(run.engine))
-            if self._given_up(local, run):
-                raise _NotWanted
+            current = while_away(lambda: self._store.local_jobs.get(local.id))
+            if any(r.run_id == run.run_id and r.over for r in current.runs):
+                raise _NotWanted  # a process that was frozen may since have been given up by another
             expected = run.expected_digest or self._pinned(run, signed)
             try:
                 self.engine.launch(self._spec(local, run, expected))
@@ -187,11 +188,6 @@ class Launching:
             return ""
         return while_away(lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest))
 
-    def _given_up(self, local: LocalJob, run: Run) -> bool:
-        """Say whether the run is over: a process that was frozen may since have been given up by another."""
-        current = while_away(lambda: self._store.local_jobs.get(local.id))
-        return any(r.run_id == run.run_id and r.over for r in current.runs)
-
     def _allowed(self, run: Run) -> Allowance:
         return self._rules.allow.get(run.component.provider, Allowance())
 
@@ -237,7 +233,7 @@ class ImageIsFetched(Exception):
 
 
 class _NotWanted(Exception):
-    """The run, or the job, was stopped while its image was fetched."""
+    """The run, or the job, was stopped while its image was fetched, or before it was started."""
 
 
 def _described(allowed: Allowance) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from engines.base import EngineError, run_name
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
+from gateway.data.storage import FileStorage
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component, order
 from gateway.domain.datasets import same_family
@@ -22,7 +23,6 @@ from gateway.domain.run import Address, LocalJob, Run, job_of
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.errors import EngineFailed, GatewayError, Invalid, Refused
-from gateway.ports import Outputs
 from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
 from provider_registry.model import Component, Provider, join
@@ -52,7 +52,7 @@ class TaskPlanner:
         context: NodeContext,
         registry: Registry,
         datasets: Datasets,
-        outputs: Outputs,
+        storage: FileStorage,
         models: Models,
         defaults: Defaults,
         engines: Mapping[str, str],
@@ -64,8 +64,8 @@ class TaskPlanner:
         self._clock = context.clock
         self._owner = context.owner
         self._datasets = datasets
-        self._outputs = outputs
-        self._models = models
+        self.storage = storage
+        self.models = models
         self._defaults = defaults
         self._engines = engines
 
@@ -132,10 +132,7 @@ class TaskPlanner:
         return provider, component
 
     def runs(self, local: LocalJob, node: DagNode, task_id: str) -> tuple[Run, ...]:
-        """Return the runs of a task here, one per party.
-
-        Raises `Refused` (NO_ROLE_HERE, COMPONENT_UNKNOWN, …), `Invalid` (INPUT_MISSING).
-        """
+        """Return the runs of a task here, one per party."""
         provider, component = self._find(node, local.created_at)
         parties = [p for p in local.spec.parties_at(self._node) if p.role in component.roles]
         if not parties:
@@ -175,10 +172,7 @@ class TaskPlanner:
         return {name: one for name, one in found.items() if one is not None}
 
     def sources(self, spec: JobSpec, node: DagNode) -> list[tuple[Party, str, dict[str, Address]]]:
-        """Return each party's image for a task here, and what it reads beside the outputs of other tasks.
-
-        Raises `Refused` where the component is not registered.
-        """
+        """Return each party's image for a task here, and what it reads beside the outputs of other tasks."""
         provider, component = self._find(node)
         found = []
         for party in spec.parties_at(self._node):
@@ -213,8 +207,14 @@ class TaskPlanner:
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
-        of_model = self._models.inputs(spec, party, node, component)
-        warnings += _undeclared(node, component, of_model)
+        of_model = self.models.inputs(spec, party, node, component)
+        declared = {one.name for one in component.inputs}
+        rule = (
+            "receives a model, but its description has no input of category model: an image that ignores it trains"
+        )
+        warnings += [
+            Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared
+        ]
         inputs = {**of_model, **inputs}
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
@@ -263,7 +263,7 @@ class TaskPlanner:
             if run is None or key not in run.output_keys:
                 continue  # this party had no part in the upstream task
             address = run.outputs[run.output_keys[key]]
-            if self._outputs.exists(address):
+            if self.storage.exists(address):
                 found[name] = address
             else:
                 rule = f"{party.label} has no output {key} of task {task}"
@@ -287,12 +287,6 @@ class TaskPlanner:
 def _once(problems: Sequence[Problem]) -> list[Problem]:
     """Leave out what several parties share word for word, such as a problem of a common parameter."""
     return list({str(one): one for one in problems}.values())
-
-
-def _undeclared(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:
-    declared = {spec.name for spec in component.inputs}
-    rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
-    return [Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared]
 
 
 def _storage_problem(node: DagNode, component: Component) -> Problem | None:
@@ -320,14 +314,12 @@ class Inheritance:
         node: NodeId,
         store: Store,
         planner: TaskPlanner,
-        outputs: Outputs,
         digest_of: Callable[[str], str],
     ) -> None:
         """``digest_of`` returns the digest of an image as it is now; it may raise an engine's errors."""
         self._node = node
         self._store = store
         self._planner = planner
-        self._outputs = outputs
         self._digest_of = digest_of
 
     def offer(self, spec: JobSpec) -> Offer:
@@ -363,8 +355,8 @@ class Inheritance:
             return why, []
         runs = []
         for party, image, inputs in self._planner.sources(spec, node):
-            run = _finished(old, node.name, party)
-            if run is None:
+            run = next((r for r in reversed(old.standing(node.name)) if r.party == party), None)
+            if run is None or run.status is not RunStatus.SUCCESS:
                 return f"{party.label} has not finished it here", []
             if why := self._changed(run, image, inputs, node, digests):
                 return why, []
@@ -379,7 +371,7 @@ class Inheritance:
             return f"the inputs of {who} differ"
         for key, name in run.output_keys.items():
             address = run.outputs[name]
-            if not self._outputs.exists(address):
+            if not self._planner.storage.exists(address):
                 return f"output {key} of {who} is gone ({address.namespace}#{address.name})"
         if missing := [o.key for o in node.outputs if o.key not in run.output_keys]:
             return f"{who} has no output {missing[0]}"
@@ -394,8 +386,12 @@ class Inheritance:
 
     def keep(self, spec: JobSpec, offer: Offer) -> None:
         """Write into the earlier jobs who needs their outputs, so that cleaning leaves them."""
+
+        def kept(local: LocalJob) -> LocalJob:
+            return local if spec.job_id in local.heirs else replace(local, heirs=(*local.heirs, spec.job_id))
+
         for job_id in dict.fromkeys(run.of_job for run in offer.runs):
-            self._store.local_jobs.update(job_id, lambda local: _with_heir(local, spec.job_id))
+            self._store.local_jobs.update(job_id, kept)
 
     def keeper(self, address: Address) -> Sequence[str]:
         """Say which jobs here took over what lies at an address, and count on it."""
@@ -410,12 +406,3 @@ class Inheritance:
         if later is None or later.status is JobStatus.REJECTED:
             return False
         return any(address in run.outputs.values() for run in later.standing() if run.of_job)
-
-
-def _finished(old: LocalJob, task: str, party: Party) -> Run | None:
-    runs = [run for run in old.standing(task) if run.party == party]
-    return runs[-1] if runs and runs[-1].status is RunStatus.SUCCESS else None
-
-
-def _with_heir(local: LocalJob, heir: str) -> LocalJob:
-    return local if heir in local.heirs else replace(local, heirs=(*local.heirs, heir))

@@ -25,20 +25,7 @@ from gateway.config.schema import ResourceSettings, Settings
 from gateway.data.files import nearest
 from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
-from gateway.domain.resources import (
-    CORE,
-    GIB,
-    Amounts,
-    Claim,
-    ClaimState,
-    Defaults,
-    Ledger,
-    Means,
-    Never,
-    Pool,
-    Room,
-    Seat,
-)
+from gateway.domain.resources import CORE, GIB, Amounts, Claim, ClaimState, Defaults, Ledger, Means, Pool, Room
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, GatewayError, NotFound, Refused, Unreadable
@@ -230,7 +217,7 @@ class Resources:
         clock: Clock,
         freed: Callable[[list[str]], None],
         rules: admission.Rules = admission.Rules(),
-        seats: Callable[[JobSpec], Mapping[str, Seat]] = lambda spec: {},
+        seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = lambda spec: {},
         lease: timedelta = timedelta(minutes=15),
     ) -> None:
         """``freed`` is called with waiting jobs that may hold what they need now; ``seats``: where tasks run.
@@ -260,7 +247,7 @@ class Resources:
             return None
         try:
             return resources.pool(resources.demand(spec, means.node, means.defaults, self._seats(spec)), means)
-        except Never as error:
+        except resources.Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
     def would_wait_for(self, spec: JobSpec, pool: Pool) -> str:
@@ -348,7 +335,9 @@ class Resources:
             claim, status, job_id = found.claim, found.status, found.claim.job_id
             if ended(status):
                 local = self._store.local_jobs.find(job_id)
-                if local is None or _is_over(local, now):
+                since = local.ended_at if local else None
+                going_on = local and not (local.closed or all(run.over for run in local.runs))
+                if not going_on and (since is None or now - since > _AFTER_END):
                     self._repair(claim)
             elif forgotten(claim, status):
 
@@ -383,9 +372,8 @@ class Resources:
             "job_share": means.share,
             "engines": _engines(means, ledger),
             "holders": [
-                _shown(claim, since=claim.held_at, pool=_pool(local) if local else None)
+                _shown(claim, since=claim.held_at, pool=_pool(self._store.local_jobs.find(claim.job_id)))
                 for claim in sorted(ledger.holders, key=lambda c: c.held_at or c.since)
-                for local in (self._store.local_jobs.find(claim.job_id),)
             ],
             "waiting": [
                 _shown(claim, since=claim.since, asked_at=claim.asked_at.isoformat(), reason=claim.reason)
@@ -405,7 +393,7 @@ class Resources:
             "state": str(claim.state) if claim else "NONE",
             "reason": claim.reason if claim else "",
             "since": (claim.held_at or claim.since).isoformat() if claim else None,
-            **_pool(local),
+            **(_pool(local) or {}),
         }
 
 
@@ -414,12 +402,6 @@ def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
     return Claim(
         spec.job_id, pool.amounts, ClaimState.WAITING, now, now, priority, spec.scheduler, further=pool.further
     )
-
-
-def _is_over(local: LocalJob, now: datetime) -> bool:
-    """Whether the job is over here for so long that it should have returned everything by itself."""
-    runs_over = local.closed or all(run.over for run in local.runs)
-    return runs_over and (local.ended_at is None or now - local.ended_at > _AFTER_END)
 
 
 # ------------------------------------------------------------ how it is shown
@@ -472,8 +454,10 @@ def _engines(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
     return found
 
 
-def _pool(local: LocalJob) -> dict[str, Any]:
+def _pool(local: LocalJob | None) -> dict[str, Any] | None:
     """Return a job's own pool: what it has, what its runs have borrowed, and who of them waits."""
+    if local is None:
+        return None
     pool, borrowed, left = local.pool, domain_run.borrowed(local), domain_run.remaining(local)
     totals = {"": pool.amounts, **pool.further} if pool else {"": Amounts()}
     engines = {

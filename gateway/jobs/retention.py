@@ -394,10 +394,7 @@ class Deleting:
     def clean_task(
         self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
     ) -> list[Item]:
-        """Delete what a task of an ended job left here: one of `CONTENTS`, of one party (``guest.0``) or of all.
-
-        Raises as `delete` does.
-        """
+        """Delete what a task of an ended job left here: one of `CONTENTS`, of a party (``guest.0``) or of all."""
         local = self._store.local_jobs.get(job_id)
         named = [run for run in local.runs if task in (run.task_name, run.task_id)]
         runs = [run for run in named if party in ("", run.party.label)]

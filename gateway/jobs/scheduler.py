@@ -16,44 +16,32 @@ import structlog
 
 from gateway.domain import quorum
 from gateway.domain.job import Job
-from gateway.domain.scheduling import machine
+from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls
 from gateway.domain.scheduling.machine import exclude
-from gateway.domain.scheduling.messages import (
-    Accepted,
-    CreateAt,
-    Delayed,
-    Event,
-    Lost,
-    PollTaskAt,
-    Refused,
-    ReleaseAt,
-    Request,
-    ReserveAt,
-    RoleNotPlayed,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopTaskAt,
-    TaskReported,
-    TaskUnknown,
-)
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
-from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
-from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Change, Failed, Lanes, Shell, while_away, with_calls
+from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
+from gateway.runtime.context import NodeContext, Peers, listening, traced
+from gateway.runtime.loop import Change, Lanes, Shell, while_away, with_calls
 
 log = structlog.get_logger(__name__)
 
 _LONGEST_WAIT = timedelta(seconds=1)
 """between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
-_DATED = (CreateAt, ReserveAt, ReleaseAt, StartAt, StartTaskAt, StopTaskAt)
+_DATED = (
+    messages.CreateAt,
+    messages.ReserveAt,
+    messages.ReleaseAt,
+    messages.StartAt,
+    messages.StartTaskAt,
+    messages.StopTaskAt,
+)
 """requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
 
 
-class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
+class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
     """The shell around the scheduling rules."""
 
     def __init__(
@@ -63,10 +51,10 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
         lanes: Lanes,
         timing: Timing = Timing(),
         silent: Callable[[NodeId], None] = lambda node: None,
-        failed: Failed = lambda job_id, error, times: None,
+        stuck: Callable[[str], None] = lambda side: None,
     ) -> None:
-        """``silent`` is called with a node that a call did not reach, ``failed`` when a job cannot be advanced."""
-        super().__init__("scheduler", "scheduler", context, context.store.jobs, failed)
+        """``silent`` is called with a node that a call did not reach, ``stuck`` when a job cannot be advanced."""
+        super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
         self._peers = peers
         self._lanes = lanes
         self._timing = timing
@@ -96,7 +84,7 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
         finally:
             self._waiting.drop(job_id, future)
 
-    def _apply(self, job: Job, event: Event) -> Job:
+    def _apply(self, job: Job, event: messages.Event) -> Job:
         return machine.apply(job, event, self._timing)
 
     def _next_due(self, job: Job) -> datetime | None:
@@ -105,109 +93,105 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
     def _reached(self, job: Job, node: NodeId) -> Job:
         return machine.reached(job, node)
 
-    def _decide(self, job: Job) -> tuple[Job, tuple[list[Request], datetime]]:
+    def _decide(self, job: Job) -> tuple[Job, tuple[list[messages.Request], datetime]]:
         now = self._clock()
         job, requests = machine.step(job, now, self._timing)
         return job, (requests, now)
 
-    def _begin(self, job: Job, decided: tuple[list[Request], datetime]) -> None:
+    def _begin(self, job: Job, decided: tuple[list[messages.Request], datetime]) -> None:
         self._send(job, *decided)
         self._waiting.tell(job)
 
-    def _send(self, job: Job, requests: list[Request], claimed: datetime) -> None:
+    def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
             self._lanes.submit(request.node, work, job.id)
 
-    def _still_mine(self, job: Job, request: Request, claimed: datetime) -> bool:
+    def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:
         """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.
 
         Its deadline is counted from the claim: asking after a task's start too early would start the task twice,
         and a late stop of one attempt would reach the next.
         """
         while (now := self._clock()) - claimed > _LONGEST_WAIT:
-            job = self.change(job.id, self._applied(Delayed(request, claimed, now)))
+            job = self.change(job.id, self._applied(messages.Delayed(request, claimed, now)))
             if not is_claimed(job, request, now):
                 return False
             claimed = now
         return True
 
-    def _perform(self, job: Job, request: Request, claimed: datetime) -> None:
+    def _perform(self, job: Job, request: messages.Request, claimed: datetime) -> None:
         with traced(job.spec.trace_id), listening() as calls:
             try:
                 if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):
                     return
                 changes = self._call(job, request)
-            except (Invalid, NotFound) as error:
-                changes = self._refused(request, error)
             except (PeerUnreachable, Busy) as error:
                 if isinstance(error, PeerUnreachable):
                     self._silent(request.node)
-                delivered = error.delivered if isinstance(error, PeerUnreachable) else False
-                changes = self._applied(Lost(request, self._clock(), delivered, error.message))
+                delivered = isinstance(error, PeerUnreachable) and error.delivered
+                changes = self._applied(messages.Lost(request, self._clock(), delivered, error.message))
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
                 log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
-                changes = self._applied(Refused(request, failure, self._clock()))
-            changes = self._with_calls(job, request, changes, calls)
+                changes = self._applied(messages.Refused(request, failure, self._clock()))
+            quiet = partial(quiet_polls, request=request) if isinstance(request, messages.PollTaskAt) else None
+            tries = 1 if quiet else call_of(job, request).tries
+            changes = with_calls(changes, calls, self._clock(), tries, quiet)
             while_away(lambda: self.change(job.id, changes))
 
-    def _with_calls(self, job: Job, request: Request, change: Change[Job], calls: list[Exchange]) -> Change[Job]:
+    def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
-        if isinstance(request, PollTaskAt):
-            return with_calls(change, calls, now, quiet=lambda job: quiet_polls(job, request))
-        return with_calls(change, calls, now, call_of(job, request).tries)
-
-    def _refused(self, request: Request, error: GatewayError) -> Change[Job]:
-        now = self._clock()
-        if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._applied(TaskUnknown(request, now))
-        if isinstance(request, StartTaskAt) and error.reason == "NO_ROLE_HERE":
+        if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
+            return self._applied(messages.TaskUnknown(request, now))
+        if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
             return lambda job: exclude(job, request, now)
         failure = Failure(error.reason, error.message, request.node)
-        return self._applied(Refused(request, failure, now))
+        return self._applied(messages.Refused(request, failure, now))
 
-    def _call(self, job: Job, request: Request) -> Change[Job]:
+    def _call(self, job: Job, request: messages.Request) -> Change[Job]:
         peer = self._peers.participant(request.node, job.spec.protocol)
         me = self._peers.node
         match request:
-            case CreateAt():
+            case messages.CreateAt():
                 spec = job.spec.for_node(request.node)
                 asked = job.nodes[request.node].consent is not None
                 acceptance = None if asked else peer.ask_first(spec, me)
                 acceptance = acceptance or peer.create_job(spec, me)
-                return self._applied(Accepted(request, self._clock(), acceptance))
-            case ReserveAt():
+                return self._applied(messages.Accepted(request, self._clock(), acceptance))
+            case messages.ReserveAt():
                 peer.hold(job.id, me)
-            case ReleaseAt():
+            case messages.ReleaseAt():
                 peer.give_back(job.id, me)
-            case StartAt():
+            case messages.StartAt():
                 peer.start_job(job.id, me, quorum.left_out(job))
-            case StartTaskAt():
+            case messages.StartTaskAt():
                 peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
-            case StopAt() if job.nodes[request.node].asked_only:
+            case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
-            case StopAt():
+            case messages.StopAt():
                 peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
-            case StopTaskAt():
+            case messages.StopTaskAt():
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
-            case PollTaskAt():
+            case messages.PollTaskAt():
                 task_id = job.tasks[request.task].task_id
-                events: list[Event] = []
+                events: list[messages.Event] = []
                 for role in request.roles:
                     try:
                         news = peer.poll_task(task_id, role, me)
                     except NotFound as error:
                         if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
                             raise
-                        events.append(RoleNotPlayed(task_id, request.node, role, self._clock()))
+                        events.append(messages.RoleNotPlayed(task_id, request.node, role, self._clock()))
                         continue
                     now = self._clock()
-                    events.append(TaskReported(task_id, request.node, role, news.status, now, news.failure))
-                return self._applied(*events, Accepted(request, self._clock()))
-        return self._applied(Accepted(request, self._clock()))
+                    events.append(
+                        messages.TaskReported(task_id, request.node, role, news.status, now, news.failure)
+                    )
+                return self._applied(*events, messages.Accepted(request, self._clock()))
+        return self._applied(messages.Accepted(request, self._clock()))
 
 
 class _Waiting:

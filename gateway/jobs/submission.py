@@ -13,20 +13,9 @@ from uuid import uuid4
 import structlog
 
 from gateway.domain import dag as flow
-from gateway.domain import rerun, retries, validation
+from gateway.domain import dry_run, rerun, retries, validation
 from gateway.domain.dag import Dag, DagNode
-from gateway.domain.dry_run import (
-    REPORTED_WARNINGS,
-    Item,
-    JobPlan,
-    NodePlan,
-    Standing,
-    as_problems,
-    fine,
-    in_order,
-    problem,
-    warning,
-)
+from gateway.domain.dry_run import Item, JobPlan, NodePlan, Standing, as_problems, fine, in_order, problem, warning
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
@@ -237,10 +226,7 @@ class NewJobs:
         ).noted(self._clock(), "job PENDING", spec.initiator, **by_user())
 
     def _inherited(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
-        """Return what the job may take over as far as this node knows, and why it may not take over more.
-
-        Raises `Invalid` with INHERITANCE_FAILED where the job demands what it cannot have.
-        """
+        """Return what the job may take over as far as this node knows, and why it may not take over more."""
         if not spec.old_job_id:
             return {}, []
         old = self._store.jobs.find(spec.old_job_id)
@@ -301,7 +287,7 @@ class DryRun:
                 remedy = "correct the job, or add the route" if _names_a_party(one) else "correct the job"
                 yield from as_problems("job", [one], remedy)
         else:
-            yield from (warning("job", text) for text in warnings[:REPORTED_WARNINGS])
+            yield from (warning("job", text) for text in warnings[: dry_run.REPORTED_WARNINGS])
 
     def _link(self, node: NodeId) -> Iterator[Item]:
         steps = self._try_route(node)

@@ -104,10 +104,7 @@ class Providers:
         return self._changed(key, by, lambda: self.registry.unretire(key, by.name, reason))
 
     def approve(self, key: str, by: By, reason: str = "", image: str = "") -> Written:
-        """Have the images as they are now be the right ones; with ``image`` only that one.
-
-        Raises `NotFound`, `NotAllowed`, `Refused` (IMAGE_NOT_USABLE) if one cannot be looked at or has no digest.
-        """
+        """Have the images as they are now be the right ones; with ``image`` only that one."""
 
         def work() -> Written:
             provider = self.registry.get(key)
@@ -125,10 +122,7 @@ class Providers:
         return self._changed(key, by, work)
 
     def delete(self, by: By, **parts: str) -> Gone:
-        """Delete what has all the given parts; what jobs still use is retired instead.
-
-        Raises `Invalid`, `NotAllowed`.
-        """
+        """Delete what has all the given parts; what jobs still use is retired instead."""
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
         chosen = self.registry.query(**parts)

@@ -378,7 +378,8 @@ class _Lane:
         return work
 
 
-CALLED = "called"
+CALLED, STUCK = "called", "cannot go on"
+"""events of a timeline"""
 _ALWAYS = 3
 """tries that are all written; of later ones every second, fourth, eighth and so on"""
 
@@ -424,14 +425,25 @@ class Shell(Generic[J, X]):
     The write is the claim on what was decided.
     """
 
-    def __init__(self, name: str, side: str, context: NodeContext, records: Records[J], failed: Failed) -> None:
-        """``failed`` is called when a job cannot be advanced."""
+    def __init__(
+        self, name: str, side: str, context: NodeContext, records: Records[J], stuck: Callable[[str], None]
+    ) -> None:
+        """``side``: ``scheduler`` or ``participant``; ``stuck`` is called with it for a job that cannot go on."""
         self._store = context.store
         self._clock = context.clock
         self._side = side
         self._records: Records[J] = records
+        self._stuck = stuck
         self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
-        self.loop = Loop(name, self.advance, records.due, clock=context.clock, failed=failed)
+        self.loop = Loop(name, self.advance, records.due, clock=context.clock, failed=self._failed)
+
+    def _failed(self, job_id: str, error: Exception, times: int) -> None:
+        self._stuck(self._side)
+        if times == 1:  # of failures in a row the first is written into the job's timeline
+            text = f"{type(error).__name__} inside the gateway; it is tried again every second, and the gateway's "
+            text += "log tells more"
+            detail = {"reason": "INTERNAL", "message": text}
+            self._store.note(job_id, self._side, [Note(self._clock(), STUCK, "", detail)])
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""

@@ -11,11 +11,8 @@ from prometheus_client.registry import Collector
 
 from gateway.broker import Usage
 from gateway.domain.resources import CORE, ClaimState, Ledger
-from gateway.domain.spec import Note
-from gateway.ports import Clock
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
-from gateway.store.store import Store
 
 _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ACTIONS = (*_CALLS, 30.0, 60.0, 120.0)
@@ -33,33 +30,15 @@ class Metrics(Collector):
         clock: Callable[[], datetime],
         ledger: Callable[[], Ledger],
     ) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "bfia_peer_requests",
-            "Requests to other nodes by their result: ok, refused, or unreachable.",
-            ["node", "path", "result"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "bfia_peer_request_seconds",
-            "How long requests to other nodes took.",
-            ["node"],
-            buckets=_CALLS,
-            registry=self._registry,
-        )
-        self._engine = Histogram(
-            "bfia_engine_seconds",
-            "How long the container engine took, by what it was asked for.",
-            ["action"],
-            buckets=_ACTIONS,
-            registry=self._registry,
-        )
-        self._stuck = Counter(
-            "bfia_advance_failures",
-            "Times that a job could not be gone on with because of an error inside the gateway.",
-            ["side"],
-            registry=self._registry,
-        )
+        self._registry = registry = CollectorRegistry()
+        text = "Requests to other nodes by their result: ok, refused, or unreachable."
+        self._requests = Counter("bfia_peer_requests", text, ["node", "path", "result"], registry=registry)
+        text = "How long requests to other nodes took."
+        self._seconds = Histogram("bfia_peer_request_seconds", text, ["node"], buckets=_CALLS, registry=registry)
+        text = "How long the container engine took, by what it was asked for."
+        self._engine = Histogram("bfia_engine_seconds", text, ["action"], buckets=_ACTIONS, registry=registry)
+        text = "Times that a job could not be gone on with because of an error inside the gateway."
+        self._stuck = Counter("bfia_advance_failures", text, ["side"], registry=registry)
         self._counts = counts
         self._channel = channel
         self._clock = clock
@@ -136,24 +115,3 @@ def _gauge(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, fl
     for values, number in sorted(numbers.items()):
         gauge.add_metric([values] if isinstance(values, str) else values, number)
     return gauge
-
-
-EVENT = "cannot go on"
-
-
-def telling(
-    store: Store, side: str, clock: Clock, count: Callable[[str], None]
-) -> Callable[[str, Exception, int], None]:
-    """Return what a loop of this side tells of a failure. ``side``: ``scheduler`` or ``participant``.
-
-    Of failures in a row the first is written into the job's timeline.
-    """
-
-    def failed(job_id: str, error: Exception, times: int) -> None:
-        count(side)
-        if times == 1:
-            name = type(error).__name__
-            text = f"{name} inside the gateway; it is tried again every second, and the gateway's log tells more"
-            store.note(job_id, side, [Note(clock(), EVENT, "", {"reason": "INTERNAL", "message": text})])
-
-    return failed

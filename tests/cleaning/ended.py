@@ -14,8 +14,8 @@ from gateway.domain.run import Address, LocalJob, Reporting, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
+from tests.e2e.jobs import job_of
 from tests.e2e.nodes import wait_for
-from tests.e2e.test_stop import job_of
 from tests.inprocess import ME, PEER, ask
 
 KEYS = {"out": "dataset", "model": "model", "report": "report"}

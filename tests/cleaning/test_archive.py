@@ -14,7 +14,7 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
 from tests.cleaning.ended import left_behind, logs_of, played
-from tests.e2e.test_stop import PATIENT_ENGINE
+from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ask, pair, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

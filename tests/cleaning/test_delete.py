@@ -9,7 +9,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.jobs.planner import Offer
 from tests.builders import a_job, a_local_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, played, under_way
-from tests.e2e.test_stop import PATIENT_ENGINE
+from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ME, PEER, ask, pair, running
 
 

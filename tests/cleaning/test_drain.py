@@ -7,11 +7,12 @@ import pytest
 
 from gateway.errors import PeerUnreachable, Refused
 from gateway.jobs.submission import Drain, Intake
-from tests import forks
+from tests import forks, inprocess
 from tests.cleaning.ended import left_behind
-from tests.cleaning.waiting import Waiting, waiting_nodes
+from tests.e2e import jobs
+from tests.e2e.jobs import job_of, patient_nodes, running
 from tests.e2e.nodes import Node, wait_for
-from tests.inprocess import ask, running
+from tests.inprocess import ask
 
 CREATE = "/v1/platform/schedule/job/create_all"
 
@@ -20,38 +21,42 @@ def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
     return forks.run([*words, "--config", str(node.home / "node.yml")])
 
 
-def refused(two: Waiting, at: Node) -> str:
-    answer = at.post(CREATE, two.body(0))
-    assert answer["code"] != 0, answer
-    return str(answer["data"]["reason"])
-
-
 @pytest.mark.slow
 def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
     """What runs ends, or where the node must go is stopped."""
-    with waiting_nodes(tmp_path) as two:
-        job_id = two.submit(4)
-        two.until_running()
-        assert command(two.host, "drain", "--no-wait").returncode == 0
-        assert refused(two, two.host) == "DRAINING"
-        assert refused(two, two.guest) == "DRAINING", "a partner of the drained node is told why"
-        two.guest.wait_job(job_id, 60)
-        assert two.host.process is not None and two.host.process.wait(60) == 0, two.host.log()
-        two.host.start()
-        assert two.host.job(job_id)["status"] == "FINISHED"
-        two.guest.wait_job(two.submit(0), 60)
-        job_id = two.submit(600)
-        two.until_running()
-        done = command(two.host, "drain", "--stop")
+    (register := tmp_path / "register").mkdir()
+    with patient_nodes(tmp_path) as two:
+        guest, host = two[jobs.GUEST], two[jobs.HOST]
+
+        def submitted(seconds: float) -> str:
+            job_id = guest.submit(job_of(register, {"first": seconds}))
+            wait_for(lambda: len(running(register)) == 2, 60, about="its containers run")
+            return job_id
+
+        def refused(at: Node) -> str:
+            answer = at.post(CREATE, job_of(register, {"first": 0}))
+            assert answer["code"] != 0, answer
+            return str(answer["data"]["reason"])
+
+        job_id = submitted(4)
+        assert command(host, "drain", "--no-wait").returncode == 0
+        assert refused(host) == "DRAINING"
+        assert refused(guest) == "DRAINING", "a partner of the drained node is told why"
+        guest.wait_job(job_id, 60)
+        assert host.process is not None and host.process.wait(60) == 0, host.log()
+        host.start()
+        assert host.job(job_id)["status"] == "FINISHED"
+        job_id = submitted(jobs.FOR_EVER)
+        done = command(host, "drain", "--stop")
         assert done.returncode == 0, done.stderr
         assert job_id in done.stdout and "the node has exited" in done.stdout
-        assert two.host.process is not None and two.host.process.wait(60) == 0
-        two.guest.wait_job(job_id, 60, "STOPPED")
-        assert two.running() == []
+        assert host.process is not None and host.process.wait(60) == 0
+        guest.wait_job(job_id, 60, "STOPPED")
+        assert running(register) == []
 
 
 def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
-    with running(tmp_path) as node:
+    with inprocess.running(tmp_path) as node:
         left: list[bool] = []
         node.drain.on_empty(lambda: left.append(True))
         left_behind(node, "job-old", 5)
@@ -73,7 +78,7 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monke
         asked.append(job_id)
         raise PeerUnreachable("no answer")
 
-    with running(tmp_path) as node:
+    with inprocess.running(tmp_path) as node:
         drain = Drain(node.store, stop, node.clock, 0.02)
         drain.begin(stop=True, leave=True)
         wait_for(lambda: len(asked) >= 3, 30)
