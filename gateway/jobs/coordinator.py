@@ -31,16 +31,7 @@ from gateway.errors import (
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, NewJobs
 from gateway.ports import JobView, SchedulerApi, TaskReport, TaskView
-from gateway.runtime.context import (
-    NodeContext,
-    Peers,
-    acting_user,
-    by_user,
-    current_trace,
-    listening,
-    new_trace_id,
-    traced,
-)
+from gateway.runtime.context import NodeContext, Peers, by_user, current_trace, listening, new_trace_id, traced
 from gateway.runtime.loop import Lanes, notes_of
 from gateway.store import queries
 from provider_registry.registry import Registry
@@ -121,7 +112,7 @@ class Coordinator:
 
     def _asked(self, job_id: str, what: str, **detail: Any) -> None:
         """Write into the job's timeline which person asked for it here, where people say who they are."""
-        if person := acting_user():
+        if person := by_user().get("user"):
             self._store.note(job_id, "operator", [Note(self._clock(), f"asked to {what}", person, detail)])
 
     def submitters(self, job_id: str) -> set[str]:
