@@ -14,14 +14,14 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def asking(gateway: Gateway, *words: str) -> Result:
-    """Run a command that talks to a node."""
-    return call(*words, "--url", gateway.addresses()["operator"])
+def asking(group: str, gateway: Gateway, *words: str) -> Result:
+    """Run a command of a group, or a command, that talks to a node."""
+    return call(group, *words, "--url", gateway.addresses()["operator"])
 
 
-def written(gateway: Gateway, *words: str) -> Any:
+def written(group: str, gateway: Gateway, *words: str) -> Any:
     """Return what a command prints for scripts."""
-    printed = asking(gateway, *words, "--json").stdout
+    printed = asking(group, gateway, *words, "--json").stdout
     return json.JSONDecoder().raw_decode(printed, printed.index("{\n"))[
         0
     ]  # the node here may log before and after

@@ -277,30 +277,30 @@ def test_an_interrupt_while_the_commands_are_loaded_prints_nothing():
 def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
     with running(tmp_path, retention={"every_seconds": 3600, "logs_seconds": 1}) as node:
         name = left_behind(node, "job-old", 5).runs[0].name
-        dry = asking(node, "gc", "--dry-run")
+        dry = asking("gc", node, "--dry-run")
         assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, dry.output
-        found = written(node, "gc", "--dry-run")
+        found = written("gc", node, "--dry-run")
         assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [("logs", name, False)]
-        assert [(i["name"], i["removed"]) for i in written(node, "gc")["items"]] == [(name, True)]
-        assert "nothing to remove" in asking(node, "gc").stdout
+        assert [(i["name"], i["removed"]) for i in written("gc", node)["items"]] == [(name, True)]
+        assert "nothing to remove" in asking("gc", node).stdout
 
 
 def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
     with running(tmp_path, retention={"every_seconds": 3600}) as node:
         run = left_behind(node, "job-old", 5).runs[0]
         target = tmp_path / "job.zip"
-        assert asking(node, "job", "archive", "job-old", "-o", str(target)).exit_code == 0
+        assert asking("job", node, "archive", "job-old", "-o", str(target)).exit_code == 0
         assert b"SHA256SUMS" in target.read_bytes()
-        assert asking(node, "job", "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code == 1
+        assert asking("job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code == 1
         assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
-        dry = asking(node, "job", "clean", "job-old", "a", "--metrics", "--dry-run")
+        dry = asking("job", node, "clean", "job-old", "a", "--metrics", "--dry-run")
         assert dry.exit_code == 0 and "would be deleted: 1" in dry.stdout
         assert node.storage.exists(run.outputs["report_name"])
-        assert asking(node, "job", "clean", "job-old", "a", "--metrics").exit_code == 0
+        assert asking("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
-        deleted = asking(node, "job", "delete", "job-old")
+        deleted = asking("job", node, "delete", "job-old")
         assert deleted.exit_code == 1 and "has no route" in deleted.output, (
             "the job's other node is not known here"
         )
         assert node.store.local_jobs.find("job-old") is None
-        assert "0 cancelled" in asking(node, "job", "cancel-waiting").stdout
+        assert "0 cancelled" in asking("job", node, "cancel-waiting").stdout

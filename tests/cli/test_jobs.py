@@ -1,44 +1,39 @@
 """``bfia-gateway job …``: a job is handed in, watched, looked into and stopped from the command line."""
 
-import copy
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
 from gateway.bootstrap.node import Gateway
+from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed, Client
+from gateway.cli.console import cell
+from gateway.cli.jobs import SILENT_SECONDS, _watch, in_short, looks
 from tests import forks
-from tests.e2e.nodes import wait_for
+from tests.e2e.jobs import PATIENT_ENGINE, job_of
+from tests.e2e.nodes import process_engine, wait_for
 from tests.inprocess import ME, PEER, ask, running
-
-ROOT = Path(__file__).parents[2]
-PATIENT = ROOT / "tests" / "e2e" / "patient.py"
 
 
 @pytest.fixture
 def node(tmp_path: Path):
-    images = {"example:1.0.0": {"command": [sys.executable, str(PATIENT)]}}
     (tmp_path / "register").mkdir()
-    with running(tmp_path / "node", engine={"kind": "process", "process": {"images": images}}) as gateway:
+    with running(tmp_path / "node", engine=PATIENT_ENGINE) as gateway:
         ask(gateway, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         yield gateway
 
 
 def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
     """Return a job of independent tasks at one node that last so many seconds."""
-    job = copy.deepcopy(A_JOB)
-    component = job["dag"]["components"][0]
-    job["dag"]["components"] = [component | {"name": name, "input": []} for name in lasting]
-    job["config"]["initiator"] = {"role": "guest", "node_id": ME}
+    job: dict[str, Any] = job_of(tmp_path / "register", lasting)
     job["config"]["role"] = {"guest": [ME], "host": [ME]}
-    own = {n: {"name": n, "lasts": s, "register": str(tmp_path / "register")} for n, s in lasting.items()}
-    job["config"]["task_params"] = {"common": own}
     return job
 
 
@@ -118,7 +113,7 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
 
 def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
     command = [sys.executable, "-c", "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(3)"]
-    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
+    engine = process_engine("example:1.0.0", command=command)
     with running(tmp_path / "node", engine=engine) as node:
         ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         handed = cli(node, "submit", "-", "--watch", stdin=json.dumps(body(tmp_path, a=0)))
@@ -140,12 +135,10 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
 
 def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_path: Path):
     (tmp_path / "register").mkdir()
-    images = {"example:1.0.0": {"command": [sys.executable, str(PATIENT)]}}
-    engine = {"kind": "process", "process": {"images": images}}
     approval = {"mode": "person", "deadline_seconds": 600}
     with (
-        running(tmp_path / "bank", engine=engine) as bank,
-        running(tmp_path / "partner", PEER, engine=engine, approval=approval) as partner,
+        running(tmp_path / "bank", engine=PATIENT_ENGINE) as bank,
+        running(tmp_path / "partner", PEER, engine=PATIENT_ENGINE, approval=approval) as partner,
     ):
         for one, other in ((bank, partner), (partner, bank)):
             ask(one, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
@@ -192,3 +185,86 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
     newest = printed(cli(node, "list", "--json"))["jobs"][0]
     assert refused.returncode == 1 and newest["status"] == "REJECTED"
     assert f"bfia-gateway job show {newest['job_id']}" in refused.stderr
+
+
+# ---------------------------------------------------------------- watching
+
+
+SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
+AWAY = CallFailed("the database is away", EXIT_FAILED, "DATABASE_AWAY")
+UNKNOWN = CallFailed("no such job", EXIT_FAILED, "JOB_UNKNOWN")
+RUNS, DONE = {"status": "RUNNING"}, {"status": "FINISHED"}
+
+
+def watched(said: list[str], answers: tuple[Any, ...], lasting: float) -> Iterator[tuple[str, bool]]:
+    """Yield the states that are seen, and whether there is a word on trouble; each look takes so many seconds."""
+    coming, clock = iter(answers), [0.0]
+
+    def ask() -> dict[str, Any]:
+        clock[0] += lasting
+        found = next(coming)
+        if isinstance(found, CallFailed):
+            raise found
+        return dict(found)
+
+    for job, trouble in looks(ask, now=lambda: clock[0], sleep=lambda _: None, tell=said.append):
+        yield job["status"], bool(trouble)
+
+
+@pytest.mark.parametrize(
+    ("answers", "seen", "said"),
+    [
+        ((RUNS, SILENT, AWAY, RUNS, SILENT, DONE), "RTTRTD", []),
+        ((SILENT, SILENT, AWAY, DONE), "D", ["no answer; retrying for up to 30 s"]),
+    ],
+    ids=["a silence is waited out", "a node that is just being started is waited for"],
+)
+def test_watching_goes_on_through_a_restart_of_the_node(answers: tuple[Any, ...], seen: str, said: list[str]):
+    told: list[str] = []
+    states = {"R": ("RUNNING", False), "T": ("RUNNING", True), "D": ("FINISHED", False)}
+    assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen] and told == said
+
+
+@pytest.mark.parametrize(
+    ("answers", "times"),
+    [
+        ((SILENT,) * 2, 0),  # nothing was ever seen: the address is wrong
+        ((UNKNOWN,), 0),
+        ((SILENT, UNKNOWN), 0),
+        ((RUNS, UNKNOWN), 1),
+        ((RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20), 9),  # it begins to count anew with each answer
+    ],
+)
+def test_watching_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], times: int):
+    seen = []
+    with pytest.raises(CallFailed):
+        for look in watched([], answers, SILENT_SECONDS / 4):
+            seen.append(look)
+    assert len(seen) == times
+
+
+class Interrupted(Client):
+    """A node at which somebody loses patience."""
+
+    def __init__(self) -> None:
+        pass
+
+    def call(self, *_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+
+def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(KeyboardInterrupt):
+        _watch(Interrupted(), "job-1", as_json=False)
+    assert "the job goes on" in capsys.readouterr().err
+
+
+def test_many_warnings_do_not_hide_the_rest():
+    assert in_short(["a", "b", "c"], "job-1", 3) == ["warning: a", "warning: b", "warning: c"]
+    last = in_short([str(n) for n in range(13)], "job-1", 3)[-1]
+    assert last == "10 more warnings: bfia-gateway job show job-1"
+
+
+def test_a_line_of_the_timeline_is_written_for_people():
+    failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
+    assert cell({"failure": failure, "to": "FAILED"}) == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"

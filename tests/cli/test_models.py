@@ -3,13 +3,12 @@
 import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
@@ -17,6 +16,7 @@ from gateway.domain.run import Address, Reporting
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_run, a_spec, at
+from tests.cli import asking
 from tests.inprocess import ME, PEER, running
 
 FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
@@ -48,8 +48,7 @@ def left(gateway: Gateway) -> None:
     gateway.store.local_jobs.update("job-1", lambda local: machine.apply(local, stop))
 
 
-def cli(gateway: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["model", *words, "--url", gateway.addresses()["operator"]])
+cli = partial(asking, "model")
 
 
 def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(node: Gateway, tmp_path: Path):

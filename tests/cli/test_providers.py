@@ -1,15 +1,15 @@
 """``bfia-gateway provider …`` against a node: an image's whole life, in tables for people and JSON for scripts."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from engines.base import ImageMetadata
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
+from tests.cli import asking
 from tests.inprocess import running
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
@@ -41,8 +41,7 @@ def node(gateway: Gateway):
         gateway.registry.remove(provider.key)
 
 
-def cli(gateway: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["provider", *words, "--url", gateway.addresses()["operator"]])
+cli = partial(asking, "provider")
 
 
 def written(folder: Path, body: object) -> str:

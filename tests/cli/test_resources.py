@@ -1,21 +1,16 @@
 """``bfia-gateway resources``: the sums for people and for scripts."""
 
-import json
+from functools import partial
 from pathlib import Path
 
-from typer.testing import CliRunner, Result
-
-from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.domain.resources import Amounts, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec
+from tests.cli import asking, written
 from tests.inprocess import ME, ask, running
 
-
-def cli(gateway: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["resources", *words, "--url", gateway.addresses()["operator"]])
+cli = partial(asking, "resources")
 
 
 def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
@@ -30,9 +25,7 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
                 node.resources.hold(job)
             except Refused as error:
                 said = error.message
-        printed = cli(node, "--json").stdout
-        # the node in this process may have logged before and after it
-        found, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
+        found = written("resources", node)
         for kind in ("cpu", "memory_gib", "disk_gib"):
             assert found["held"][kind] == sum(h[kind] for h in found["holders"])
             assert found["remaining"][kind] == found["total"][kind] - found["held"][kind]

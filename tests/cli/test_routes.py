@@ -1,13 +1,13 @@
 """``bfia-gateway route …`` against a node: added, tried, undone; tables for people, JSON for scripts."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
+from tests.cli import asking
 from tests.inprocess import ME, PEER, running
 
 HOP = "JG0100003300000030"
@@ -19,8 +19,7 @@ def node(tmp_path: Path):
         yield gateway
 
 
-def cli(gateway: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["route", *words, "--url", gateway.addresses()["operator"]])
+cli = partial(asking, "route")
 
 
 def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gateway, tmp_path: Path):
@@ -42,8 +41,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "rollback", "2").exit_code == 0
     assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0
     assert cli(node, "rollback").stdout == f"version 8 is in force: -{PEER}\n"
-    url = node.addresses()["operator"]
-    audit = CliRunner().invoke(app, ["audit", "--action", PEER, "--url", url]).stdout
+    audit = asking("audit", node, "--action", PEER).stdout
     assert f"+{PEER}" in audit and f'{PEER}.profile: "spec" → "fate"' in audit
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from adapter.fate.signing import Signatures
 from tests.e2e import jobs
-from tests.e2e.fate_site import FateSite, Passed, Proxy
+from tests.e2e.fate_site import FateSite
 from tests.e2e.nodes import Node, wait_for
+from tests.e2e.recorder import Recorder, Seen
 
 OURS, CAREFUL, THEIRS = jobs.GUEST, jobs.HOST, "9999"
 """two nodes of ours, one of which asks a person about each job, and FATE-Flow"""
@@ -23,7 +24,7 @@ class Pair:
     site: FateSite
     node: Node
     careful: Node
-    proxy: Proxy
+    proxy: Recorder
     register: Path
     signatures: Signatures
     """as FATE-Flow signs to our node, and our node to it"""
@@ -92,9 +93,9 @@ class Pair:
         asked = [p for p in self.passed(about) if p.to == CAREFUL and p.path.endswith("/task/resource/apply")]
         return any(p.answer["code"] == 2004 for p in asked)
 
-    def passed(self, about: str) -> list[Passed]:
+    def passed(self, about: str) -> list[Seen]:
         job_id = self.jobs[about]
-        return [p for p in self.proxy.passed if job_id in json.dumps(p.body)]
+        return [p for p in self.proxy.seen if job_id in json.dumps(p.body)]
 
     def asked(self, about: str, to: str) -> list[str]:
         """Return what a side was asked about a job, without how far it is and what changes nothing."""

@@ -1,14 +1,9 @@
-"""A site with FATE-Flow 2.2 as published: its server in an environment of its own, and the proxy before it."""
+"""A site with FATE-Flow 2.2 as published: its server in an environment of its own."""
 
-import http.client
-import json
 import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,73 +16,6 @@ from tests.plain import NO_TLS
 
 HOME = ROOT / ".venv-fate-flow"
 PYTHON = HOME / "bin" / "python"
-
-
-@dataclass(frozen=True)
-class Passed:
-    """One request between sites."""
-
-    to: str
-    path: str
-    body: Any
-    headers: Mapping[str, str]
-    status: int
-    answer: Any
-
-
-@dataclass
-class Proxy:
-    """What a site puts before its FATE-Flow: passes every request on to the site that ``dest-party-id`` names."""
-
-    ways: dict[str, int] = field(default_factory=dict)
-    passed: list[Passed] = field(default_factory=list)
-
-    def __enter__(self) -> "Proxy":
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-                to = self.headers.get("dest-party-id") or ""
-                status, content = proxy.pass_on(to, self.command, self.path, raw, dict(self.headers.items()))
-                headers = {k.lower(): v for k, v in self.headers.items()}
-                proxy.passed.append(Passed(to, self.path, _json(raw), headers, status, _json(content)))
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def pass_on(self, to: str, method: str, path: str, raw: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        if to not in self.ways:
-            return 502, b"{}"
-        sent = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection")}
-        connection = http.client.HTTPConnection("127.0.0.1", self.ways[to], timeout=60)
-        try:
-            connection.request(method, path, raw, sent)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except OSError:
-            return 502, b"{}"
-        finally:
-            connection.close()
 
 
 @dataclass
@@ -180,10 +108,3 @@ class FateSite:
     def log(self) -> str:
         logs = [self.home / "server.log", *sorted(self.home.glob("logs/**/*ERROR.log"))]
         return "\n".join(f"--- {p}\n{p.read_text(errors='replace')[-3000:]}" for p in logs if p.exists())
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode(errors="replace")

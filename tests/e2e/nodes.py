@@ -152,6 +152,16 @@ class Node:
         return str(self.addresses["peer"])
 
     @property
+    def peer_port(self) -> int:
+        """The port of its listener for peers, which it need not serve yet."""
+        return int(self.settings["listen"]["peer"]["bind"].rpartition(":")[2])
+
+    def route(self, **entries: Any) -> None:
+        """Write its routes before it is started: ports, or entries of the file."""
+        made = {k: {"host": "127.0.0.1", "port": v} if isinstance(v, int) else v for k, v in entries.items()}
+        (self.home / "routes.yml").write_text(yaml.safe_dump(made))
+
+    @property
     def storage(self) -> Path:
         return self.home / "storage"
 
@@ -265,8 +275,7 @@ class Federation:
             }
             self.nodes[node] = Node(node, home / node, own, fresh=fresh)
             (home / node).mkdir(parents=True)
-            routes = {n: {"host": "127.0.0.1", "port": ports[n][0]} for n in ids if n != node}
-            (home / node / "routes.yml").write_text(yaml.safe_dump(routes))
+            self.nodes[node].route(**{n: ports[n][0] for n in ids if n != node})
 
     def __enter__(self) -> "Federation":
         try:

@@ -1,30 +1,35 @@
-"""A loopback proxy that writes down every request on its way between two nodes."""
+"""A loopback proxy between nodes, as a site puts one before its gateway: it writes down every request."""
 
 import http.client
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+
+NAMED_BY = ("dest-party-id", "x-target-node-id", "x-ptp-target-node-id")
+"""headers that name the node that a request is for"""
 
 
 @dataclass(frozen=True)
 class Seen:
+    """One request, and its answer."""
+
     to: str
     path: str
     body: Any
-    headers: dict[str, str]
-    raw: bytes
-    answer: Any = None
+    headers: Mapping[str, str]
+    status: int
+    answer: Any
 
 
 @dataclass
 class Recorder:
-    """Forwards to one node; ``seen`` is shared by all recorders of a test."""
+    """Passes each request on to the port of the node that it names. Use as a context."""
 
-    name: str
-    target: str
+    ways: dict[str, int] = field(default_factory=dict)
+    """ports by node; that of the empty name takes what names none"""
     seen: list[Seen] = field(default_factory=list)
 
     def __enter__(self) -> "Recorder":
@@ -35,30 +40,12 @@ class Recorder:
 
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-                to = urlsplit(recorder.target)
-                connection = http.client.HTTPConnection(to.hostname or "", to.port, timeout=130)
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
-                try:
-                    connection.request(self.command, self.path, raw, headers)
-                    answer = connection.getresponse()
-                    content = answer.read()
-                except OSError:
-                    self.close_connection = True
-                    return
-                finally:
-                    connection.close()
-                recorder.seen.append(
-                    Seen(
-                        recorder.name,
-                        self.path,
-                        _json(raw),
-                        {k.lower(): v for k, v in self.headers.items()},
-                        raw,
-                        _json(content),
-                    )
-                )
-                self.send_response(answer.status)
-                self.send_header("content-type", answer.getheader("content-type") or "application/json")
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                to = next((headers[name] for name in NAMED_BY if headers.get(name)), "")
+                status, kind, content = recorder.pass_on(to, self.command, self.path, raw, headers)
+                recorder.seen.append(Seen(to, self.path, _json(raw), headers, status, _json(content)))
+                self.send_response(status)
+                self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
@@ -72,17 +59,34 @@ class Recorder:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def pass_on(
+        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, str, bytes]:
+        """Return status, content type and content of the answer; 502 where there is none."""
+        sent = {k: v for k, v in headers.items() if k not in ("host", "connection")}
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.ways[to], timeout=130)
+            try:
+                connection.request(method, path, raw, sent)
+                answer = connection.getresponse()
+                kind = answer.getheader("content-type") or "application/json"
+                return answer.status, kind, answer.read()
+            finally:
+                connection.close()
+        except (KeyError, OSError):
+            return 502, "application/json", b"{}"
 
 
 def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except ValueError:
-        return None
+        return raw.decode(errors="replace")

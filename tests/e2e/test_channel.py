@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.certificates import Authority
@@ -25,9 +24,8 @@ def relayed(home: Path) -> Federation:
     for node, other in ((A, B), (B, A)):
         keys = {"certificate": own[node].certificate, "key": own[node].key}
         hop = {"url": f"https://{binds[X]}", "ca": authority.file, **keys}
-        (home / node / "routes.yml").write_text(yaml.safe_dump({X: hop, other: {"via": X}}))
-    ends = {node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)}
-    (home / X / "routes.yml").write_text(yaml.safe_dump(ends))
+        federation[node].route(**{X: hop, other: {"via": X}})
+    federation[X].route(**{node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)})
     return federation
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx
 import pytest
 import yaml
 
@@ -101,7 +102,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         host, guest = nodes[jobs.HOST], nodes[jobs.GUEST]
         host.register(example(REGISTRATION.name))
         jobs.upload(host, "host")
-        with Recorder("guest", guest.operator) as recorder:
+        with Recorder({"": httpx.URL(guest.operator).port or 0}) as recorder:
             made = Site(flow, guest, home, recorder.seen)
             said = flow.binary("init", "--ip", "127.0.0.1", "--port", recorder.port)
             assert said["code"] == 0, said

@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from adapter.fate.signing import App, Signatures, Site
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, THEIRS, Pair
-from tests.e2e.fate_site import PYTHON, FateSite, Proxy
+from tests.e2e.fate_site import PYTHON, FateSite
 from tests.e2e.jobs import job_of
 from tests.e2e.nodes import ROOT, Federation, process_engine, wait_for
+from tests.e2e.recorder import Recorder
 from tests.plain import NO_TLS
 
 pytestmark = [pytest.mark.fate_flow, pytest.mark.slow, pytest.mark.xdist_group("fate_flow")]
@@ -42,11 +42,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     federation = Federation(home / "nodes", [OURS, CAREFUL], engine)
     node, careful = federation[OURS], federation[CAREFUL]
     careful.settings["approval"] = {"mode": "person"}
-    with Proxy() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
+    with Recorder() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
         route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
         signs: dict[str, Site] = {}
         for ours in (node, careful):
-            (ours.home / "routes.yml").write_text(yaml.safe_dump({THEIRS: route}))
+            ours.route(**{THEIRS: route})
             given = App("73391027", f"what {ours.id} gave")
             got = site.admit(ours.id, given)
             apps = {"sends": asdict(got), "expects": asdict(given)}
@@ -246,7 +246,7 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
 
 def test_requests_between_the_two_are_signed(pair: Pair):
     """All jobs of this module are: the site wants it. What is not signed, neither side takes."""
-    between = [p for p in pair.proxy.passed if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers]
+    between = [p for p in pair.proxy.seen if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers]
     assert between and all(p.headers["signature"] for p in between)
     body = pair.dag() | {"job_id": "202611220101010000001", "role": "host", "party_id": OURS}
     here = httpx.post(

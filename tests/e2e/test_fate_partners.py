@@ -3,49 +3,35 @@
 import json
 from pathlib import Path
 
-import yaml
-
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
-from tests.e2e.recorder import Recorder, Seen
+from tests.e2e.recorder import Recorder
 
 GUEST, HOST, ARBITER = jobs.GUEST, jobs.HOST, jobs.ARBITER
 
 
 def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_path: Path):
     """And no party is told another one's data, in either protocol."""
-    seen: list[Seen] = []
-    recorders: list[Recorder] = []
-    ports: dict[str, int] = {}
     engine = process_engine("unionpay:2.0.0")
     federation = Federation(tmp_path, [GUEST, HOST, ARBITER], engine, fate={"enabled": True})
-    for node in (HOST, ARBITER):
-        target = f"http://{federation[node].settings['listen']['peer']['bind']}"
-        recorders.append(Recorder(node, target, seen).__enter__())
-        ports[node] = recorders[-1].port
-    for me, other in ((GUEST, HOST), (HOST, GUEST)):
-        file = federation[me].home / "routes.yml"
-        routes = yaml.safe_load(file.read_text())
-        routes[other]["profile"] = "fate-partner"
-        for node in ports if me == GUEST else ():
-            routes[node]["port"] = ports[node]
-        file.write_text(yaml.safe_dump(routes))
-    with federation:
-        jobs.prepare(federation, GUEST, HOST)
-        guest = federation[GUEST]
-        job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER))
-        job = guest.wait_job(job_id, 120)
-        assert job["progress"] == 100
-        by_name = {t["name"]: set(t["nodes"]) for t in job["tasks"]}
-        assert by_name == {"intersect_rsa_1": {GUEST, HOST}, "hetero_lr_1": {GUEST, HOST, ARBITER}}
-        assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
-        host = federation[HOST].job(job_id)
-        assert host["outcome"] == "SUCCEEDED"
-        wait_for(lambda: "/v2/partner/job/stop" in {s.path for s in seen}, 20, about="the host is told of the end")
-    for recorder in recorders:
-        recorder.__exit__()
+    guest, host, arbiter = federation.nodes.values()
+    with Recorder({node.id: node.peer_port for node in (host, arbiter)}) as recorder:
+        by_fate = {"host": "127.0.0.1", "profile": "fate-partner"}
+        guest.route(**{HOST: by_fate | {"port": recorder.port}, ARBITER: recorder.port})
+        host.route(**{GUEST: by_fate | {"port": guest.peer_port}, ARBITER: arbiter.peer_port})
+        with federation:
+            jobs.prepare(federation, GUEST, HOST)
+            job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER))
+            job = guest.wait_job(job_id, 120)
+            assert job["progress"] == 100
+            by_name = {t["name"]: set(t["nodes"]) for t in job["tasks"]}
+            assert by_name == {"intersect_rsa_1": {GUEST, HOST}, "hetero_lr_1": {GUEST, HOST, ARBITER}}
+            assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
+            assert host.job(job_id)["outcome"] == "SUCCEEDED"
+            told = "/v2/partner/job/stop"
+            wait_for(lambda: told in {s.path for s in recorder.seen}, 20, about="the host is told of the end")
 
-    mine = [s for s in seen if job_id in s.raw.decode()]
+    mine = [s for s in recorder.seen if job_id in json.dumps(s.body)]
     assert {s.path.split("/")[1] for s in mine if s.to == ARBITER} == {"v1"}
     control = [s for s in mine if s.to == HOST and "/chan/" not in s.path]
     asked = [s.path.removeprefix("/v2/partner") for s in control if not s.path.endswith("/collect")]

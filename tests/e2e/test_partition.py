@@ -6,16 +6,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e.jobs import FOR_EVER, GUEST, HOST, PATIENT_ENGINE, STOP, events, job_of, running
 from tests.e2e.nodes import Federation, Node, wait_for
-from tests.e2e.wire import wire
+from tools.chaos.proxy import Proxy
 
 AGREE_WITHIN = 10.0
 """seconds, on a machine with nothing else to do; the test adds what this one takes for a job of nothing"""
-CUT = 10.0
+CUT = 8.0
 """seconds; more than the jobs that end meanwhile last"""
 
 
@@ -44,18 +43,15 @@ def test_a_node_that_was_cut_off_agrees_soon_after(tmp_path: Path, register: Pat
     with ExitStack() as stack:
         ways = []
         for node, other in ((guest, host), (host, guest)):
-            ways.append(
-                stack.enter_context(wire(int(other.settings["listen"]["peer"]["bind"].rpartition(":")[2])))
-            )
-            route = {other.id: {"host": "127.0.0.1", "port": ways[-1].port}}
-            (node.home / "routes.yml").write_text(yaml.safe_dump(route))
+            ways.append(stack.enter_context(Proxy("127.0.0.1", other.peer_port)))
+            node.route(**{other.id: ways[-1].port})
         stack.enter_context(federation)
         for node in nodes:
             node.register(A_PROVIDER)
-        ends, stopped = (guest.submit(job_of(register, {"first": lasts})) for lasts in (6, FOR_EVER))
+        ends, stopped = (guest.submit(job_of(register, {"first": lasts})) for lasts in (5, FOR_EVER))
         wait_for(lambda: len(running(register)) == 4, 60, about="all containers run")
         for way in ways:
-            way.cut()
+            way.turn("blackhole")
         healed = time.monotonic() + CUT
         guest.post(STOP, {"job_id": stopped})
         guest.wait_job(stopped, 60, "STOPPED")
@@ -63,7 +59,7 @@ def test_a_node_that_was_cut_off_agrees_soon_after(tmp_path: Path, register: Pat
         time.sleep(max(0.0, healed - time.monotonic()))
         assert len(running(register)) == 1 and guest.job(ends)["status"] == "RUNNING"
         for way in ways:
-            way.heal()
+            way.turn("")
         took = seconds_until(
             lambda: agree(nodes, ends, "SUCCEEDED") and agree(nodes, stopped, "STOPPED") and not running(register)
         )

@@ -4,12 +4,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import yaml
-
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation
-from tests.e2e.recorder import Recorder, Seen
+from tests.e2e.recorder import Recorder
 
 SCHEDULER = "JG0100009900000099"
 CONTROL = "/v1/interconn/schedule"
@@ -24,39 +22,27 @@ HEADERS = (
 )
 
 
-def record(federation: Federation, seen: list[Seen]) -> list[Recorder]:
-    """Put a recorder before every node's peer listener and write it into everybody's routes."""
-    recorders = []
-    for node in federation.nodes.values():
-        recorders.append(Recorder(node.id, f"http://{node.settings['listen']['peer']['bind']}", seen).__enter__())
-    for node in federation.nodes.values():
-        routes = {r.name: {"host": "127.0.0.1", "port": r.port} for r in recorders if r.name != node.id}
-        (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
-    return recorders
-
-
 def test_the_scheduler_on_a_third_node(tmp_path: Path, register: Path):
-    seen: list[Seen] = []
     ids = [jobs.GUEST, jobs.HOST, SCHEDULER]
     federation = Federation(tmp_path, ids, jobs.PATIENT_ENGINE)
     federation[jobs.GUEST].settings["node"]["coordinator"] = SCHEDULER
-    recorders = record(federation, seen)
-    with federation:
-        for node in (federation[jobs.GUEST], federation[jobs.HOST]):
-            node.register(A_PROVIDER)
-        guest = federation[jobs.GUEST]
-        body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
-        own = {role: {"0": {"a": {"own": f"of the {role}"}}} for role in ("guest", "host")}
-        body["config"]["task_params"] |= own
-        job_id = guest.submit(body)
-        job = guest.wait_job(job_id)
-        assert job["scheduler"] == SCHEDULER
-        stops = [s for s in seen if s.path == f"{CONTROL}/job/stop"]
-        assert {s.to for s in stops} == {jobs.GUEST, jobs.HOST}
-    for recorder in recorders:
-        recorder.__exit__()
+    with Recorder({node.id: node.peer_port for node in federation.nodes.values()}) as recorder:
+        for node in federation.nodes.values():
+            node.route(**{other: recorder.port for other in ids if other != node.id})
+        with federation:
+            guest = federation[jobs.GUEST]
+            for node in (guest, federation[jobs.HOST]):
+                node.register(A_PROVIDER)
+            body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+            own = {role: {"0": {"a": {"own": f"of the {role}"}}} for role in ("guest", "host")}
+            body["config"]["task_params"] |= own
+            job_id = guest.submit(body)
+            job = guest.wait_job(job_id)
+            assert job["scheduler"] == SCHEDULER
+            stops = [s for s in recorder.seen if s.path == f"{CONTROL}/job/stop"]
+            assert {s.to for s in stops} == {jobs.GUEST, jobs.HOST}
 
-    control = [s for s in seen if s.path.startswith(CONTROL)]
+    control = [s for s in recorder.seen if s.path.startswith(CONTROL)]
     count = Counter((s.path.removeprefix(CONTROL), s.to) for s in control)
     assert count["/job/create_all", SCHEDULER] == 1
     for node in (jobs.GUEST, jobs.HOST):

@@ -77,7 +77,7 @@ def test_the_other_goes_on_with_what_the_dead_one_scheduled(tmp_path: Path, work
 
 
 def test_a_task_of_a_gateway_that_stays_away_fails_by_name(tmp_path: Path, worker_id: str, register: Path):
-    with shared_node(tmp_path, f"{worker_id}_away", lost_gateway_seconds=6) as (first, second, host):
+    with shared_node(tmp_path, f"{worker_id}_away", lost_gateway_seconds=4) as (first, second, host):
         job_id = first.submit(job_of(register, {"a": 600}))
         wait_for(lambda: len(started(register)) == 2, 60)
         first.kill()

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import yaml
-
 from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
@@ -25,10 +23,8 @@ def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, 
             node.settings["storage"] = {"url": f"file://{home / 'shared'}"}
             node.settings["limits"] = limits
         del second.settings["route_table"]  # one gateway of a database has the file, all have its routes
-        for node in (first, host):
-            routes = yaml.safe_load((node.home / "routes.yml").read_text())
-            del routes["second"]
-            (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
+        for node, other in ((first, host), (host, first)):
+            node.route(**{other.settings["node"]["id"]: other.peer_port})
         stack.enter_context(federation)
         for node in (first, host):
             node.register(A_PROVIDER)
