@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -74,38 +75,32 @@ def example(node: str, engine: str, routes: str, folder: Path) -> str:
     }
     lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
     lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
-    for name, field in Settings.model_fields.items():
-        lines += _setting(name, field, "", 0, chosen)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_settings(Settings, None, "", chosen)]) + "\n"
 
 
 def _part_of(size: int) -> float:
     return max(round(size * _PART / GIB, 1), 0.1)
 
 
-def _setting(name: str, field: FieldInfo, path: str, depth: int, chosen: dict[str, Any]) -> list[str]:
-    pad = "  " * depth
-    full = f"{path}{name}"
-    default = field.get_default(call_default_factory=True)
-    if full == "engine.process":
-        return [f"{pad}process:", _PROCESS_IMAGES.rstrip()]
-    section = _section(field)
-    if section is not None and (isinstance(default, BaseModel) or default is PydanticUndefined):
-        about = (field.description or section.__doc__ or "").strip().partition("\n")[0]
-        lines = [f"{pad}# {about}"] if about else []
-        lines.append(f"{pad}{name}:")
-        for inner, inner_field in section.model_fields.items():
-            value = getattr(default, inner) if isinstance(default, BaseModel) else inner_field.default
-            shown = inner_field if value is PydanticUndefined else _with_default(inner_field, value)
-            lines += _setting(inner, shown, f"{full}.", depth + 1, chosen)
-        return lines
-    value = chosen.get(full, default)
-    about = f"  # {field.description}" if field.description else ""
-    return [f"{pad}{name}: {_yaml(value)}{about}"]
-
-
-def _with_default(field: FieldInfo, value: Any) -> FieldInfo:
-    return FieldInfo(annotation=field.annotation, default=value, description=field.description)
+def _settings(
+    model: type[BaseModel], values: BaseModel | None, path: str, chosen: dict[str, Any]
+) -> Iterator[str]:
+    """Yield a line for each setting of a section; ``values`` are its defaults where they are not the model's."""
+    pad = "  " * path.count(".")
+    for name, field in model.model_fields.items():
+        place = f"{path}{name}"
+        value = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
+        section = _section(field)
+        if place == "engine.process":
+            yield f"{pad}process:\n{_PROCESS_IMAGES.rstrip()}"
+        elif section is not None and (isinstance(value, BaseModel) or value is PydanticUndefined):
+            if about := (field.description or section.__doc__ or "").strip().partition("\n")[0]:
+                yield f"{pad}# {about}"
+            yield f"{pad}{name}:"
+            yield from _settings(section, value if isinstance(value, BaseModel) else None, f"{place}.", chosen)
+        else:
+            about = f"  # {field.description}" if field.description else ""
+            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}{about}"
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
@@ -114,10 +109,7 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _yaml(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    if isinstance(value, (list, dict)):
-        return json.dumps([str(v) for v in value]) if isinstance(value, list) else json.dumps(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, list):
+        return json.dumps([str(one) for one in value])
+    plain = value if value is None or isinstance(value, (bool, int, float, dict)) else str(value)
+    return json.dumps(plain, ensure_ascii=False)

@@ -29,7 +29,7 @@ from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted
 from gateway.http.server import bound, same, serving
 from gateway.providers.images import signers_of
-from gateway.runtime.checks import Result, Step
+from gateway.runtime.checks import Result, Step, Trial
 from gateway.store.database import connect, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders
@@ -86,11 +86,10 @@ def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path 
         runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, runs)
         try:
-            steps = []
+            trial = Trial(tuple(STEPS))
             for name, check in STEPS.items():
-                began = time.monotonic()
-                steps.append(replace(check(node), name=name, seconds=round(time.monotonic() - began, 4)))
-            return steps
+                trial.take(name, partial(check, node), needed=False)
+            return [replace(step, name=name) for name, step in zip(STEPS, trial.steps, strict=True)]
         finally:
             for one in (main_of(runs), *_further(runs).values()):
                 if isinstance(one, ContainerdEngine):

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,12 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
-from typer.testing import CliRunner
 
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
 from engines.multi import SeveralEngines
-from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
@@ -29,6 +26,7 @@ from gateway.version import VERSION
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from tests.certificates import Authority
+from tests.cli import call
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ask, running
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
@@ -64,14 +62,9 @@ def doctor(config: Path, **over: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     for section, values in over.items():
         settings[section] = settings.get(section, {}) | values if isinstance(values, dict) else values
     config.write_text(yaml.safe_dump(settings))
-    done = cli("doctor", "--config", str(config), "--json")
+    done = call("doctor", "--config", str(config), "--json")
     assert done.stdout, done.stderr
-    return done.returncode, {s["name"]: s for s in json.loads(done.stdout)["steps"]}
-
-
-def cli(*words: str) -> subprocess.CompletedProcess[str]:
-    done = CliRunner().invoke(app, list(words))
-    return subprocess.CompletedProcess(list(words), done.exit_code, done.stdout, done.stderr)
+    return done.exit_code, {s["name"]: s for s in json.loads(done.stdout)["steps"]}
 
 
 def failed(steps: dict[str, dict[str, Any]]) -> list[str]:
@@ -89,11 +82,8 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert steps["isolation"]["result"] == "warning"
     assert steps["certificates"]["found"] == "none are named"
     assert sorted(config.parent.iterdir()) == before
-    shown = cli("doctor", "--config", str(config))
-    assert shown.returncode == 0 and "what to do" in shown.stdout
-
-
-def test_rules_of_approval_that_can_never_count_are_named(config: Path):
+    shown = call("doctor", "--config", str(config))
+    assert shown.exit_code == 0 and "what to do" in shown.stdout
     rules = [{"decide": "reject", "source": "JG9"}, {"decide": "approve", "source": "JG9", "role": "host"}]
     code, steps = doctor(config, approval={"mode": "rules", "rules": rules})
     assert code == 0 and failed(steps) == []
@@ -175,6 +165,21 @@ def test_a_clock_that_is_off_is_named(tmp_path: Path):
     assert late.result is Result.FAILED and "3600 s off" in late.cause and late.remedy
 
 
+def registered(settings: Any, *providers: tuple[str, str, str]) -> None:
+    """Register providers: name, daemon, image."""
+    with closing(Store(opened(settings.database.url))) as store:
+        for name, base_url, image in providers:
+            told = a_request(a_description("X", provider=name), name=name)
+            told["metadata"] = {"base_url": base_url, "image": image}
+            Registry(SqlProviders(store)).register(provider_from_request(told))
+
+
+def with_docker(config: Path, **docker: Any) -> Any:
+    body = yaml.safe_load(config.read_text()) | {"engine": {"kind": "docker", "docker": docker}}
+    body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
+    return load(None, body)
+
+
 def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
     settings = yaml.safe_load(config.read_text())
     over = {key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")}
@@ -217,20 +222,15 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
 
-    docker = {"base_url": "unix:///main", "daemons": [{"base_url": FAR}, {"base_url": GONE}]}
-    body = yaml.safe_load(config.read_text()) | {"engine": {"kind": "docker", "docker": docker}}
-    body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
-    settings = load(None, body)
-    with closing(Store(opened(settings.database.url))) as store:
-        for name, (base_url, image) in {
-            "here": ("unix:///main", "main:1"),
-            "far": (FAR, "far:1"),
-            "lost": (FAR, "main:1"),
-            "stranger": ("tcp://10.9.9.9:2376", "far:1"),
-        }.items():
-            told = a_request(a_description("X", provider=name), name=name)
-            told["metadata"] = {"base_url": base_url, "image": image}
-            Registry(SqlProviders(store)).register(provider_from_request(told))
+    daemons = [{"base_url": FAR}, {"base_url": GONE}]
+    settings = with_docker(config, base_url="unix:///main", daemons=daemons)
+    registered(
+        settings,
+        ("here", "unix:///main", "main:1"),
+        ("far", FAR, "far:1"),
+        ("lost", FAR, "main:1"),
+        ("stranger", "tcp://10.9.9.9:2376", "far:1"),
+    )
     steps = {step.name: step for step in look(settings, engine_of)}
     assert (
         steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
@@ -257,35 +257,28 @@ def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
         engine.fetchable = {"shop.example/there:1": lambda told: Script()}
         return engine
 
-    docker = {"pull": "missing", "registries": ["shop.example", "closed.example"]}
-    body = yaml.safe_load(config.read_text()) | {"engine": {"kind": "docker", "docker": docker}}
-    body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
-    settings = load(None, body)
+    settings = with_docker(config, pull="missing", registries=["shop.example", "closed.example"])
 
-    def registered(name: str, image: str) -> Step:
-        with closing(Store(opened(settings.database.url))) as store:
-            told = a_request(a_description("X", provider=name), name=name)
-            told["metadata"] = {"base_url": "", "image": image}
-            Registry(SqlProviders(store)).register(provider_from_request(told))
+    def images(*provider: tuple[str, str, str]) -> Step:
+        registered(settings, *provider)
         return {step.name: step for step in look(settings, engine_of)}["images"]
 
-    with closing(Store(opened(settings.database.url))):
-        empty = {step.name: step for step in look(settings, engine_of)}["images"]
+    empty = images()
     assert empty.result == "ok" and "no provider is registered" in empty.found
-    assert registered("here", "shop.example/here:1").found == "1 image registered, all here" and not asked
-    later = registered("later", "shop.example/there:1")
+    assert images(("here", "", "shop.example/here:1")).found == "1 image registered, all here" and not asked
+    later = images(("later", "", "shop.example/there:1"))
     assert later.result == "ok" and "1 of them with its registry" in later.found
     assert [image for image, _ in asked] == ["shop.example/there:1"]
-    denied = registered("denied", "closed.example/x:1")
+    denied = images(("denied", "", "closed.example/x:1"))
     assert denied.result == "warning" and "docker login" in denied.remedy
     assert "closed.example/x:1 (PULL_DENIED" in denied.cause and "for denied:1.0.0@docker" in denied.cause
     assert "there:1" not in denied.cause
 
 
 def test_migrate_looks_and_does(config: Path):
-    looked = cli("migrate", "--check", "--config", str(config))
-    assert looked.returncode == 1 and "would go from no schema" in looked.stdout
+    looked = call("migrate", "--check", "--config", str(config))
+    assert looked.exit_code == 1 and "would go from no schema" in looked.stdout
     assert not (config.parent / "state.db").exists()
-    done = cli("migrate", "--config", str(config))
-    assert done.returncode == 0 and (config.parent / "state.db").exists()
-    assert cli("migrate", "--check", "--config", str(config)).returncode == 0
+    done = call("migrate", "--config", str(config))
+    assert done.exit_code == 0 and (config.parent / "state.db").exists()
+    assert call("migrate", "--check", "--config", str(config)).exit_code == 0

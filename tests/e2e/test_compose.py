@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,7 +40,6 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(not compose_command(), reason="Compose is not installed here"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compose"),
 ]
 
 
@@ -79,14 +79,15 @@ class Project:
 
     def __exit__(self, raised: object = None, *_: object) -> None:
         try:
-            if raised is not None:
-                print(self.logs())
+            for container in self._mine() if raised is not None else ():
+                print(f"--- {container.name}\n{container.logs(tail=80).decode(errors='replace')}")
             self.run("stop")  # first, so that no gateway starts another container
-            for container in self._mine(all=True):
+            for container in self._mine():
                 if LABEL in container.labels:
                     container.remove(force=True, v=True)
             self.run("down", "-v", "--remove-orphans")
-            assert not self.leftovers()
+            assert self._mine() == self._client.networks.list(names=[self.name]) == []
+            assert self._client.volumes.list(filters={"name": self.name}) == []
         finally:
             self._client.close()
 
@@ -106,26 +107,10 @@ class Project:
         """Wait until all services answer. Raises `AssertionError` after 2 minutes, or when one died."""
         wait_for(self._healthy, 120, 0.5, f"{self.file.name} is healthy")
 
-    def exec(self, service: str, *command: str) -> str:
-        return self.run("exec", "-T", service, *command)
-
-    def logs(self) -> str:
-        """Return the ends of the logs of everything in this project."""
-        parts = [
-            f"--- {c.name} {c.status}\n{c.logs(tail=80).decode(errors='replace')}" for c in self._mine(all=True)
-        ]
-        return "\n".join(parts)
-
-    def leftovers(self) -> list[str]:
-        """Return the names of whatever is still there of this project."""
-        networks = [n.name for n in self._client.networks.list(names=[self.name])]
-        volumes = [v.name for v in self._client.volumes.list(filters={"name": self.name})]
-        return [*networks, *volumes, *(c.name for c in self._mine(all=True))]
-
-    def _mine(self, **kwargs: Any) -> list[Any]:
+    def _mine(self) -> list[Any]:
         """Return this project's containers, and those that its gateways started on its networks."""
         networks = {n.name for n in self._client.networks.list(names=[self.name])}
-        found = self._client.containers.list(ignore_removed=True, **kwargs)
+        found = self._client.containers.list(ignore_removed=True, all=True)
         return [
             c
             for c in found
@@ -134,7 +119,7 @@ class Project:
         ]
 
     def _healthy(self) -> bool:
-        states = {c.name: c.attrs["State"] for c in self._mine(all=True) if LABEL not in c.labels}
+        states = {c.name: c.attrs["State"] for c in self._mine() if LABEL not in c.labels}
         died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
         assert not died, died
         return bool(states) and all(s.get("Health", {}).get("Status") == "healthy" for s in states.values())
@@ -147,19 +132,18 @@ def built(command: list[str], **environment: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
+@contextmanager
 def gateway_image() -> Iterator[str]:
     """The gateway's image, built as the document says, from the base that needs no registry."""
     tag = f"bfia-gateway:test-{uuid4().hex[:10]}"
     built(["bash", str(COMPOSE / "build.sh"), BASE, tag], PYTHON=sys.executable)
     yield tag
-    client = docker.from_env()
-    client.images.remove(tag)
-    client.close()
+    with closing(docker.from_env()) as client:
+        client.images.remove(tag)
 
 
-@pytest.fixture(scope="module")
-def mariadb_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def mariadb_image(tmp_path: Path) -> str:
     """A MariaDB image from Debian's packages, kept for the next run while nothing of it changes."""
     if given := os.environ.get("BFIA_TEST_MARIADB_IMAGE"):
         return given
@@ -168,74 +152,25 @@ def mariadb_image(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = IMAGES / "mariadb"
     parts = [ROOT / ".ci" / "mkbase.sh", *sorted(p for p in folder.iterdir() if p.is_file())]
     tag = "bfia-test-mariadb:" + hashlib.sha256(b"".join(p.read_bytes() for p in parts)).hexdigest()[:12]
-    client = docker.from_env(timeout=120)
-    try:
+    with closing(docker.from_env(timeout=120)) as client:
         if not client.images.list(tag):
-            packages = (folder / "packages.txt").read_text().split()
-            base = f"{tag}-base"
-            built(["bash", str(parts[0]), str(tmp_path_factory.mktemp("mariadb")), base, *packages])
+            packages, base = (folder / "packages.txt").read_text().split(), f"{tag}-base"
+            built(["bash", str(parts[0]), str(tmp_path), base, *packages])
             client.images.build(path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True)
             client.images.remove(base)
-    finally:
-        client.close()
     return tag
-
-
-@pytest.fixture(scope="module")
-def shell_image() -> str:
-    """The second vendor's image."""
-    client = docker.from_env(timeout=60)
-    tag = SHELL["metadata"]["image"]
-    client.images.build(path=str(IMAGES / "shell_vendor"), tag=tag, buildargs={"BASE": BASE}, rm=True)
-    client.close()
-    return str(tag)
-
-
-@pytest.fixture(scope="module")
-def two_nodes(
-    request: pytest.FixtureRequest, gateway_image: str, mariadb_image: str, shell_image: str
-) -> Iterator[Project]:
-    """Two nodes that know the vendor, each with its table."""
-    with Project("two-nodes.yml", {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}) as project:
-        for service, role in (("bank", "guest"), ("partner", "host")):
-            node = project.operator(service)
-            node.register(SHELL)
-            jobs.upload(node, role)
-        failed = request.session.testsfailed
-        yield project
-        if request.session.testsfailed > failed:
-            print(project.logs())
 
 
 def echo_job(guest: str, host: str) -> dict[str, Any]:
     """One Echo at a guest and a host."""
-    return {
-        "flow_id": "compose",
-        "dag": {
-            "version": "2.0",
-            "components": [
-                {
-                    "name": "echo_1",
-                    "componentName": "Echo",
-                    "provider": SHELL["name"],
-                    "version": SHELL["version"],
-                    "input": [],
-                    "output": [{"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}],
-                }
-            ],
-        },
-        "config": {
-            "version": "2.0.0",
-            "initiator": {"role": "guest", "node_id": guest},
-            "role": {"guest": [guest], "host": [host]},
-            "job_params": {"common": {"sync_type": "poll"}},
-            "task_params": {
-                "common": {},
-                "guest": {"0": {"echo_1": {"dataset_id": "testspace#test_guest"}}},
-                "host": {"0": {"echo_1": {"dataset_id": "testspace#test_host"}}},
-            },
-        },
-    }
+    body: dict[str, Any] = jobs.user_job(guest, host)
+    table, report = {"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}
+    provider = {"provider": SHELL["name"], "version": SHELL["version"]}
+    one = {"name": "echo_1", "componentName": "Echo", "input": [], "output": [table, report]}
+    body["dag"]["components"] = [one | provider]
+    data = {r: {"0": {"echo_1": {"dataset_id": f"testspace#test_{r}"}}} for r in ("guest", "host")}
+    body["config"]["task_params"] = {"common": {}, **data}
+    return body
 
 
 def rows_of(role: str) -> int:
@@ -261,24 +196,27 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
     assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
 
 
-def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None:
-    with Project("one-node.yml", {"GATEWAY_IMAGE": gateway_image}) as project:
-        bank = project.operator("bank")
-        bank.register(SHELL)
-        jobs.upload(bank, "guest")
-        jobs.upload(bank, "host")
-        bank.wait_job(bank.submit(echo_job(jobs.GUEST, jobs.GUEST)), 90)
+def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(mariadb_image: str) -> None:
+    with closing(docker.from_env(timeout=60)) as client:
+        image = SHELL["metadata"]["image"]
+        client.images.build(path=str(IMAGES / "shell_vendor"), tag=image, buildargs={"BASE": BASE}, rm=True)
+    with ExitStack() as stack:
+        images = {"GATEWAY_IMAGE": stack.enter_context(gateway_image()), "MARIADB_IMAGE": mariadb_image}
+        runs_a_job(stack.enter_context(Project("two-nodes.yml", images)))
 
 
-def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(two_nodes: Project) -> None:
-    bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
+def runs_a_job(project: Project) -> None:
+    bank, partner = project.operator("bank"), project.operator("partner")
+    for node, role in ((bank, "guest"), (partner, "host")):
+        node.register(SHELL)
+        jobs.upload(node, role)
     job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
-    two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
-    two_nodes.wait_healthy()
+    project.run("up", "-d", "--force-recreate", "--no-deps", "bank")
+    project.wait_healthy()
     bank.wait_job(job_id, 120)
     guest, host = (rows_of(role) for role in ("guest", "host"))
     assert guest != host
     assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {"rows": guest, "peer_rows": host}
     assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
-    logs = two_nodes.exec("bank", "sh", "-c", "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log")
-    assert "done" in logs
+    log = "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log"
+    assert "done" in project.run("exec", "-T", "bank", "sh", "-c", log)

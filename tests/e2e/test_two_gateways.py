@@ -74,17 +74,3 @@ def test_the_other_goes_on_with_what_the_dead_one_scheduled(tmp_path: Path, work
         assert Counter(path.name.rpartition(".")[0] for path in register.iterdir()) == dict.fromkeys(
             [f"{task}.{role}.0" for task in "ab" for role in ("guest", "host")], 2
         )
-
-
-def test_a_task_of_a_gateway_that_stays_away_fails_by_name(tmp_path: Path, worker_id: str, register: Path):
-    with shared_node(tmp_path, f"{worker_id}_away", lost_gateway_seconds=4) as (first, second, host):
-        job_id = first.submit(job_of(register, {"a": 600}))
-        wait_for(lambda: len(started(register)) == 2, 60)
-        first.kill()
-        failure = second.wait_job(job_id, 60, outcome="FAILED")["failure"]
-        assert (failure["reason"], failure["node"]) == ("CHANNEL_LOST", jobs.GUEST), failure
-        assert host.wait_job(job_id, 30, outcome=None)["status"] == "FINISHED"
-        again = second.submit(job_of(register, {"b": 0.2}))  # the node works on without it
-        second.wait_job(again, 60)
-        first.start()  # and takes away what it left
-        wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 60, about="no container is left")
