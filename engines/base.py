@@ -31,17 +31,16 @@ class EngineError(Exception):
 
     reason = "ENGINE_FAILED"
 
+    def __init_subclass__(cls, reason: str = "") -> None:
+        cls.reason = reason or cls.reason
 
-class EngineDown(EngineError):
+
+class EngineDown(EngineError, reason="ENGINE_DOWN"):
     """The engine does not respond; the state of its runs is unknown."""
 
-    reason = "ENGINE_DOWN"
 
-
-class HostMoved(EngineError):
+class HostMoved(EngineError, reason="CREATE_FAILED"):
     """Containers now reach this host at another address than the launch says: launch again with that."""
-
-    reason = "CREATE_FAILED"
 
 
 HOW_TO_HAVE_IT = (
@@ -51,10 +50,8 @@ HOW_TO_HAVE_IT = (
 """what to do about a missing image"""
 
 
-class ImageNotFound(EngineError):
+class ImageNotFound(EngineError, reason="IMAGE_NOT_FOUND"):
     """The engine has no such image: ``what`` is missing, and ``remedy`` says what to do."""
-
-    reason = "IMAGE_NOT_FOUND"
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
@@ -62,76 +59,52 @@ class ImageNotFound(EngineError):
         self.remedy = remedy
 
 
-class DigestChanged(EngineError):
+class DigestChanged(EngineError, reason="DIGEST_CHANGED"):
     """The image is not the one that the launch expects; nothing was started."""
 
-    reason = "DIGEST_CHANGED"
 
-
-class PullDenied(EngineError):
+class PullDenied(EngineError, reason="PULL_DENIED"):
     """The registry denies us the image, or the admin's rules do not name it."""
 
-    reason = "PULL_DENIED"
 
-
-class PullTimeout(EngineError):
+class PullTimeout(EngineError, reason="PULL_TIMEOUT"):
     """The image did not arrive within the configured time."""
 
-    reason = "PULL_TIMEOUT"
 
-
-class PullFailed(EngineError):
+class PullFailed(EngineError, reason="PULL_FAILED"):
     """The image could not be pulled for another reason."""
 
-    reason = "PULL_FAILED"
 
-
-class SignatureMissing(EngineError):
+class SignatureMissing(EngineError, reason="SIGNATURE_ABSENT"):
     """A rule requires a signature, and the image has none."""
 
-    reason = "SIGNATURE_ABSENT"
 
-
-class SignatureInvalid(EngineError):
+class SignatureInvalid(EngineError, reason="SIGNATURE_INVALID"):
     """The image is signed with another key than the rule's, or the signature is for another image."""
 
-    reason = "SIGNATURE_INVALID"
 
-
-class SignatureUnchecked(EngineError):
+class SignatureUnchecked(EngineError, reason="SIGNATURE_UNCHECKED"):
     """The registry does not say whether the image is signed."""
 
-    reason = "SIGNATURE_UNCHECKED"
 
-
-class PortInUse(EngineError):
+class PortInUse(EngineError, reason="PORT_IN_USE"):
     """A port of this host that the run needs is taken."""
 
-    reason = "PORT_IN_USE"
 
-
-class CommandNotFound(EngineError):
+class CommandNotFound(EngineError, reason="COMMAND_NOT_FOUND"):
     """The run's executable is not in the image, or not on this machine."""
 
-    reason = "COMMAND_NOT_FOUND"
 
-
-class CreateFailed(EngineError):
+class CreateFailed(EngineError, reason="CREATE_FAILED"):
     """The engine refused the run; the message says why."""
 
-    reason = "CREATE_FAILED"
 
-
-class NoSpace(EngineError):
+class NoSpace(EngineError, reason="NO_SPACE"):
     """A disk that the engine writes to is full."""
 
-    reason = "NO_SPACE"
 
-
-class NotSupported(EngineError):
+class NotSupported(EngineError, reason="NOT_SUPPORTED"):
     """This engine cannot apply what was requested, and never ignores it instead."""
-
-    reason = "NOT_SUPPORTED"
 
 
 @dataclass(frozen=True)
@@ -358,24 +331,29 @@ def signal_of(code: int) -> int | None:
     return signal if 0 < signal <= 64 else None
 
 
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise `CreateFailed` with every variable that cannot be passed to a program."""
-    problems = []
-    for name, value in environment.items():
-        if not name or "=" in name or "\0" in name:
-            problems.append(f"{name!r} is not a valid variable name")
-        elif "\0" in value:
-            problems.append(f"{name} contains a zero byte")
-        else:
-            try:
-                size = len(name.encode()) + len(value.encode()) + 2
-            except UnicodeEncodeError:
-                problems.append(f"{name} contains characters that UTF-8 cannot express")
-            else:
-                if size > LARGEST_VARIABLE:
-                    problems.append(f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible")
-    if problems:
+def check_launch(spec: LaunchSpec) -> None:
+    """Raise `CreateFailed` with every variable that cannot be passed to a program, or every invalid limit."""
+    if not is_name(spec.name):
+        raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
+    if problems := [text for name, value in spec.environment.items() if (text := _wrong_variable(name, value))]:
         raise CreateFailed("environment: " + "; ".join(problems))
+    limits = {"cpu": spec.limits.cpu, "memory": spec.limits.memory, "pids": spec.limits.pids}
+    wrong = [f"{name} {n}" for name, n in limits.items() if n is not None and not 0 < n < math.inf]
+    if wrong:
+        raise CreateFailed(f"limits: {', '.join(wrong)}: not a number above 0")
+
+
+def _wrong_variable(name: str, value: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        return f"{name!r} is not a valid variable name"
+    if "\0" in value:
+        return f"{name} contains a zero byte"
+    try:
+        size = len(name.encode()) + len(value.encode()) + 2
+    except UnicodeEncodeError:
+        return f"{name} contains characters that UTF-8 cannot express"
+    large = f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible"
+    return large if size > LARGEST_VARIABLE else ""
 
 
 def check_digest(spec: LaunchSpec, digest: str) -> None:
@@ -386,18 +364,6 @@ def check_digest(spec: LaunchSpec, digest: str) -> None:
             "if it is the right one: bfia-gateway provider approve"
         )
         raise DigestChanged(text)
-
-
-def check_limits(limits: Limits) -> None:
-    """Raise `CreateFailed` with every invalid limit."""
-    requested = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
-    problems = [
-        f"{name} {value} is not a number above 0"
-        for name, value in requested.items()
-        if value is not None and not 0 < value < math.inf
-    ]
-    if problems:
-        raise CreateFailed("limits: " + "; ".join(problems))
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")

@@ -31,9 +31,7 @@ from engines.base import (
     Watch,
     Written,
     check_digest,
-    check_environment,
-    check_limits,
-    is_name,
+    check_launch,
     owned,
     signal_of,
 )
@@ -170,10 +168,7 @@ class MemoryEngine:
 
     def launch(self, spec: LaunchSpec) -> None:
         self.check()
-        check_environment(spec.environment)
-        check_limits(spec.limits)
-        if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
+        check_launch(spec)
         if spec.mounts and "mounts" not in self.capabilities:
             raise NotSupported("this engine cannot mount")
         if spec.limits.cpu is not None and spec.limits.cpu % 1 and "fractional_cpu" not in self.capabilities:

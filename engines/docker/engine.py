@@ -42,8 +42,7 @@ from engines.base import (
     Watch,
     Written,
     check_digest,
-    check_environment,
-    check_limits,
+    check_launch,
     is_name,
     owned,
     safe_name,
@@ -167,10 +166,7 @@ class ContainerdEngine:
         return self._images.offered(image, seconds)
 
     def launch(self, spec: LaunchSpec) -> None:
-        check_environment(spec.environment)
-        check_limits(spec.limits)
-        if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
+        check_launch(spec)
         image = self._images.find(spec.image)
         check_digest(spec, image.id)
         with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):

@@ -29,15 +29,13 @@ from engines.base import (
     Isolation,
     LaunchSpec,
     Logs,
-    Missing,
     NoSpace,
     NotSupported,
     Probe,
     Watch,
     Written,
     check_digest,
-    check_environment,
-    check_limits,
+    check_launch,
     is_name,
     owned,
 )
@@ -51,7 +49,7 @@ log = logging.getLogger(__name__)
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
-_GONE = ".gone-"
+_GONE, _NONE = ".gone-", ".none"
 _EXIT_TIMEOUT = 5.0
 """seconds until a supervisor that started nothing is gone"""
 
@@ -132,10 +130,7 @@ class ProcessEngine:
 
     def launch(self, spec: LaunchSpec) -> None:
         """Start the run. A mount or a part of a core is refused; ``pids`` is not applied."""
-        check_environment(spec.environment)
-        check_limits(spec.limits)
-        if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
+        check_launch(spec)
         if spec.mounts:
             raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
         if spec.capabilities:
@@ -167,43 +162,34 @@ class ProcessEngine:
                 raise
 
     def probe(self, name: str) -> Probe:
-        run = self._run(name)
-        return Missing() if run is None else run.probe()
+        return self._run(name).probe()
 
     def address(self, name: str) -> str:
         return ""
 
     def written(self, name: str, most: int) -> Written:
-        run = self._run(name)
-        return Written() if run is None else run.written(most)
+        return self._run(name).written(most)
 
     def stop(self, name: str, grace: float) -> None:
-        run = self._run(name)
-        if run is not None:
-            run.stop(grace)
+        self._run(name).stop(grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
         run = self._run(name)
-        if run is None:
-            return Logs()
         return Logs(*(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS))
 
     def save_logs(self, name: str, directory: Path) -> None:
         run = self._run(name)
-        if run is None:
-            return
         with engines_logs.translated():
-            for stream in engines_logs.STREAMS:
+            for stream in engines_logs.STREAMS if run.path.exists() else ():
                 engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
-        run = self._run(name)
-        if run is None:
-            return
         gone = self._root / f"{_GONE}{name}-{os.urandom(4).hex()}"
         with self._lock(name):
             try:
-                run.path.rename(gone)  # from here on a supervisor that is still to claim the run finds nothing
+                self._run(name).path.rename(
+                    gone
+                )  # from here on a supervisor that is still to claim the run finds nothing
             except FileNotFoundError:
                 return
             _bury(gone)
@@ -301,23 +287,17 @@ class ProcessEngine:
         RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
         self._subscribers.report(name)
 
-    def _run(self, name: str) -> RunDirectory | None:
-        """Return the run if it is one of ours."""
-        if not is_name(name):
-            return None
-        run = RunDirectory(self._root / name)
-        labels = run.labels()
-        return run if labels is not None and owned(labels, self._node, self._installation) else None
+    def _run(self, name: str) -> RunDirectory:
+        """Return the run if it is one of ours, else one that was never started."""
+        run = RunDirectory(self._root / (name if is_name(name) else _NONE))
+        ours = owned(run.labels() or {}, self._node, self._installation)
+        return run if ours else RunDirectory(self._root / _NONE)
 
     def _owned(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:
-        try:
-            names = sorted(os.listdir(self._root))
-        except FileNotFoundError:
-            return
-        for name in names:
+        for name in sorted(os.listdir(self._root)) if self._root.exists() else ():
             run = self._run(name)
-            labels = None if run is None else run.labels()
-            if run is not None and labels is not None:
+            labels = run.labels()
+            if labels is not None:
                 yield name, run, labels
 
     def _lock(self, name: str) -> threading.Lock:
