@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from engines.docker.isolation import PREFIX, Firewall
+from engines.docker.network import PREFIX, Firewall
 from tests.services import own_docker, registry, sshd
 
 ROOT = Path(__file__).resolve().parents[1]

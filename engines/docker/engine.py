@@ -48,10 +48,9 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import Connection, check_answer, network_is_gone, translated
+from engines.docker.client import Connection, EventWatch, check_answer, network_is_gone, translated
 from engines.docker.images import Image, Images, PullRules
 from engines.docker.network import NodeNetwork
-from engines.docker.watch import EventWatch
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,20 @@
-"""The bridge network of a node's containers, and what it isolates."""
+"""The bridge network of a node's containers, and what it isolates.
+
+An internal bridge isolates containers from other machines, but not from services of the host that listen on all
+addresses. Only the host's packet filter can close these: if the gateway may use it, it has a chain per bridge, to
+which INPUT passes everything that comes from the bridge. Rules carry the mark of the gateway that made them, so
+that several gateways of one node do not remove each other's.
+"""
 
 import hashlib
 import ipaddress
+import shlex
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from docker.errors import APIError, NotFound
@@ -12,13 +22,19 @@ from docker.types import IPAMConfig, IPAMPool
 
 from engines.base import EngineError, HostMoved, Isolation
 from engines.docker.client import Connection, is_away, translated
-from engines.docker.isolation import Firewall
 
 _TAKEN = (403, 409)
 """statuses for a bridge or a name that exists already"""
 _NAME = "com.docker.network.bridge.name"
 _BETWEEN = "com.docker.network.bridge.enable_icc"
 _CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
+
+PREFIX = "BFIA-"
+_TIMEOUT = 20
+_NOT_THERE = (1, 2)
+"""exit codes of iptables for a missing rule or chain; others mean that it cannot be used"""
+_MOST_JUMPS = 16
+"""more than gateways that may have created the same rule at the same time"""
 
 
 class NodeNetwork:
@@ -227,3 +243,67 @@ class NodeNetwork:
             self._client().remove_network(network)
         except NotFound:
             return
+
+
+class Firewall:
+    """The rules for one bridge."""
+
+    def __init__(self, bridge: str, owner: str) -> None:
+        self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
+        self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
+        self._jump = ("INPUT", "-i", bridge, "-j", self.chain)
+        self._drop = (self.chain, "-j", "DROP")
+
+    def close_except(self, ports: Sequence[int]) -> None:
+        """Let containers reach only these ports of this host. Raises `EngineError`."""
+        made = _iptables("-N", self.chain)
+        if made.returncode and _iptables("-n", "-L", self.chain).returncode:  # nor did it exist before
+            raise EngineError(made.stderr.strip() or "refused")
+        if _iptables("-C", *self._drop).returncode:
+            _iptables("-A", *self._drop, must=True)
+        for line in _iptables("-S", self.chain, must=True).stdout.splitlines():
+            if f'"{self._mark}"' in line:  # of an earlier start of this gateway
+                _iptables("-D", *shlex.split(line)[1:], must=True)
+        for port in ports:
+            match = ("-p", "tcp", "--dport", str(port), "-m", "comment", "--comment", self._mark)
+            _iptables("-I", self.chain, "1", *match, "-j", "RETURN", must=True)
+        if _iptables("-C", *self._jump).returncode:
+            _iptables("-I", self._jump[0], "1", *self._jump[1:], must=True)
+
+    def gap(self) -> str | None:
+        """Return why the host is open to containers, None if it is closed."""
+        for rule in (self._jump, self._drop):
+            try:
+                answer = _iptables("-C", *rule)
+            except EngineError as error:
+                return str(error)
+            if answer.returncode in _NOT_THERE:
+                return "iptables has no rules for them; the node makes them at its start if it may"
+            if answer.returncode != 0:
+                text = (answer.stderr.strip() or "refused").splitlines()[0]
+                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {text}"
+        return None
+
+    def remove(self) -> None:
+        """Remove the chain, if there is one."""
+        with suppress(EngineError):
+            for _ in range(_MOST_JUMPS):
+                if _iptables("-D", *self._jump).returncode:
+                    break
+            _iptables("-F", self.chain)
+            _iptables("-X", self.chain)
+
+
+def _iptables(*arguments: str, must: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run iptables. Raises `EngineError` if it cannot be run, or with ``must`` where it refuses."""
+    path = shutil.which("iptables", path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin")
+    if path is None:
+        raise EngineError("there is no iptables here")
+    command = [path, "-w", "10", *arguments]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"iptables cannot be used: {error}") from error
+    if must and answer.returncode != 0:
+        raise EngineError(answer.stderr.strip() or f"iptables {arguments[0]} failed")
+    return answer

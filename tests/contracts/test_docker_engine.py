@@ -31,10 +31,9 @@ from engines.base import (
     Running,
 )
 from engines.docker import ContainerdEngine
-from engines.docker.client import translated
+from engines.docker.client import EventWatch, translated
 from engines.docker.engine import Source, as_the_daemon_sees
 from engines.docker.images import check_script
-from engines.docker.watch import EventWatch
 from tests.contracts.engine_acts import (
     COPIES,
     WAITS,
