@@ -66,10 +66,6 @@ class EngineContract:
 
     # ------------------------------------------------------------ being there
 
-    def test_an_image_has_a_digest_that_stays(self, harness: Harness, engine: Engine) -> None:
-        assert engine.image_digest(harness.image)
-        assert harness.engine().image_digest(harness.image) == engine.image_digest(harness.image)
-
     def test_an_image_that_is_here_need_not_be_fetched(self, harness: Harness, engine: Engine) -> None:
         told: list[str] = []
         assert engine.ensure_image(harness.image, told.append) == engine.image_digest(harness.image)
@@ -127,7 +123,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ launching
 
-    @pytest.mark.parametrize("code", [0, 1, 3, 255])
+    @pytest.mark.parametrize("code", [0, 255])
     def test_a_run_ends_with_its_code(self, engine: Engine, run: Callable[..., LaunchSpec], code: int) -> None:
         exit_ = ended(engine, run(exits(code)).name)
         assert (exit_.code, exit_.oom_killed) == (code, False)
@@ -284,13 +280,6 @@ class EngineContract:
 
     # ------------------------------------------------------------ logs
 
-    def test_logs_of_a_run_that_is_over_at_once_stay(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        spec = run(exits(1))
-        ended(engine, spec.name)
-        for _ in range(2):
-            logs = engine.logs(spec.name)
-            assert (logs.stdout, logs.stderr) == (b"out\n", b"err\n")
-
     def test_the_end_of_a_log_can_be_read_alone(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
         spec = run(WRITES_MUCH)
         ended(engine, spec.name)
@@ -314,14 +303,6 @@ class EngineContract:
         }
 
     # ------------------------------------------------------------ forgetting and listing
-
-    def test_what_is_removed_is_missing(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        spec = run(exits(0))
-        ended(engine, spec.name)
-        for _ in range(2):
-            engine.remove(spec.name)
-            assert engine.probe(spec.name) == Missing()
-        assert list(engine.list()) == []
 
     def test_removing_ends_what_runs(
         self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
@@ -348,13 +329,6 @@ class EngineContract:
             assert found.probe == engine.probe(spec.name)
 
     # ------------------------------------------------------------ watching
-
-    def test_an_exit_is_told(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
-        heard = Heard()
-        engine.watch(heard)
-        for spec in (run(exits(0)), run(exits(1))):
-            heard.of(spec.name)
-            assert isinstance(engine.probe(spec.name), Exited)
 
     def test_an_exit_that_nobody_watched_is_told_later(
         self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
