@@ -29,7 +29,7 @@ from gateway.admin.deps import (
     shape,
 )
 from gateway.auth import token_place
-from gateway.config.effective import effective
+from gateway.config.loader import effective
 from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
 from gateway.http.pagination import page_of

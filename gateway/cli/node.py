@@ -356,7 +356,7 @@ def settings(
 
     Secrets are masked. What each setting means: docs/settings.md.
     """
-    from gateway.config.effective import effective
+    from gateway.config.loader import effective
 
     if file:
         found = effective(settings_of(config))

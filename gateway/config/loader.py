@@ -1,6 +1,7 @@
 """Reads the configuration: one YAML file, the environment over it (``BFIA_GATEWAY__ENGINE__KIND``), read once.
 
-Nothing else in the project reads the environment for configuration.
+Nothing else in the project reads the environment for configuration. Each setting in force is shown with where it
+comes from; secrets are never shown.
 """
 
 import json
@@ -21,6 +22,8 @@ from gateway.errors import Invalid, join, problems_of
 
 HIDDEN = "(not shown)"
 """instead of what may be a secret"""
+MASKED = "***"
+_SECRET = ("token", "secret", "password")
 MAX_LEVELS = 500
 """more than any document has; the YAML library recurses for each, until the process dies"""
 
@@ -195,8 +198,12 @@ def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict
     found |= {at: Origin("command") for at in _leaves(overrides)}
     for name, value in os.environ.items():
         if name.startswith(PREFIX):
+            try:  # a value, or all that it holds of a section
+                data = json.loads(value)
+            except (ValueError, RecursionError):
+                data = value
             at = name[len(PREFIX) :].lower().replace("__", ".")
-            found |= {inner: Origin("environment", name) for inner in _set_by(at, value)}
+            found |= {inner: Origin("environment", name) for inner in _leaves(data, at)}
     return found
 
 
@@ -210,22 +217,58 @@ def _nodes(node: Any, at: str) -> Iterator[tuple[str, int]]:
         yield from _nodes(value, inner)
 
 
-def _leaves(data: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    for key, value in data.items():
-        inner = f"{at}.{key}" if at else str(key)
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, inner)
-        else:
-            yield inner
-
-
-def _set_by(at: str, value: str) -> Iterator[str]:
-    """Yield what a variable sets: a value, or all that it holds of a section as JSON."""
-    try:
-        data = json.loads(value)
-    except (ValueError, RecursionError):
-        data = value
-    if isinstance(data, Mapping) and data:
-        yield from _leaves(data, at)
-    else:
+def _leaves(data: Any, at: str = "") -> Iterator[str]:
+    """Yield the paths of the single values, and of what is empty."""
+    if not isinstance(data, Mapping) or (at and not data):
         yield at
+        return
+    for key, value in data.items():
+        yield from _leaves(value, f"{at}.{key}" if at else str(key))
+
+
+def effective(settings: Settings) -> list[dict[str, Any]]:
+    """Return every value: ``path``, ``value``, ``origin`` (default, file, environment, command), ``where``."""
+    found = []
+    for path, value in _values(settings, ""):
+        origin = _origin_of(path, settings.origins)
+        found.append({"path": path, "value": shown(path, value), "origin": origin.kind, "where": origin.where})
+    return found
+
+
+def shown(path: str, value: Any) -> Any:
+    """Return a value as it may be seen: plain JSON, without secrets and without the passwords of addresses."""
+    if any(word in path.rpartition(".")[2].lower() for word in _SECRET):
+        return MASKED if value else value
+    if isinstance(value, BaseModel):
+        return {name: shown(f"{path}.{name}", getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): shown(f"{path}.{key}", one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [shown(path, one) for one in value]
+    if isinstance(value, (bool, int, float, type(None))):
+        return value
+    text = str(value)
+    return without_password(text) if "://" in text else text
+
+
+def _values(section: BaseModel, at: str) -> Iterator[tuple[str, Any]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        path = f"{at}{name}"
+        if isinstance(value, BaseModel):
+            yield from _values(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _origin_of(path: str, known: Mapping[str, Origin]) -> Origin:
+    """Return the origin of a value, of the first thing set inside it, or of the nearest section around it."""
+    if path not in known:
+        for inner, origin in known.items():
+            if inner.startswith(f"{path}."):
+                return origin
+    while path:
+        if path in known:
+            return known[path]
+        path = path.rpartition(".")[0]
+    return Origin("default")

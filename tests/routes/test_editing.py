@@ -273,8 +273,7 @@ def test_a_route_taken_away_serves_jobs_under_way_to_their_end(file: Path):
         live.resolve("JG01")
 
 
-@pytest.mark.slow
-def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_that_agree(tmp_path: Path):
+def test_edits_from_everywhere_leave_a_table_a_history_and_a_file_that_agree(tmp_path: Path):
     file = tmp_path / "routes.yml"
     file.write_text("".join(f"N{i}:  # node {i}\n  host: h\n  port: 1\n" for i in range(10)))
     versions = MemoryVersions()
@@ -299,7 +298,7 @@ def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_tha
     follower = threading.Thread(target=follow)
     follower.start()
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: by_file(i) if i % 50 == 0 else by_api(i), range(1000)))
+        list(pool.map(lambda i: by_file(i) if i % 20 == 0 else by_api(i), range(200)))
     done.set()
     follower.join()
     live.reload()
@@ -307,7 +306,7 @@ def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_tha
     assert parse(file.read_text()).routes == live.table.routes
     kept = {v.number: v for v in versions.list(None, 10_000)}
     assert list(kept) == list(range(len(kept), 0, -1))
-    assert sum(v.author == "ann" for v in kept.values()) == 980
-    for table in [*seen[::50], live.table]:  # whoever looked saw an accepted version, whole
+    assert sum(v.author == "ann" for v in kept.values()) == 190
+    for table in [*seen[::5], live.table]:  # whoever looked saw an accepted version, whole
         assert parse(kept[table.version].text).routes == table.routes
     assert remarks(file.read_text()) == {f"node {i}" for i in range(10)}

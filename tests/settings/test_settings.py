@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.config.effective import effective
-from gateway.config.loader import load
+from gateway.config.loader import effective, load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
 from gateway.errors import Invalid
 from gateway.store.database import opened
 from tests import forks
-from tests.e2e.nodes import ROOT, free_ports
+from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running, settings
 
 SECRET = "hunter2-hunter2"
@@ -65,16 +64,13 @@ def test_no_password_is_ever_shown(around: str):
     assert SECRET not in without_password(f"mysql+pymysql://{around}{SECRET}{around}@host/db?password={SECRET}")
 
 
-def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("BFIA_GATEWAY__AUTHTOKEN", SECRET)
+@pytest.mark.parametrize(("name", "path"), [("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"), ("DATABASE", "database")])
+def test_a_variable_that_is_misspelt_or_no_section_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, name: str, path: str
+):
+    monkeypatch.setenv(f"BFIA_GATEWAY__{name}", f"mysql+pymysql://me:{SECRET}@host/db")
     said = refusal()
-    assert "BFIA_GATEWAY__AUTHTOKEN" in said and SECRET not in said
-
-
-def test_a_variable_for_a_whole_section_must_be_json(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("BFIA_GATEWAY__DATABASE", f"mysql+pymysql://me:{SECRET}@host/db")
-    said = refusal()
-    assert "database" in said and SECRET not in said
+    assert path in said and SECRET not in said
 
 
 def test_the_example_token_is_refused():
@@ -88,11 +84,20 @@ def test_the_example_token_is_refused():
     assert loaded(auth={"mode": "on", "token": "0123456789abcdef"}).auth.mode == "on"
 
 
-def test_storage_lies_beside_the_file_unless_told_otherwise(tmp_path: Path):
+def test_paths_lie_beside_the_file_unless_told_otherwise(tmp_path: Path):
     file = tmp_path / "node.yml"
-    text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "process"}}
+    tls = {"ca": "keys/ca.pem", "cert": "/etc/cert.pem", "key": "key.pem"}
+    docker = {"base_url": "tcp://h:1", "tls": tls}
+    text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}
     file.write_text(yaml.safe_dump(text))
-    assert load(file).storage.path == tmp_path / "var" / "storage"
+    found = load(file)
+    assert found.storage.path == tmp_path / "var" / "storage"
+    assert found.engine.docker.tls is not None
+    assert list(dict(found.engine.docker.tls).values()) == [
+        tmp_path / "keys/ca.pem",
+        Path("/etc/cert.pem"),
+        tmp_path / "key.pem",
+    ]
     file.write_text(yaml.safe_dump(text | {"storage": {"url": "file:///var/storage"}}))
     assert load(file).storage.path == Path("/var/storage")
     for wrong in ("file://var/storage", "s3://bucket", "var/storage"):
@@ -108,30 +113,29 @@ def served(home: Path, url: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["nobody listens", "unknown option", "a directory", "no database", "below a file"]
+    ("url", "cause"),
+    [
+        (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db", "refused"),
+        (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
+        ("sqlite:///{home}", "unable to open"),
+        ("sqlite:///{home}/text.db", "not a database"),
+        ("sqlite:///{home}/text.db/gateway.db", ""),
+    ],
 )
-def test_a_database_that_cannot_be_used_ends_serve_with_its_cause(tmp_path: Path, kind: str):
+def test_a_database_that_cannot_be_used_is_refused_with_its_cause(tmp_path: Path, url: str, cause: str):
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
-    (tmp_path / "folder").mkdir()
-    url, cause = {
-        "nobody listens": (f"mysql+pymysql://me:{SECRET}@127.0.0.1:{free_ports(1)[0]}/db", "refused"),
-        "unknown option": (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
-        "a directory": ("sqlite:///folder", "unable to open"),
-        "no database": ("sqlite:///text.db", "not a database"),
-        "below a file": ("sqlite:///text.db/gateway.db", ""),
-    }[kind]
-    done = served(tmp_path, url)
-    assert done.returncode == 2, done.stderr
-    assert "database.url" in done.stderr and cause in done.stderr.lower()
-    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+    with pytest.raises(Invalid) as caught:
+        opened(url.format(home=tmp_path))
+    said = str(caught.value)
+    assert "database.url" in said and cause in said.lower() and SECRET not in said
 
 
 @pytest.mark.mariadb
-def test_a_wrong_password_is_told_but_not_shown(tmp_path: Path):
+def test_a_wrong_password_is_told_but_not_shown():
     where = os.environ["BFIA_TEST_DB_URL"].rpartition("@")[2]
-    done = served(tmp_path, f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
-    assert done.returncode == 2 and "Access denied" in done.stderr
-    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+    with pytest.raises(Invalid, match="Access denied") as caught:
+        opened(f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
+    assert SECRET not in str(caught.value)
 
 
 def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
@@ -144,7 +148,7 @@ def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
         opened(url)
 
 
-@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "by a link"])
+@pytest.mark.parametrize("form", ["sqlite+pysqlite:///{}", "by a link"])
 def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(tmp_path: Path, form: str):
     with running(tmp_path / "first"):
         (tmp_path / "link").symlink_to(tmp_path / "first")
@@ -156,14 +160,7 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(tmp_pa
 
 
 GOOD_HOSTS = ["127.0.0.1:7382", "127.9.9.9", "localhost", "localhost:1", "LOCALHOST:7382", "[::1]:7382"]
-BAD_HOSTS = [
-    "evil.example",
-    "evil.example:7382",
-    "10.0.0.1",
-    "127.0.0.1.evil.example",
-    "localhost.evil.example",
-    "[",
-]
+BAD_HOSTS = ["evil.example:7382", "10.0.0.1", "127.0.0.1.evil.example", "localhost.evil.example", "["]
 
 
 def test_requests_from_pages_of_other_sites_are_refused(tmp_path: Path):
@@ -216,19 +213,6 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str)
 )
 def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], said: str) -> None:
     assert said in refusal(engine={"kind": "docker", "docker": docker})
-
-
-def test_certificates_lie_beside_the_configuration(tmp_path: Path) -> None:
-    tls = {"ca": "keys/ca.pem", "cert": "/etc/cert.pem", "key": "key.pem"}
-    config = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": {"base_url": "tcp://h:1", "tls": tls}}}
-    (tmp_path / "node.yml").write_text(yaml.safe_dump(config))
-    found = load(tmp_path / "node.yml").engine.docker.tls
-    assert found is not None
-    assert (found.ca, found.cert, found.key) == (
-        tmp_path / "keys/ca.pem",
-        Path("/etc/cert.pem"),
-        tmp_path / "key.pem",
-    )
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(

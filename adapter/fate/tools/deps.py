@@ -96,28 +96,19 @@ class Paths:
     def __init__(self) -> None:
         self._declared: list[tuple[Work, bool, dict[str, Any]]] = []
 
-    def get(self, path: str, summary: str, shape: Any = Any, **options: Any) -> Callable[[Work], Work]:
-        """Declare a path that is asked by a query; options as in `_declare`."""
-        return self._declare("GET", path, summary, shape, **options)
-
-    def post(self, path: str, summary: str, shape: Any = Any, **options: Any) -> Callable[[Work], Work]:
-        """Declare a path that is asked by a body."""
-        return self._declare("POST", path, summary, shape, **options)
-
-    def _declare(
+    def __call__(
         self,
         method: str,
         path: str,
         summary: str,
-        shape: Any,
         *,
         peers: bool = False,
         codes: Mapping[str, Code] | None = None,
         archive: str = "",
     ) -> Callable[[Work], Work]:
-        """``shape``: of the response's data; ``archive``: its content type; ``peers``: waits for other nodes."""
+        """``codes``: its own ones; ``archive``: content type of one; ``peers``: it may wait for other nodes."""
         options: dict[str, Any] = {"path": path, "methods": [method], "summary": summary}
-        options["response_model"] = None if archive else Envelope[shape]
+        options["response_model"] = None if archive else Envelope[Any]
         if codes:
             options["openapi_extra"] = coded(codes)
         if archive:

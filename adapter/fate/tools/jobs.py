@@ -35,7 +35,7 @@ OneJob = Annotated[schemas.JobIdRequest, Body(examples=[JOB_EXAMPLE])]
 paths = Paths()
 
 
-@paths.post("/v2/job/submit", "Submit a job in FATE's description", schemas.Submitted, codes=_SUBMIT, peers=True)
+@paths("POST", "/v2/job/submit", "Submit a job in FATE's description", codes=_SUBMIT, peers=True)
 def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]) -> Envelope[Any]:
     """Kinds ``fate`` and ``bfia``, and FATE 1's dsl with runtime_conf. All problems are reported together.
 
@@ -89,7 +89,7 @@ def _document(body: schemas.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]
     return body.dag_schema, ()
 
 
-@paths.get("/v2/job/query", "Jobs of this node, a row for each of its parties", list[schemas.JobRow], peers=True)
+@paths("GET", "/v2/job/query", "Jobs of this node, a row for each of its parties", peers=True)
 def _query(call: Call, asked: schemas.JobQuery) -> list[Row]:
     if asked.job_id.startswith(UPLOAD):
         dataset = call.parts.datasets.get(asked.job_id.removeprefix(UPLOAD))
@@ -100,7 +100,7 @@ def _query(call: Call, asked: schemas.JobQuery) -> list[Row]:
     return _matching(rows, asked, "job", ("role", "party_id", "status"))
 
 
-@paths.get("/v2/job/list/query", "Jobs of this node, by pages, the newest first", schemas.Jobs)
+@paths("GET", "/v2/job/list/query", "Jobs of this node, by pages, the newest first")
 def _list(call: Call, asked: schemas.JobListQuery) -> dict[str, Any]:
     chosen = []
     for seen in _seen(call, notes=bool(asked.description)):
@@ -117,9 +117,7 @@ def _list(call: Call, asked: schemas.JobListQuery) -> dict[str, Any]:
     return {"count": len(chosen), "data": _page(chosen, asked)}
 
 
-@paths.get(
-    "/v2/job/task/query", "Tasks, a row for each party that this node plays", list[schemas.TaskRow], peers=True
-)
+@paths("GET", "/v2/job/task/query", "Tasks, a row for each party that this node plays", peers=True)
 def _tasks(call: Call, asked: schemas.TaskQuery) -> list[Row]:
     past = asked.task_version is not None or bool(asked.task_id)
     rows = [r for seen in _seen(call, asked.job_id) for r in task_rows(seen, call.base, all_attempts=past)]
@@ -127,9 +125,7 @@ def _tasks(call: Call, asked: schemas.TaskQuery) -> list[Row]:
     return _matching(rows, asked, "task", columns)
 
 
-@paths.get(
-    "/v2/job/task/list/query", "Tasks of a job with all their versions, by pages", schemas.Tasks, peers=True
-)
+@paths("GET", "/v2/job/task/list/query", "Tasks of a job with all their versions, by pages", peers=True)
 def _task_list(call: Call, asked: schemas.TaskListQuery) -> dict[str, Any]:
     wanted = {"role": asked.role, "party_id": asked.party_id, "task_name": asked.task_name}
     rows = task_rows(sight(call.parts, asked.job_id, notes=False), call.base, all_attempts=True)
@@ -177,13 +173,13 @@ def _page(rows: list[Row], asked: schemas.Paged) -> list[Row]:
     return ordered[start : start + limit]
 
 
-@paths.post("/v2/job/stop", "Stop a job at every node", codes=_STOP, peers=True)
+@paths("POST", "/v2/job/stop", "Stop a job at every node", codes=_STOP, peers=True)
 def _stop(call: Call, asked: OneJob) -> Envelope[Any]:
     call.parts.jobs.stop(asked.job_id)
     return ok(job_id=asked.job_id)
 
 
-@paths.post("/v2/job/rerun", "Run an ended job again, as a new job", dict[str, Any], codes=_CHANGE, peers=True)
+@paths("POST", "/v2/job/rerun", "Run an ended job again, as a new job", codes=_CHANGE, peers=True)
 def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
     """From the first task that has not succeeded. ``job_id`` of the response is the new job's: a job keeps its
     history here, where FATE begins the same one again."""
@@ -192,10 +188,10 @@ def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
     return ok({**data, "runs": list(made.runs), "inherits": list(made.inherits)}, job_id=made.job_id)
 
 
-@paths.post(
+@paths(
+    "POST",
     "/v2/job/clean",
     "Delete an ended job, its logs and outputs, here",
-    dict[str, Any],
     codes=_STOP,
     peers=True,
 )
@@ -210,7 +206,7 @@ def _clean(call: Call, asked: Annotated[schemas.CleanJob, Body(examples=[JOB_EXA
     return call.parts.deleting.delete(asked.job_id, by=call.by, here=True, dry_run=asked.dry_run).as_dict()
 
 
-@paths.post("/v2/job/queue/clean", "Cancel the jobs scheduled here of which nothing runs yet", dict[str, str])
+@paths("POST", "/v2/job/queue/clean", "Cancel the jobs scheduled here of which nothing runs yet")
 def _clean_queue(
     call: Call, asked: Annotated[schemas.CleanQueue | None, Body(examples=[{"dry_run": True}])] = None
 ) -> dict[str, str]:
@@ -218,13 +214,13 @@ def _clean_queue(
     return dict.fromkeys(call.parts.cancel_waiting(dry), "waiting" if dry else "canceled")
 
 
-@paths.get("/v2/job/dag/dependency", "Which task of a party needs whose output", dict[str, Any], peers=True)
+@paths("GET", "/v2/job/dag/dependency", "Which task of a party needs whose output", peers=True)
 def _dependency(call: Call, asked: schemas.OfParty) -> dict[str, Any]:
     seen = _of_party(call, asked, ask=True)
     return dependencies(seen.spec, {row["task_name"] for row in task_rows(seen) if row["role"] == asked.role})
 
 
-@paths.get("/v2/job/data/view", "The datasets of a job, as far as this node may know them", dict[str, Any])
+@paths("GET", "/v2/job/data/view", "The datasets of a job, as far as this node may know them")
 def _data_view(call: Call, asked: schemas.OfParty) -> dict[str, Any]:
     seen = _of_party(call, asked)
     view: dict[str, dict[str, Any]] = {}
@@ -238,7 +234,7 @@ def _data_view(call: Call, asked: schemas.OfParty) -> dict[str, Any]:
     return {"role": asked.role, "party_id": asked.party_id, "data_view": view}
 
 
-@paths.post("/v2/job/notes/add", "Write something down about a job, for this node", codes=_CHANGE)
+@paths("POST", "/v2/job/notes/add", "Write something down about a job, for this node", codes=_CHANGE)
 def _add_notes(call: Call, asked: Annotated[schemas.AddNotes, Body(examples=[_NOTE])]) -> None:
     """Later notes stand for earlier ones; all are in the job's timeline."""
     _of_party(call, asked)
@@ -255,12 +251,12 @@ def _of_party(call: Call, asked: schemas.OfParty, *, ask: bool = False) -> Sight
     return seen
 
 
-@paths.get("/v2/site/info/query", "This node's id, FATE's party id", dict[str, str])
+@paths("GET", "/v2/site/info/query", "This node's id, FATE's party id")
 def _site(call: Call) -> dict[str, str]:
     return {"party_id": call.parts.node}
 
 
-@paths.get("/v2/server/fateflow", "This gateway, where FATE lists its servers", list[dict[str, Any]])
+@paths("GET", "/v2/server/fateflow", "This gateway, where FATE lists its servers")
 def _server(call: Call) -> list[dict[str, Any]]:
     place = urlsplit(call.base)
     about = {

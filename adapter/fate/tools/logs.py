@@ -27,16 +27,16 @@ OF_TASKS: Mapping[str, Level] = {
 """FATE's kinds of logs -> the least serious lines in it. Warnings are not told apart here."""
 OF_JOB = ("schedule_info", "schedule_error")
 _IN_MEMORY = 1024 * 1024
-_NO_JOB = {"JOB_UNKNOWN": Code.JOB_NOT_FOUND}
+_JOB = {"JOB_UNKNOWN": Code.JOB_NOT_FOUND}
 paths = Paths()
 
 
-@paths.get("/v2/log/count", "How many lines a log has by now", int)
+@paths("GET", "/v2/log/count", "How many lines a log has by now")
 def _count(call: Call, asked: schemas.LogQuery) -> int:
     return sum(part.length for part in _log(call.parts, asked))
 
 
-@paths.get("/v2/log/query", "Lines of a log", list[schemas.LogLine])
+@paths("GET", "/v2/log/query", "Lines of a log")
 def _query(call: Call, asked: schemas.LogQuery) -> Envelope[Any]:
     """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one response."""
     log = _log(call.parts, asked)
@@ -47,13 +47,13 @@ def _query(call: Call, asked: schemas.LogQuery) -> Envelope[Any]:
     return ok([{"line_num": n, "content": text} for n, text in enumerate(lines, first)], extra=more)
 
 
-@paths.post("/v2/job/log/download", "All logs of a job that this node has, as tar.gz", codes=_NO_JOB, archive=GZIP)
+@paths("POST", "/v2/job/log/download", "All logs of a job that this node has, as tar.gz", codes=_JOB, archive=GZIP)
 def _download(call: Call, asked: Annotated[schemas.JobIdRequest, Body(examples=[JOB_EXAMPLE])]) -> Response:
     local = _known(call.parts, asked.job_id)
     return sent(call, _members(call.parts, asked.job_id, local), f"job_{asked.job_id}_log.tar.gz")
 
 
-@paths.get("/v2/job/log/download", "The same, for a browser", codes=_NO_JOB, archive=GZIP)
+@paths("GET", "/v2/job/log/download", "The same, for a browser", codes=_JOB, archive=GZIP)
 def _download_by_browser(call: Call, asked: schemas.JobIdRequest) -> Response:
     return _download(call, asked)  # type: ignore[no-any-return]
 

@@ -49,11 +49,10 @@ _UPLOAD = {
 }
 _TASK = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010", "task_name": "intersect_rsa_1"}
 Delete = Annotated[schemas.DeleteOutput, Body(examples=[_TASK])]
-Tables = dict[str, list[dict[str, Any]]]
 paths = Paths()
 
 
-@paths.get("/v2/output/data/table", "Where a task's tables lie", Tables, codes=_LEFT_TABLE, peers=True)
+@paths("GET", "/v2/output/data/table", "Where a task's tables lie", codes=_LEFT_TABLE, peers=True)
 def _data_table(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
     """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 responds.
 
@@ -63,25 +62,26 @@ def _data_table(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
     return ok(tables, extra=tables)
 
 
-@paths.get("/v2/output/data/display", "The first rows of a task's tables", Tables, codes=_LEFT_TABLE)
+@paths("GET", "/v2/output/data/display", "The first rows of a task's tables", codes=_LEFT_TABLE)
 def _data_display(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
     found = {key: [_shown(call.parts, address)] for key, address in _addresses(call.parts, asked, "data").items()}
     return ok(found, extra=found)
 
 
-@paths.get("/v2/output/data/download", "A task's tables, as a tar.gz of CSV", codes=_LEFT_TABLE, archive=GZIP)
+@paths("GET", "/v2/output/data/download", "A task's tables, as a tar.gz of CSV", codes=_LEFT_TABLE, archive=GZIP)
 def _data_download(call: Call, asked: schemas.OutputOfTask) -> Response:
     found = _there(_addresses(call.parts, asked, "data", asked.output_key))
     tables = (m for key, address in found.items() for m in _members(call.parts.storage, address, key))
     return sent(call, tables, f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz")
 
 
-@paths.get("/v2/output/model/query", "A task's models, where they are JSON", dict[str, Any], codes=_LEFT_MODEL)
+@paths("GET", "/v2/output/model/query", "A task's models, where they are JSON", codes=_LEFT_MODEL)
 def _model_query(call: Call, asked: schemas.OfTask) -> dict[str, Any]:
     return {key: _json(call.parts, address) for key, address in _addresses(call.parts, asked, "model").items()}
 
 
-@paths.get(
+@paths(
+    "GET",
     "/v2/output/model/download",
     "A task's models, as a tar of the files that it wrote",
     codes=_LEFT_MODEL,
@@ -92,17 +92,17 @@ def _model_download(call: Call, asked: schemas.OfTask) -> Response:
     return sent(call, files, f"{asked.job_id}_{asked.task_name}_model.tar", TAR)
 
 
-@paths.post("/v2/output/model/delete", "Delete a task's models", dict[str, Any], codes=_LEFT_MODEL)
+@paths("POST", "/v2/output/model/delete", "Delete a task's models", codes=_LEFT_MODEL)
 def _model_delete(call: Call, asked: Delete) -> dict[str, Any]:
     return _deleted(call, asked, "models")
 
 
-@paths.get("/v2/output/metric/key/query", "Which metrics a task has", list[dict[str, Any]])
+@paths("GET", "/v2/output/metric/key/query", "Which metrics a task has")
 def _metric_keys(call: Call, asked: schemas.OfTask) -> list[dict[str, Any]]:
     return [_metric(key) for key in _addresses(call.parts, asked, "metric")]
 
 
-@paths.get("/v2/output/metric/query", "A task's metrics: what its reports say", list[dict[str, Any]])
+@paths("GET", "/v2/output/metric/query", "A task's metrics: what its reports say")
 def _metrics(call: Call, asked: schemas.OfTask) -> list[dict[str, Any]]:
     found = []
     for key, address in _addresses(call.parts, asked, "metric").items():
@@ -111,12 +111,12 @@ def _metrics(call: Call, asked: schemas.OfTask) -> list[dict[str, Any]]:
     return found
 
 
-@paths.post("/v2/output/metric/delete", "Delete a task's metrics", dict[str, Any])
+@paths("POST", "/v2/output/metric/delete", "Delete a task's metrics")
 def _metric_delete(call: Call, asked: Delete) -> dict[str, Any]:
     return _deleted(call, asked, "metrics")
 
 
-@paths.get("/v2/table/query", "What is known of a table", schemas.Table, codes=_TABLE)
+@paths("GET", "/v2/table/query", "What is known of a table", codes=_TABLE)
 def _table(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
     dataset: Dataset = call.parts.datasets.get(namespace=asked.namespace, name=asked.name)
     kind, _, place = dataset.origin.partition(":")
@@ -139,12 +139,12 @@ def _table(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
     return found
 
 
-@paths.post("/v2/table/delete", "Delete a table", codes=_TABLE)
+@paths("POST", "/v2/table/delete", "Delete a table", codes=_TABLE)
 def _table_delete(call: Call, asked: Annotated[schemas.TableRequest, Body(examples=[_NAMED])]) -> None:
     call.parts.drop_table(Address(asked.namespace, asked.name))
 
 
-@paths.get("/v2/data/download", "A table, as a tar.gz of CSV", codes=_TABLE, archive=GZIP)
+@paths("GET", "/v2/data/download", "A table, as a tar.gz of CSV", codes=_TABLE, archive=GZIP)
 def _download(call: Call, asked: schemas.TableDownload) -> Response:
     return _archive(call, asked, asked.header.lower() not in ("false", "0", "no"))
 
@@ -152,8 +152,8 @@ def _download(call: Call, asked: schemas.TableDownload) -> Response:
 _TO_A_PATH = "A table, as a tar.gz of CSV; with a path of the server it is not served"
 
 
-@paths.post("/v2/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
-@paths.post("/v2/data/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
+@paths("POST", "/v2/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
+@paths("POST", "/v2/data/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
 def _component_download(
     call: Call, asked: Annotated[schemas.ComponentDownload, Body(examples=[_NAMED])]
 ) -> Response:
@@ -315,7 +315,7 @@ def upload_router(uploads: Uploads) -> APIRouter:
     )
     async def upload(
         body: Annotated[dict[str, Any], Body(examples=[_UPLOAD])],
-    ) -> Envelope[schemas.Table]:
+    ) -> Envelope[Any]:
         return _answer(await uploads.from_path(_named(body)))
 
     @router.post(
@@ -326,7 +326,7 @@ def upload_router(uploads: Uploads) -> APIRouter:
             "requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object"}}}},
         },
     )
-    async def upload_file(request: Request) -> Envelope[schemas.Table]:
+    async def upload_file(request: Request) -> Envelope[Any]:
         return _answer(await uploads.from_form(request, _named))
 
     return router

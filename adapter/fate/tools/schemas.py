@@ -1,12 +1,9 @@
-"""Bodies, queries and responses of the paths for FATE's own tools.
-
-FATE-Flow documents each response by an example only.
-"""
+"""Bodies and queries of the paths for FATE's own tools."""
 
 from typing import Annotated, Any
 
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from adapter.fate.dag.wire import Wire
 
@@ -201,82 +198,3 @@ DAG_SCHEMA: dict[str, Any] = {
 """A job of one task, as FATE's pipeline writes it"""
 
 SUBMIT = {"one task": Example(summary="An intersection of two parties", value={"dag_schema": DAG_SCHEMA})}
-
-
-Millis = Annotated[int | None, Field(description="milliseconds since 1970", examples=[1763798400000])]
-
-
-class _Shown(BaseModel):
-    """Names the fields that FATE's tools read; others may be present."""
-
-    model_config = ConfigDict(extra="allow", defer_build=True)
-
-
-class Submitted(_Shown):
-    """``job/submit``: the version of a model that the job trains, or predicts with."""
-
-    model_id: str | None = None
-    model_version: str | None = None
-    warnings: list[str] = Field(
-        default_factory=list, description="parts of the description without a meaning here"
-    )
-
-
-class _Row(_Shown):
-    job_id: str = Field(examples=["job-0123456789abcdef0123456789abcdef"])
-    role: str = Field(examples=["guest"])
-    party_id: str = Field(examples=["JG0100001100000010"])
-    status: str = Field(examples=["success"], description="FATE's words for states")
-    create_time: Millis
-    start_time: Millis
-    end_time: Millis
-
-
-class JobRow(_Row):
-    """A job as one of its parties sees it."""
-
-    progress: int = Field(description="per cent of its tasks", examples=[100])
-    protocol: str = Field(examples=["fate"])
-    parties: list[dict[str, Any]] = Field(description="each role, and the parties that play it")
-    scheduler_party_id: str | None
-
-
-class TaskRow(_Row):
-    """A task at one party."""
-
-    task_name: str
-    task_id: str
-    task_version: int
-    component: str | None
-    provider_name: str | None
-    party_status: str
-    error_report: str
-
-
-class Jobs(_Shown):
-    """``job/list/query``: a page of jobs."""
-
-    count: int = Field(description="of all pages")
-    data: list[JobRow]
-
-
-class Tasks(_Shown):
-    """``job/task/list/query``: a page of tasks."""
-
-    count: int = Field(description="of all pages")
-    data: list[TaskRow]
-
-
-class LogLine(_Shown):
-    """A line of a log; the number counts from 1."""
-
-    line_num: int
-    content: str
-
-
-class Table(_Shown):
-    """A table of this node; ``count`` is of its rows."""
-
-    namespace: str
-    name: str
-    count: int
