@@ -99,15 +99,12 @@ class MemoryVersions:
         self._exported: Export | None = None
 
     def newest_number(self) -> int:
-        """Return the newest version's number, 0 if there is none."""
         return len(self._versions)
 
     def get(self, number: int) -> Version | None:
-        """Return a version; None: there is none of that number."""
         return self._versions[number - 1] if 0 < number <= len(self._versions) else None
 
     def add(self, version: Version) -> bool:
-        """Append a version; False where its number is taken."""
         with self._lock:
             if version.number != len(self._versions) + 1:
                 return False
@@ -115,16 +112,13 @@ class MemoryVersions:
             return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
-        """Return versions older than ``before``, newest first."""
         newest = len(self._versions) if before is None else min(before - 1, len(self._versions))
         return self._versions[max(0, newest - limit) : max(0, newest)][::-1]
 
     def exported(self) -> Export | None:
-        """Return the last export."""
         return self._exported
 
     def set_exported(self, export: Export) -> None:
-        """Store the last export."""
         self._exported = export
 
 

@@ -203,7 +203,6 @@ class ParticipantClient:
                 raise
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Request it in the standard's protocol."""
         return self.standard.dry_run(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
@@ -235,7 +234,6 @@ class ParticipantClient:
                 raise
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Return the resources of each role."""
         self._return(job_id, self._roles_of(job_id))
 
     def _return(self, job_id: str, roles: Iterable[str]) -> None:
@@ -368,13 +366,11 @@ class ParticipantClient:
                 self._report_task(body, word)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Cancel the task at each role that has it."""
         key = key_of(task_id, job_id)
         for body in self._bodies(key, self._roles_of(job_id or key.job_id, task_name), task_name):
             self._task("stop", body, status=str(TaskWord.CANCELED))
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
-        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         self.standard.delete_job(job_id, dry_run, sender)
 
     def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
@@ -481,7 +477,6 @@ class SchedulerClient:
         self.caller.post(f"{SCHEDULER}/task/report", body)
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         if self.protocol_of(job_id) == PROTOCOL:
             raise NotServed(f"{self.caller.node} reports a job's state by itself, and is not asked for it")
         try:
@@ -513,7 +508,6 @@ class SchedulerClient:
         return RerunResult(job_id, start, _names(data.get("runs")), _names(data.get("inherits")))
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         self.standard.suspend_job(job_id, on, sender)
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
@@ -549,22 +543,18 @@ class FateProtocol:
     numbers_tasks = True
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
-        """Return a client for a node that schedules."""
         beside = self.standard.scheduler(node)
         return SchedulerClient(self.me, self._caller(node), self.descriptions, beside, self.protocol_of)
 
     def participant(self, node: NodeId) -> ParticipantApi:
-        """Return a client for a node that takes part."""
         return ParticipantClient(
             self._caller(node), self.descriptions, self.standard.participant(node), self.job_of
         )
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
-        """Return the standard's variables for a run's container."""
         return self.standard.environment(local, run, site)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
-        """Return the job as FATE's description has it."""
         return self.descriptions.written(spec)
 
     def _caller(self, node: NodeId) -> Caller:

@@ -16,11 +16,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from uuid import uuid4
 
-from gateway.auth import Identity, Role, Unauthenticated
+from gateway.auth import Identity, Unauthenticated
+from gateway.config.schema import FateApp, FateClient, FateSite
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotAllowed
 from gateway.ports import Clock
@@ -67,7 +67,7 @@ class SignedHeaders:
         self.missing = [name for name, value in zip(_NAMES, values, strict=True) if not value]
 
     def check(
-        self, app: "App", now_ms: int, used: UsedSignatures, request: str, error: type[GatewayError] = NotAllowed
+        self, app: FateApp, now_ms: int, used: UsedSignatures, request: str, error: type[GatewayError] = NotAllowed
     ) -> None:
         """Raise ``error`` unless the application has signed, in time, and this request only."""
         if not (self.timestamp.isascii() and self.timestamp.isdecimal()) or len(self.timestamp) > 15:
@@ -85,36 +85,20 @@ class SignedHeaders:
             raise error(text, reason="SIGNATURE_USED")
 
 
-@dataclass(frozen=True)
-class App:
-    """What a site gave a partner, or its own people, to sign with."""
-
-    app_id: str
-    app_token: str
-
-
-@dataclass(frozen=True)
-class Site:
-    """A partner: ``sends`` is what it gave us, ``expects`` what we gave it; None: no signature."""
-
-    sends: App | None = None
-    expects: App | None = None
-
-
 class Signatures:
     """Signs outgoing requests and checks incoming ones."""
 
-    def __init__(self, sites: Mapping[NodeId, Site], used: UsedSignatures | None = None) -> None:
+    def __init__(self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None) -> None:
         self._sites = sites
         self._used = used or UsedSignatures()
 
     def asks(self, node: NodeId) -> bool:
         """Whether a node has to sign."""
-        return self._sites.get(node, Site()).expects is not None
+        return self._sites.get(node, FateSite()).expects is not None
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
         """Return the headers that sign a request to a node; none if it requires none."""
-        app = self._sites.get(node, Site()).sends
+        app = self._sites.get(node, FateSite()).sends
         if app is None:
             return {}
         nonce = "".join(secrets.choice("0123456789") for _ in range(4))
@@ -124,7 +108,7 @@ class Signatures:
 
     def check(self, node: NodeId, headers: Mapping[str, str], path: str = "", body: bytes = b"") -> None:
         """Raise `NotAllowed` if a node that has to sign has not, or wrongly, or for another request."""
-        app = self._sites.get(node, Site()).expects
+        app = self._sites.get(node, FateSite()).expects
         if app is None:
             return
         signed = SignedHeaders(headers, "initiatorPartyId")
@@ -137,18 +121,10 @@ class Signatures:
         signed.check(app, time.time_ns() // 1_000_000, self._used, request)
 
 
-@dataclass(frozen=True)
-class ClientApp:
-    """An application of this site's own people."""
-
-    token: str
-    role: Role
-
-
 class ClientSignatures:
     """Identifies who signed a request."""
 
-    def __init__(self, apps: Mapping[str, ClientApp], clock: Clock, used: UsedSignatures | None = None) -> None:
+    def __init__(self, apps: Mapping[str, FateClient], clock: Clock, used: UsedSignatures | None = None) -> None:
         self._apps = apps
         self._clock = clock
         self._used = used or UsedSignatures()
@@ -170,11 +146,13 @@ class ClientSignatures:
             raise Unauthenticated(text, reason="APP_UNKNOWN")
         request = hashlib.sha256(read.encode("utf-8", "replace")).hexdigest() if read else uuid4().hex
         now_ms = int(self._clock().timestamp() * 1000)
-        signed.check(App(signed.app_id, app.token), now_ms, self._used, request, Unauthenticated)
+        signed.check(
+            FateApp(app_id=signed.app_id, app_token=app.app_token), now_ms, self._used, request, Unauthenticated
+        )
         return Identity(signed.app_id, app.role)
 
 
-def signature(app: App, user: str, nonce: str, timestamp: str) -> str:
+def signature(app: FateApp, user: str, nonce: str, timestamp: str) -> str:
     """Return the signature of one request."""
     return _md5(_md5(app.app_id + user + nonce + timestamp) + app.app_token)
 

@@ -19,7 +19,7 @@ from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
 from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
-from adapter.fate.signing import ClientApp, ClientSignatures
+from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.deps import ClientParts
 from adapter.fate.tools.outputs import upload_router
 from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
@@ -285,8 +285,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     fate = settings.fate
-    clients = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items() if fate.enabled}
-    signer = ClientSignatures(clients, node.clock, node.fate.used).identify
+    signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
     apps["operator"] = Guard(
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )

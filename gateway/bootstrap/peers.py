@@ -19,12 +19,12 @@ from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
 from adapter.fate.requests import FateParts, signed
-from adapter.fate.signing import App, Site, UsedSignatures
 from adapter.fate.signing import Signatures as FateSignatures
+from adapter.fate.signing import UsedSignatures
 from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens
 from gateway.config import schema
-from gateway.config.schema import FateApp, Settings
+from gateway.config.schema import Settings
 from gateway.domain import run as domain_run
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
@@ -65,8 +65,7 @@ class FateSide:
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
         self.used = UsedSignatures(SqlUsedSignatures(store, clock).first)
-        applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
-        self._signatures = FateSignatures(applications, self.used)
+        self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, store.jobs.find, self._protocol_of
@@ -153,10 +152,6 @@ class FateSide:
     def _new_id(self) -> str:
         """Return an id such as FATE gives: the local time to the microsecond, and a number."""
         return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers) % _MOST_NUMBERS}"
-
-
-def _app(found: FateApp | None) -> App | None:
-    return App(found.app_id, found.app_token) if found is not None else None
 
 
 class PeerTable:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import yaml
 
-from adapter.fate.signing import App
+from gateway.config.schema import FateApp
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.plain import NO_TLS
 
@@ -88,7 +88,7 @@ class FateSite:
         answer = self.post("/v2/provider/register", body | {"components_description": described})
         assert answer["code"] == 0, answer
 
-    def admit(self, party: str, ours: App) -> App:
+    def admit(self, party: str, ours: FateApp) -> FateApp:
         """Give a party an application to sign with, and take the one that it gave; return the site's."""
         admin = {"Appid": "admin"}
         made = self.post("/v2/app/site/create", {"party_id": party}, **admin)["data"]
@@ -98,7 +98,7 @@ class FateSite:
         ):
             answer = self.post(path, body, **admin)
             assert answer["code"] == 0, answer
-        return App(made["app_id"], made["app_token"])
+        return FateApp(app_id=made["app_id"], app_token=made["app_token"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return the job as FATE-Flow shows it to its people; empty while it has none."""

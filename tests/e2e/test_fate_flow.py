@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
-from adapter.fate.signing import App, Signatures, Site
+from adapter.fate.signing import Signatures
+from gateway.config.schema import FateApp
+from gateway.config.schema import FateSite as Agreed
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, THEIRS, Pair
 from tests.e2e.fate_site import PYTHON, FateSite
 from tests.e2e.jobs import job_of
@@ -44,14 +46,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     careful.settings["approval"] = {"mode": "person"}
     with Recorder() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
         route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
-        signs: dict[str, Site] = {}
+        signs: dict[str, Agreed] = {}
         for ours in (node, careful):
             ours.route(**{THEIRS: route})
-            given = App("73391027", f"what {ours.id} gave")
+            given = FateApp(app_id="73391027", app_token=f"what {ours.id} gave")
             got = site.admit(ours.id, given)
             apps = {"sends": asdict(got), "expects": asdict(given)}
             ours.settings["fate"] = {"enabled": True, "sites": {THEIRS: {"device": "local"} | apps}}
-            signs |= {ours.id: Site(sends=given)} | ({THEIRS: Site(sends=got)} if ours is node else {})
+            signs |= {ours.id: Agreed(sends=given)} | ({THEIRS: Agreed(sends=got)} if ours is node else {})
         with federation:
             ports = {ours.id: httpx.URL(ours.peer).port or 0 for ours in (node, careful)}
             proxy.ways = {THEIRS: site.port, **ports}

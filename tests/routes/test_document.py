@@ -11,22 +11,6 @@ from route_table.document import KEYS, MAX_TEXT, parse
 from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
 
-SEED = """\
-# node id -> where its gateway listens
-JG0100001100000000:
-  host: 127.0.0.1
-  port: 9380
-JG0100001100000010:
-  host: 127.0.0.1
-  port: 9380
-"""
-
-
-def refused(text: str) -> list[tuple[str, str]]:
-    with pytest.raises(InvalidRoutes) as raised:
-        parse(text)
-    return [(p.path, p.rule) for p in raised.value.problems]
-
 
 def the_route(text: str) -> Route:
     [route] = parse(text).routes.values()
@@ -141,8 +125,10 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
     ids=lambda text: text[:40],
 )
 def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rule):
-    [(place, said)] = refused(text)
-    assert place == path and said.startswith(rule)
+    with pytest.raises(InvalidRoutes) as raised:
+        parse(text)
+    [problem] = raised.value.problems
+    assert problem.path == path and problem.rule.startswith(rule) and "secret" not in str(problem)
 
 
 def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
@@ -176,7 +162,9 @@ def test_a_disabled_next_hop_is_named():
 
 
 def test_every_problem_is_told_at_once():
-    assert refused("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n") == [
+    with pytest.raises(InvalidRoutes) as raised:
+        parse("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n")
+    assert [(p.path, p.rule) for p in raised.value.problems] == [
         ("A.hosst", "line 2: unknown key; did you mean host?"),
         ("A.host", "line 2: is missing; give host and port, or url"),
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
@@ -187,12 +175,6 @@ def test_every_problem_is_told_at_once():
         ),
         ('[""].url', "line 5: must begin with http:// or https://"),
     ]
-
-
-def test_a_password_in_a_url_is_not_repeated():
-    with pytest.raises(InvalidRoutes) as raised:
-        parse("A: {url: 'http://u:secret@h'}")
-    assert "secret" not in str(raised.value)
 
 
 ids = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)
@@ -264,23 +246,7 @@ def test_any_text_gives_a_table_or_the_declared_refusal(text):
 
 
 values = st.sampled_from(
-    [
-        "h",
-        "/p",
-        "127.0.0.1",
-        "80",
-        "0",
-        "http",
-        "https://h/p",
-        "fate",
-        "true",
-        "no",
-        "~",
-        "''",
-        "[1]",
-        "{a: 1}",
-        "1.5",
-    ]
+    ["h", "/p", "127.0.0.1", "80", "0", "http", "https://h/p", "fate", "true", "no", "~", "''", "[1]", "{}"]
 )
 
 

@@ -2,13 +2,14 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from route_table.document import Change, apply, parse
+from route_table.document import Change, apply, entry_of, parse
 from route_table.live import LiveRoutes, MemoryVersions, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
@@ -120,18 +121,12 @@ def test_another_kind_of_address_replaces_the_one_that_was_there():
     ],
 )
 def test_whatever_the_style_the_wanted_table_comes_out(text: str):
-    others = {node: url for node, url in urls(text).items() if node not in "AB"}
-    assert urls(apply(text, Change("B", {"port": 3}, whole=False))) == others | {
-        "A": "http://h:1",
-        "B": "http://b:3",
-    }
-    assert urls(apply(text, Change("A", None))) == others | {"B": "http://b:2"}
-    assert urls(apply(text, Change("A", {"url": "http://a"}))) == others | {"A": "http://a", "B": "http://b:2"}
-    assert urls(apply(text, Change("C", {"url": "http://c"}))) == others | {
-        "A": "http://h:1",
-        "B": "http://b:2",
-        "C": "http://c",
-    }
+    before = urls(text)
+    assert (before["A"], before["B"]) == ("http://h:1", "http://b:2")
+    assert urls(apply(text, Change("B", {"port": 3}, whole=False))) == before | {"B": "http://b:3"}
+    assert urls(apply(text, Change("A", None))) == {node: url for node, url in before.items() if node != "A"}
+    for node in "AC":
+        assert urls(apply(text, Change(node, {"url": "http://new"}))) == before | {node: "http://new"}
 
 
 NODES = st.sampled_from(["A", "B", "0123", "no", "22:30", "x.y", "1e3"])
@@ -149,23 +144,11 @@ ROUTES = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(NODES, ROUTES, max_size=4), NODES, st.none() | ROUTES)
 def test_any_change_of_any_table_gives_that_table(routes: dict[str, Route], node: str, wanted: Route | None):
-    held = {n: Route(n, r.url, r.profile, r.institution, r.deadline, r.enabled) for n, r in routes.items()}
-    text = dump(RouteTable(0, held))
-    values = None
-    if wanted is not None:
-        values = {
-            "url": wanted.url,
-            "profile": wanted.profile,
-            "deadline": wanted.deadline,
-            "enabled": wanted.enabled,
-        } | ({"institution": wanted.institution} if wanted.institution else {})
-    after = parse(apply(text, Change(node, values))).routes
-    expected = {n: r for n, r in held.items() if n != node}
-    if wanted is not None:
-        expected[node] = Route(
-            node, wanted.url, wanted.profile, wanted.institution, wanted.deadline, wanted.enabled
-        )
-    assert after == expected
+    before = {n: replace(route, node=n) for n, route in routes.items()}
+    values = entry_of(wanted) if wanted else None
+    after = parse(apply(dump(RouteTable(0, before)), Change(node, values))).routes
+    others = {n: route for n, route in before.items() if n != node}
+    assert after == others | ({node: replace(wanted, node=node)} if wanted else {})
 
 
 def test_a_change_that_makes_no_route_is_refused_with_every_problem(file: Path):

@@ -12,8 +12,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from adapter.fate.signing import App, Signatures, Site
+from adapter.fate.signing import Signatures
 from gateway.auth import noting_origin, origin
+from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
 from gateway.http.guard import MOST
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
@@ -90,10 +91,10 @@ def test_a_signed_command_names_the_key(world: World):
     job, flow = "202411220101020000801", Flow(world)
     body = {**dag(SIGNS), **party(job)}
     body["dag"]["parties"][0]["party_id"] = [SIGNS]
-    right = Signatures({ME: Site(sends=App("1", "secret"))})
+    right = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})
     assert flow.code("/partner/job/create", body, **right.sign(ME, SIGNS)) == 0
     assert lines(world, job)["job READY here"].detail["origin"] == HERE | {"key": "1"}
-    wrong = Signatures({ME: Site(sends=App("1", "guessed"))})
+    wrong = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="guessed"))})
     assert flow.code("/partner/job/stop", party(job), **wrong.sign(ME, SIGNS)) != 0
     refused = noted(world, "somebody", {"job_id": job})
     assert refused["detail"]["reason"] == "SIGNATURE_WRONG" and "key" not in refused["detail"]

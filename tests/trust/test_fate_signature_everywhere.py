@@ -10,7 +10,8 @@ import yaml
 from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from adapter.fate.signing import App, Signatures, Site
+from adapter.fate.signing import Signatures
+from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.runtime.checks import Result
@@ -20,7 +21,7 @@ from tests.contracts.apis import World
 from tests.inprocess import ME, PEER, ask
 
 CONTROL = "/v1/interconn/schedule"
-SIGNATURES = Signatures({ME: Site(sends=App("1", "secret"))})
+SIGNATURES = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_a_job_of_the_site_is_not_commanded_by_the_standards_paths(world: World,
     assert flow.code("/partner/job/create", body, **SIGNATURES.sign(ME, SIGNS)) == 0
     for path in ("/job/start", "/job/stop", "/job/delete", "/job/resource/apply"):
         assert sent(world, CONTROL + path, {"job_id": job})["data"]["reason"] == "SIGNATURE_MISSING"
-    wrong = Signatures({ME: Site(sends=App("1", "guessed"))}).sign(ME, SIGNS)
+    wrong = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="guessed"))}).sign(ME, SIGNS)
     assert sent(world, f"{CONTROL}/job/stop", {"job_id": job}, **wrong)["data"]["reason"] == "SIGNATURE_WRONG"
     assert world.local(job).status is JobStatus.READY
     right = SIGNATURES.sign(ME, "")

@@ -115,14 +115,6 @@ def test_roles_that_had_accepted_a_job_are_told_when_another_refuses(partner: Pa
     assert (path, body["role"], body["status"]) == ("/partner/job/status/update", "host", "failed")
 
 
-@pytest.mark.parametrize(("code", "reason"), [(1005, "RESOURCES_BUSY"), (1006, "RESOURCES_NEVER")])
-def test_a_node_that_has_too_little(partner: ParticipantClient, there: Fate, code: int, reason: str):
-    there.answers["/partner/job/resource/apply"] = {"code": code, "message": "Job resource exception"}
-    with pytest.raises(Refused) as caught:
-        partner.hold("20241", ME)
-    assert caught.value.reason == reason
-
-
 class Pool:
     """What is held at a FATE node: what is held already is refused like what is too much."""
 
@@ -191,28 +183,18 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
         ("failed", TaskStatus.FAILED, "FAILED"),
         ("timeout", TaskStatus.FAILED, "TIMEOUT"),
         ("canceled", TaskStatus.FAILED, "STOPPED"),
-    ],
-)
-def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, status: TaskStatus, reason: str | None):
-    there.answers["/partner/task/collect"] = OK | {"data": {"status": "running", "party_status": word}}
-    news = partner.poll_task("20241_a_1", "host", ME)
-    assert (news.status, news.failure.reason if news.failure else None) == (status, reason)
-
-
-@pytest.mark.parametrize(
-    ("word", "kind", "reason"),
-    [
         ("waiting", NotFound, "TASK_UNKNOWN"),  # from the job's creation on: a lost start is repeated
         ("fine", Invalid, "STATUS_UNKNOWN"),
     ],
 )
-def test_a_state_of_no_run(
-    partner: ParticipantClient, there: Fate, word: str, kind: type[GatewayError], reason: str
-):
-    there.answers["/partner/task/collect"] = OK | {"data": {"party_status": word}}
-    with pytest.raises(kind) as caught:
-        partner.poll_task("20241_a_0", "host", ME)
-    assert caught.value.reason == reason
+def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, status: Any, reason: str | None):
+    there.answers["/partner/task/collect"] = OK | {"data": {"status": "running", "party_status": word}}
+    try:
+        news = partner.poll_task("20241_a_1", "host", ME)
+    except GatewayError as error:
+        assert (type(error), error.reason) == (status, reason)
+    else:
+        assert (news.status, news.failure.reason if news.failure else None) == (status, reason)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +290,7 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, the
         ({"code": 1001, "message": "No found job"}, NotFound, "JOB_UNKNOWN"),
         ({"code": 2000, "message": "No found task"}, NotFound, "TASK_UNKNOWN"),
         ({"code": 5003, "message": "varify failed!"}, NotAllowed, "SIGNATURE_WRONG"),
+        ({"code": 1006, "message": "Job resource exception"}, Refused, "RESOURCES_NEVER"),
         ({"code": 6000, "message": "Exception('can not found the Job record to update')"}, Refused, "REFUSED"),
         ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
         ((404, None), NotServed, "NOT_SERVED_THERE"),

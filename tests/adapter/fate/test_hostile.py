@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.signing import App, Signatures, Site
+from adapter.fate.signing import Signatures
+from gateway.config.schema import FateApp, FateSite
 from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus
 from tests.adapter.fate.flowing import FATE, PATHS, SIGNS, Flow, dag, party, task
@@ -168,7 +169,7 @@ def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
 def test_a_signature_holds_for_one_request_and_its_repetition(flow: Flow, world: World):
     """It does not cover path and body: who has heard one could say with it whatever it wanted for a minute."""
     job = str(next(_numbers))
-    signing = Signatures({ME: Site(sends=App("1", "secret"))})
+    signing = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})
     create = {**dag(SIGNS), **party(job)}
     create["dag"]["parties"][0]["party_id"] = [SIGNS]
     first = signing.sign(ME, SIGNS)
@@ -177,7 +178,7 @@ def test_a_signature_holds_for_one_request_and_its_repetition(flow: Flow, world:
     refused(flow.post("/partner/job/stop", party(job), **first), "SIGNATURE_USED")
     refused(flow.post("/partner/job/start", party(job), **signing.sign(PEER, SIGNS)), "SIGNATURE_MISSING")
     assert world.local(job).status is JobStatus.READY
-    wrong = Signatures({ME: Site(sends=App("1", "other"))}).sign(ME, SIGNS)
+    wrong = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="other"))}).sign(ME, SIGNS)
     refused(flow.post("/partner/job/stop", party(job), **wrong), "SIGNATURE_WRONG")
     assert flow.code("/partner/job/stop", party(job), **signing.sign(ME, SIGNS)) == 0
 

@@ -10,24 +10,22 @@ import pytest
 
 from adapter.fate.signing import (
     VALID_MS,
-    App,
-    ClientApp,
     ClientSignatures,
     Signatures,
-    Site,
     UsedSignatures,
     signature,
 )
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.auth import Role, Unauthenticated
 from gateway.bootstrap.node import Gateway
+from gateway.config.schema import FateApp, FateClient, FateSite
 from gateway.errors import NotAllowed
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, running
 
-APP = App("12345678", "token")
-THERE = Signatures({"us": Site(expects=APP)})
-US = Signatures({"there": Site(sends=APP)})
+APP = FateApp(app_id="12345678", app_token="token")
+THERE = Signatures({"us": FateSite(expects=APP)})
+US = Signatures({"there": FateSite(sends=APP)})
 TOKEN, ROOT = "0123456789abcdef", "0123456789abcdef0123"
 NOW = 1_700_000_000_000
 READ, CHANGE = "GET /v2/job/query?job_id=j", ""
@@ -36,7 +34,7 @@ READ, CHANGE = "GET /v2/job/query?job_id=j", ""
 def headers(app: str = "ann", token: str = TOKEN, at: int | None = None) -> dict[str, str]:
     """Return the headers of one of FATE's tools."""
     stamp, nonce = str(at or time.time_ns() // 1_000_000), "1234"
-    sign = signature(App(app, token), "", nonce, stamp)
+    sign = signature(FateApp(app_id=app, app_token=token), "", nonce, stamp)
     return {"appid": app, "username": "", "nonce": nonce, "timestamp": stamp, "signature": sign}
 
 
@@ -85,7 +83,7 @@ def test_the_signature_is_the_one_that_fates_client_makes():
 )
 def test_a_tool_with_another_signature_is_refused(wrong: dict[str, str], reason: str):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
-    apps = ClientSignatures({"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now)
+    apps = ClientSignatures({"ann": FateClient(app_token=TOKEN, role=Role.VIEWER)}, lambda: now)
     with pytest.raises(Unauthenticated) as refusal:
         apps.identify(headers(at=NOW) | wrong, READ)
     assert refusal.value.reason == reason
@@ -105,7 +103,7 @@ def test_a_tool_with_another_signature_is_refused(wrong: dict[str, str], reason:
 def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, then: str, good: bool):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     stored: dict[str, str] = {}
-    apps = {"ann": ClientApp(TOKEN, Role.VIEWER)}
+    apps = {"ann": FateClient(app_token=TOKEN, role=Role.VIEWER)}
     gateways = [  # two of one node, on one database
         ClientSignatures(apps, lambda: now, UsedSignatures(lambda s, r, _: stored.setdefault(s, r)))
         for _ in range(2)
