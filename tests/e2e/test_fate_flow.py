@@ -8,7 +8,6 @@ side by side, because FATE-Flow takes its time over each.
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -51,7 +50,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             ours.route(**{THEIRS: route})
             given = FateApp(app_id="73391027", app_token=f"what {ours.id} gave")
             got = site.admit(ours.id, given)
-            apps = {"sends": asdict(got), "expects": asdict(given)}
+            apps = {"sends": got.model_dump(), "expects": given.model_dump()}
             ours.settings["fate"] = {"enabled": True, "sites": {THEIRS: {"device": "local"} | apps}}
             signs |= {ours.id: Agreed(sends=given)} | ({THEIRS: Agreed(sends=got)} if ours is node else {})
         with federation:
