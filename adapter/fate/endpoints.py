@@ -22,7 +22,7 @@ from adapter.fate import words
 from adapter.fate.client import failure_of
 from adapter.fate.dag.description import scheduler_of, without_another_id
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
-from adapter.fate.requests import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
+from adapter.fate.requests import Asker, FateParts, asker, commanded, on, plays, source_of, trace_of
 from adapter.fate.words import (
     OUR_OUTCOME,
     OUR_TASK,
@@ -181,11 +181,11 @@ def router(parts: FateParts) -> APIRouter:
 def _endpoint(parts: FateParts, path: str, shape: type[wire.Party], work: Work) -> Callable[..., Any]:
     async def endpoint(body: wire.Party, request: Request) -> Envelope[Any]:
         try:
-            local, who = await commanded(parts, request, body.job_id, body.role, body.party_id)
+            local, who = await commanded(parts, request, body)
             command = Command(parts, body, local, who.node)
             await on(parts.limiters.rest, request, lambda: work(command))
         except NotFound:
-            if path not in _DONE_IF_ABSENT or names_itself(request):
+            if path not in _DONE_IF_ABSENT or source_of(request):
                 raise
         return ok()
 
@@ -223,7 +223,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
     async def of_task(body: wire.Task, request: Request) -> tuple[LocalJob | None, Asker]:
         """Return the job and the caller; None where a gateway like this one uses a task's id of its own."""
         if body.job_id:
-            return await commanded(parts, request, body.job_id, body.role, body.party_id)
+            return await commanded(parts, request, body)
         return None, await asker(parts, request)
 
     @post(f"{PARTNER}/task/collect")

@@ -87,12 +87,8 @@ def trace_of(request: Request) -> str:
     return request.headers.get("x-trace-id", "")[:128] or new_trace_id()
 
 
-def names_itself(request: Request) -> bool:
-    """Whether the caller names itself, as a gateway like this one does and FATE's nodes do not."""
-    return bool(_named(request))
-
-
-def _named(request: Request) -> NodeId:
+def source_of(request: Request) -> NodeId:
+    """Return how the caller names itself, as a gateway like this one does and FATE's nodes do not."""
     return next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
 
 
@@ -102,7 +98,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
     that it speaks this protocol.
     """
-    source = _named(request)
+    source = source_of(request)
     if source == parts.node or (source and not parts.knows(source)):
         raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
     others = (node for node in claimed if node not in ("", parts.node))
@@ -122,26 +118,24 @@ async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, reque
         return
     body, query = await request.body(), request.url.query
     path = f"{request.url.path}?{query}" if query else request.url.path
-    await _run(limiters.rest, lambda: signatures.check(node, request.headers, path, body))
+    await on(limiters.rest, request, lambda: signatures.check(node, request.headers, path, body))
     origin().key = request.headers.get("appId", "")
 
 
-async def commanded(
-    parts: FateParts, request: Request, job_id: str, role: str, party_id: str
-) -> tuple[LocalJob, Asker]:
-    """Return the newest job of this id in which this node plays the role, and the caller, its scheduling node.
+async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[LocalJob, Asker]:
+    """Return the newest job of an id in which this node plays the role, and the caller, its scheduling node.
 
     FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
     `NotAllowed`.
     """
-    local = await _run(parts.limiters.rest, lambda: newest(job_id, parts.local_of))
+    local = await on(parts.limiters.rest, request, lambda: newest(body.job_id, parts.local_of))
     if local is None:
-        raise NotFound(f"no job {job_id} runs here", reason="JOB_UNKNOWN")
+        raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     who = await asker(parts, request, local.spec.scheduler)
     if who.node != local.spec.scheduler:
-        raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {job_id}, may do that")
-    if not plays(local.spec, parts.node, role, party_id):
-        raise NotFound(f"job {job_id} has no party {role} of {party_id} here", reason="JOB_UNKNOWN")
+        raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that")
+    if not plays(local.spec, parts.node, body.role, body.party_id):
+        raise NotFound(f"job {body.job_id} has no party {body.role} of {body.party_id} here", reason="JOB_UNKNOWN")
     return local, who
 
 
@@ -157,11 +151,7 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
         with traced(trace_of(request)):
             return work()
 
-    return await _run(limiter, run)
-
-
-async def _run(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
-    return await anyio.to_thread.run_sync(work, limiter=limiter)
+    return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
 def _fit(value: dict[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ ROUTES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(NODES, ROUTES, max_size=4), NODES, st.none() | ROUTES)
 def test_any_change_of_any_table_gives_that_table(routes: dict[str, Route], node: str, wanted: Route | None):
     before = {n: replace(route, node=n) for n, route in routes.items()}
