@@ -5,7 +5,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, NamedTuple
 
 import anyio.to_thread
@@ -127,7 +127,7 @@ class Paths:
         for work, peers, options in self._declared:
             limiter = parts.limiters.peers if peers else parts.limiters.rest
             endpoint = _endpoint(work, parts, limiter, options["methods"] == ["GET"])
-            router.add_api_route(endpoint=endpoint, description=work.__doc__, **options)
+            router.add_api_route(endpoint=endpoint, description=getdoc(work), **options)
         return router
 
 
