@@ -136,7 +136,7 @@ def _one_by_one(spec: JobSpec, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlaid(old: Any, new: Any) -> Any:
-    """Lay one entry over another as `gateway.domain.parameters` does: by task, shallow."""
+    """Lay one entry over another as `gateway.domain.spec.overlay` does: by task, shallow."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     both = {

@@ -124,9 +124,7 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
     if group(output.type) != group(wanted.type):
         return [
             Problem(
-                f"{at}.type",
-                f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}",
-                wanted.type,
+                f"{at}.type", f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}", wanted.type
             )
         ]
     return []

@@ -7,14 +7,15 @@ others could always be faster at one node while it waits for another.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.domain.job import Job, NodeJob, Reservation
 from gateway.domain.resources import parallelism
+from gateway.domain.scheduling import messages
 from gateway.domain.spec import Call, CallState, Failure, NodeId
 from gateway.domain.states import JobStatus
-from gateway.domain.timeouts import Timing
+from gateway.domain.timeouts import NOW, Due, Timing, when_due
 
 BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free now"""
@@ -24,34 +25,24 @@ _ALL_NOTED = 3
 """tries; of later ones every second, fourth, eighth and so on"""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The next request to a node: to reserve (``back`` False), or to release."""
-
-    node: NodeId
-    back: bool
-    call: Call
-    after: datetime | None = None  # not before this
-
-
 def granted(job: Job) -> bool:
     """Whether every node that must reserve something has done so."""
     return all(n.reservation.apply.state is CallState.OK for n in _holding(job))
 
 
-def turns(job: Job) -> Iterator[Asked]:
+def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
     """Yield the next requests while the job is READY."""
     nodes = _holding(job)
     waiting = [n for n in nodes if _waits(n.reservation.apply)]
     back = [n for n in nodes if _gives_back(n, waiting)]
-    if back:
-        yield from (Asked(n.node, True, n.reservation.give_back) for n in back)
+    for node in back:
+        yield from when_due(node.reservation.give_back, messages.ReleaseAt(node.node), timing.call_deadline)
+    asked = next((n for n in nodes if n.reservation.apply.state is not CallState.OK), None)
+    if asked is None or back:
         return
-    for node in nodes:
-        if node.reservation.apply.state is not CallState.OK:
-            dues = [n.reservation.apply.due_at for n in waiting if n.reservation.apply.due_at]
-            yield Asked(node.node, False, node.reservation.apply, max(dues, default=None))
-            return
+    after = max((n.reservation.apply.due_at for n in waiting if n.reservation.apply.due_at), default=NOW)
+    for due in when_due(asked.reservation.apply, messages.ReserveAt(asked.node), timing.call_deadline):
+        yield Due(max(due.at, after), due.command)
 
 
 def is_asked(job: Job, node: NodeJob) -> bool:

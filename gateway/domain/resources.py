@@ -128,15 +128,6 @@ class Portions:
         return "; ".join(lines) or _NOTHING.text()
 
 
-def together(portions: Iterable[Portions]) -> Portions:
-    """Return the portions of several, added engine by engine."""
-    found: dict[str, Amounts] = {}
-    for one in portions:
-        for engine, amounts in one:
-            found[engine] = found[engine] + amounts if engine in found else amounts
-    return Portions(found)
-
-
 _NOTHING = Amounts()
 
 

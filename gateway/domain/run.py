@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
-from gateway.domain.resources import Amounts, Pool, Portions, together
+from gateway.domain.resources import Amounts, Pool, Portions
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
@@ -263,7 +263,9 @@ def portions(local: LocalJob, run: Run) -> Portions:
 
 def borrowed(local: LocalJob) -> Portions:
     """Return what the job's runs use of its pool now."""
-    return together(portions(local, r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING)
+    return sum(
+        (portions(local, r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING), Portions()
+    )
 
 
 def remaining(local: LocalJob) -> Portions:
@@ -280,7 +282,7 @@ def may_launch(local: LocalJob) -> set[str]:
     found: set[str] = set()
     for task_id in dict.fromkeys(run.task_id for run in waiting):
         runs = [run for run in waiting if run.task_id == task_id]
-        needed = together(portions(local, run) for run in runs)
+        needed = sum((portions(local, run) for run in runs), Portions())
         if needed.fits(left):
             left -= needed
             found.update(run.run_id for run in runs)
@@ -292,7 +294,7 @@ def waits_for(local: LocalJob, run: Run) -> str:
     if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
         return ""
     waiting = (r for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
-    needed, left = together(portions(local, r) for r in waiting), remaining(local)
+    needed, left = sum((portions(local, r) for r in waiting), Portions()), remaining(local)
     busy = [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
     lines = []
     for engine, one in needed:

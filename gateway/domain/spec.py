@@ -133,11 +133,7 @@ class JobSpec:
     def for_node(self, node: NodeId) -> Self:
         """Return the job as that node gets it: entries of parties at other nodes are emptied."""
         mine = {p.label for p in self.parties_at(node)}
-        return replace(
-            self,
-            job_params=_only(self.job_params, mine),
-            task_params=_only(self.task_params, mine),
-        )
+        return replace(self, job_params=_only(self.job_params, mine), task_params=_only(self.task_params, mine))
 
 
 def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:

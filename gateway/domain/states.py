@@ -87,13 +87,7 @@ TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
 
 S = TypeVar("S", JobStatus, TaskStatus, RunStatus)
 
-_PRECEDENCE = (
-    TaskStatus.FAILED,
-    TaskStatus.RUNNING,
-    TaskStatus.READY,
-    TaskStatus.PENDING,
-    TaskStatus.SUCCESS,
-)
+_PRECEDENCE = (TaskStatus.FAILED, TaskStatus.RUNNING, TaskStatus.READY, TaskStatus.PENDING, TaskStatus.SUCCESS)
 
 
 class IllegalMove(Exception):

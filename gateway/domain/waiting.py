@@ -14,7 +14,7 @@ from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
-from gateway.domain.spec import Call, CallState
+from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming, Timing
 
@@ -48,43 +48,51 @@ class Waiting:
 def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
     """Return what a job waits for; of one that has ended, a stop that is still being delivered, else None."""
     due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
+    if ended(JOB, job.status) and due is None:
+        return None
+    return _at_the_latest(_of_job(job), due)
+
+
+def _of_job(job: Job) -> Waiting | None:
     if job.ending is not None:
-        return _of_ending(job, due)
-    if (away := _unreachable(job, job.active, due)) is not None:
+        return _of_ending(job, job.ending)
+    if (away := _unreachable(job, job.active)) is not None:
         return away
     match job.status:
         case JobStatus.PENDING:
-            return _of_pending(job, due)
+            return _of_pending(job)
         case JobStatus.READY:
             if (short := reservations.waits_for(job)) is not None:
                 text, since, again = short
-                return Waiting("RESOURCES", text, since, again or due)
+                return Waiting("RESOURCES", text, since, again)
             unsettled = [n for n in job.active if not n.start.completed]
             since = _first(n.start for n in unsettled) or job.created_at
-            return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since, due)
-        case _:
-            return _of_running(job, due)
+            return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since)
+    if job.suspended is not None:
+        return Waiting("SUSPENDED", f"no task starts: suspended by {job.suspended.by}", job.suspended.at)
+    running = [t for t in job.tasks.values() if t.started_at is not None and not ended(TASK, t.status)]
+    since = min((t.started_at for t in running if t.started_at), default=job.created_at)
+    return Waiting("RUNNING", f"{', '.join(t.name for t in running) or 'tasks'} under way", since)
 
 
-def _of_ending(job: Job, due: datetime | None) -> Waiting | None:
-    assert job.ending is not None
+def _of_ending(job: Job, ending: Ending) -> Waiting | None:
     open_ = [n for n in job.nodes.values() if n.create.tries and not n.stop.completed and n.stop.tries]
-    if ended(JOB, job.status):
-        if not open_ or due is None:
-            return None
-        since = _first(n.stop for n in open_) or job.ending.at
-        return Waiting("STOP_NOT_ACKNOWLEDGED", f"the stop is repeated to {_names(open_)}", since, due)
-    why = job.ending.failure.reason if job.ending.failure else job.ending.outcome
-    return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", job.ending.at, due)
+    if not ended(JOB, job.status):
+        why = ending.failure.reason if ending.failure else ending.outcome
+        return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", ending.at)
+    if not open_:
+        return None
+    since = _first(n.stop for n in open_) or ending.at
+    return Waiting("STOP_NOT_ACKNOWLEDGED", f"the stop is repeated to {_names(open_)}", since)
 
 
-def _unreachable(job: Job, nodes: Iterable[NodeJob], due: datetime | None) -> Waiting | None:
+def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
     away = [n for n in nodes if n.unreachable_since is not None]
     if not away:
         return None
     since = min(n.unreachable_since for n in away if n.unreachable_since is not None)
     tries = "; ".join(f"{n.node}: {_tries(job, n)}" for n in away)
-    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {since.isoformat()} ({tries})", since, due)
+    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {since.isoformat()} ({tries})", since)
 
 
 def _tries(job: Job, node: NodeJob) -> str:
@@ -97,26 +105,18 @@ def _tries(job: Job, node: NodeJob) -> str:
     return f"{call.tries} {'try' if call.tries == 1 else 'tries'}" + (f", {call.message}" if call.message else "")
 
 
-def _of_pending(job: Job, due: datetime | None) -> Waiting:
+def _of_pending(job: Job) -> Waiting:
     unsettled = [n for n in job.active if not n.create.completed]
     if unsettled:
         since = _first(n.create for n in unsettled) or job.created_at
-        return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since, due)
-    asked = [n for n in job.active if n.decides]
-    first = min((n.consent.asked_at for n in asked if n.consent), default=job.created_at)
-    if asked and all(n.consent and n.consent.waits_for for n in asked):
-        what = "; ".join(f"{n.node}: {n.consent.waits_for}" for n in asked if n.consent)
-        return Waiting("PREPARING", what, first, due)
-    until = "; ".join(f"{n.node} until {n.consent.decides_by.isoformat()}" for n in asked if n.consent)
-    return Waiting("APPROVAL", f"somebody has to agree: {until}", first, due)
-
-
-def _of_running(job: Job, due: datetime | None) -> Waiting:
-    if job.suspended is not None:
-        return Waiting("SUSPENDED", f"no task starts: suspended by {job.suspended.by}", job.suspended.at, due)
-    running = [t for t in job.tasks.values() if t.started_at is not None and not ended(TASK, t.status)]
-    since = min((t.started_at for t in running if t.started_at), default=job.created_at)
-    return Waiting("RUNNING", f"{', '.join(t.name for t in running) or 'tasks'} under way", since, due)
+        return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since)
+    asked = {n.node: n.consent for n in job.active if n.consent and n.decides}
+    first = min((consent.asked_at for consent in asked.values()), default=job.created_at)
+    if asked and all(consent.waits_for for consent in asked.values()):
+        what = "; ".join(f"{node}: {consent.waits_for}" for node, consent in asked.items())
+        return Waiting("PREPARING", what, first)
+    until = "; ".join(f"{node} until {consent.decides_by.isoformat()}" for node, consent in asked.items())
+    return Waiting("APPROVAL", f"somebody has to agree: {until}", first)
 
 
 def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
@@ -129,9 +129,12 @@ def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
         name = getattr(due.command, "task", "")
         dues[name] = min(due.at, dues.get(name, due.at))
     most = reservations.tasks_at_once(job, timing.abreast)
-    found = {name: _of_task(job, task, whole, dues.get(name), most) for name, task in job.tasks.items()}
-    again = _moment(min(dues.values(), default=None), job.created_at)
-    return {name: _at_the_latest(why, again) for name, why in found.items()}
+    first = min(dues.values(), default=None)
+    found: dict[str, Waiting | None] = {}
+    for name, task in job.tasks.items():
+        why = _of_task(job, task, whole, name in dues, most)
+        found[name] = _at_the_latest(why, _moment(dues.get(name, first), why.since if why else job.created_at))
+    return found
 
 
 def _at_the_latest(found: Waiting | None, again: datetime | None) -> Waiting | None:
@@ -139,46 +142,38 @@ def _at_the_latest(found: Waiting | None, again: datetime | None) -> Waiting | N
     return found if found is None or found.next_check is not None else replace(found, next_check=again)
 
 
-def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, most: int) -> Waiting | None:
+def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) -> Waiting | None:
     if ended(TASK, task.status):
         return None
     if task.ending is not None:
         why = task.ending.failure
-        return Waiting(
-            why.reason if why else "STOPPED",
-            "it is stopped" if task.started_at else f"it never starts: {why.message if why else 'stopped'}",
-            task.ending.at,
-        )
+        words = "it is stopped" if task.started_at else f"it never starts: {why.message if why else 'stopped'}"
+        return Waiting(why.reason if why else "STOPPED", words, task.ending.at)
     if whole is not None:
         return Waiting("JOB", f"the job waits: {whole.reason}", whole.since, whole.next_check)
-    since = _since_ready(job, task)
     if task.again_from is not None:
         cause = task.failure.reason if task.failure else "it failed"
-        return Waiting(
-            "RETRY", f"attempt {task.attempt} failed ({cause})", task.again_from, _moment(due, task.again_from)
-        )
-    missing = [up for up in job.spec.dag[task.name].upstream if job.tasks[up].status is not TaskStatus.SUCCESS]
-    if missing and task.started_at is None:
-        return Waiting("UPSTREAM", f"the output of {', '.join(missing)}", since)
+        return Waiting("RETRY", f"attempt {task.attempt} failed ({cause})", task.again_from)
+    since = _since_ready(job, task)
     if task.started_at is None:
+        upstream = job.spec.dag[task.name].upstream
+        missing = [up for up in upstream if job.tasks[up].status is not TaskStatus.SUCCESS]
+        if missing:
+            return Waiting("UPSTREAM", f"the output of {', '.join(missing)}", since)
         if job.suspended is not None:
             return Waiting("SUSPENDED", f"suspended by {job.suspended.by}", job.suspended.at)
-        if due is None:
+        if not due:
             return Waiting("PARALLELISM", _others(job, most), since)
-        return Waiting("STARTING", "its start is due", since, _moment(due, since))
+        return Waiting("STARTING", "its start is due", since)
     nodes = [job.nodes[n] for n, part in task.nodes.items() if not ended(TASK, part.status)]
-    if (away := _unreachable(job, nodes, _moment(due, since))) is not None:
+    if (away := _unreachable(job, nodes)) is not None:
         return away
     unstarted = [n for n, part in task.nodes.items() if part.start.state is not CallState.OK]
     if unstarted:
-        return Waiting(
-            "STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at, _moment(due, since)
-        )
+        return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at)
     reported = [part.reported_at for part in task.nodes.values() if part.reported_at]
     where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
-    return Waiting(
-        "RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at), _moment(due, since)
-    )
+    return Waiting("RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at))
 
 
 def _others(job: Job, most: int) -> str:
@@ -198,36 +193,37 @@ def _since_ready(job: Job, task: Task) -> datetime:
 def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None:
     """Return what a job waits for at a participating node; None once it has ended and everything is released."""
     due = _moment(machine.next_due(local, timing), local.created_at)
+    return _at_the_latest(_of_local(local, due is None), due)
+
+
+def _of_local(local: LocalJob, released: bool) -> Waiting | None:
+    known, by = local.approval, local.spec.scheduler
     if ended(JOB, local.status):
         if (confirm := approval.to_confirm(local)) is not None:
-            text = f"tells {local.spec.scheduler} what was decided here"
-            return Waiting("CONFIRMING", text, confirm.sent_at or local.created_at, due)
-        if local.closed or due is None:
+            since = confirm.sent_at or local.created_at
+            return Waiting("CONFIRMING", f"tells {by} what was decided here", since)
+        if local.closed or released:
             return None
-        return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at, due)
+        return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at)
     if machine.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.last_contact or local.created_at
-        text = f"nothing received from {local.spec.scheduler} since {since.isoformat()}"
-        return Waiting(UNREACHABLE, text, since, due)
-    if (known := approval.prepares(local)) and known.agreed:
-        text = f"fetches {', '.join(known.images)} until {known.until.isoformat()}: {known.progress or 'begins'}"
-        return Waiting("PREPARING", text, known.since, due)
-    if local.approval is not None and local.status is JobStatus.PENDING:
-        text = f"somebody here has to agree until {local.approval.until.isoformat()}"
-        return Waiting("APPROVAL", text, local.approval.since, due)
-    if local.status is JobStatus.READY and approval.unused(local):
-        text = f"approved; {local.spec.scheduler} has not created the job yet"
-        since = local.approval.decided_at if local.approval and local.approval.decided_at else local.created_at
-        return Waiting("CREATION", text, since, due)
+        return Waiting(UNREACHABLE, f"nothing received from {by} since {since.isoformat()}", since)
+    if (pull := approval.prepares(local)) and pull.agreed:
+        text = f"fetches {', '.join(pull.images)} until {pull.until.isoformat()}: {pull.progress or 'begins'}"
+        return Waiting("PREPARING", text, pull.since)
+    if known is not None and local.status is JobStatus.PENDING:
+        return Waiting("APPROVAL", f"somebody here has to agree until {known.until.isoformat()}", known.since)
     if local.status is JobStatus.READY:
-        since = local.approval.decided_at if local.approval and local.approval.decided_at else local.created_at
-        return Waiting("START", f"the start by {local.spec.scheduler}", since, due)
+        since = known.decided_at if known and known.decided_at else local.created_at
+        if approval.unused(local):
+            return Waiting("CREATION", f"approved; {by} has not created the job yet", since)
+        return Waiting("START", f"the start by {by}", since)
     open_ = [run for run in local.runs if not run.over]
     if not open_:
         since = max((run.ended_at for run in local.runs if run.ended_at), default=local.created_at)
-        return Waiting("NEXT_TASK", f"{local.spec.scheduler} has nothing for this node just now", since, due)
-    since = min(run.created_at for run in open_)
-    return Waiting("RUNNING", f"{', '.join(dict.fromkeys(r.task_name for r in open_))} under way", since, due)
+        return Waiting("NEXT_TASK", f"{by} has nothing for this node just now", since)
+    names = ", ".join(dict.fromkeys(r.task_name for r in open_))
+    return Waiting("RUNNING", f"{names} under way", min(run.created_at for run in open_))
 
 
 def of_runs(local: LocalJob, timing: RunTiming = RunTiming()) -> dict[str, Waiting | None]:

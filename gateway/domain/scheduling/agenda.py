@@ -25,9 +25,7 @@ def agenda(job: Job, timing: Timing) -> ToDo:
     for node in job.active:
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
-        for turn in reservations.turns(job):
-            request = messages.ReleaseAt(turn.node) if turn.back else messages.ReserveAt(turn.node)
-            yield from _not_before(turn.after or NOW, when_due(turn.call, request, timing.call_deadline))
+        yield from reservations.turns(job, timing)
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
         yield from retries.decisions(job, timing)
