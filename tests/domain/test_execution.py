@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from gateway.domain.execution import machine
 from gateway.domain.execution.machine import next_due, step
 from gateway.domain.execution.messages import (
+    Abandon,
+    Broken,
     Close,
     Collect,
     Conclude,
     Done,
+    EngineSilent,
     Event,
     Exited,
     Gone,
@@ -24,8 +27,10 @@ from gateway.domain.execution.messages import (
     LaunchFailed,
     OwnerLost,
     Probe,
+    QueryScheduler,
     Reported,
     Restarted,
+    SchedulerAlive,
     StopRequested,
     StopRun,
     Tell,
@@ -63,6 +68,10 @@ UP = a_run(status=RUNNING, reporting=REPORTED_RUNNING)
 NEW = a_run(status=RUNNING)
 ENDS_SOON = a_run(status=STOPPING, reporting=REPORTED_RUNNING)
 STARTS = a_run(status=LAUNCHING)
+
+
+def silent(seconds: float) -> EngineSilent:
+    return EngineSilent(ID, at(seconds))
 
 
 def over(**changes) -> Run:
@@ -103,6 +112,12 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     ),
     "failed by its report": (NEW, [said(TaskStatus.FAILED)], {1: [COLLECT, TELL_FAILED]}),
     "an exit without a report": (UP, [exited(0, 2)], {2.9: [], 3: [Conclude(ID)], 100: [Conclude(ID)]}),
+    "a connection that breaks": (
+        a_run(status=RUNNING, reporting=REPORTED_RUNNING),
+        [silent(0.5), silent(1.5), silent(4.5)],
+        {4.9: [], 5: [PROBE]},
+    ),
+    "and breaks after a look": (UP, [silent(0.5), Inspected(ID, at(5)), silent(5.5)], {9.9: [], 10: [PROBE]}),
     # stops
     "stopped while it waits": (a_run(), [stopped(1, "a")], {1: [TELL_FAILED]}),
     "stopped while it starts": (STARTS, [stopped(1, "a")], {1: []}),
@@ -152,7 +167,14 @@ def test_what_is_due(run: Run, steps: Sequence[Event | float], expected: Mapping
 
 LATE = [Launched(ID, at(9)), LaunchFailed(ID, NO_IMAGE, at(9))]
 OTHERS = [Reported("run-x", TaskStatus.FAILED, at(1)), Gone("run-x", at(1))]
-AT_ALL = [said(TaskStatus.FAILED), exited(1), Gone(ID, at(3)), Inspected(ID, at(3)), stopped(3, "a")]
+AT_ALL = [
+    silent(86_400),
+    said(TaskStatus.FAILED),
+    exited(1),
+    Gone(ID, at(3)),
+    Inspected(ID, at(3)),
+    stopped(3, "a"),
+]
 UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
     "waiting": (a_local_job(a_run()), [*LATE, exited(0), Gone(ID, at(1))]),
     "launching": (a_local_job(STARTS), [Gone(ID, at(1))]),
@@ -199,6 +221,25 @@ ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]
     "success without an exit": (NEW, [said(TaskStatus.SUCCESS, 1), 30.9], (RUNNING, None)),
     "and no exit for long": (NEW, [said(TaskStatus.SUCCESS, 1), 31], (SUCCESS, None)),
     "over a new process": (NEW, [exited(0, 2), Restarted(at(2.5)), 3], (SUCCESS, None)),
+    # its engine does not respond
+    "killed with its engine": (NEW, [silent(10), exited(137, 12)], (FAILED, "ENGINE_DOWN")),
+    "ended with its engine": (NEW, [silent(10), exited(143, 12)], (FAILED, "ENGINE_DOWN")),
+    "nobody knows how": (NEW, [silent(10), exited(255, 12)], (FAILED, "ENGINE_DOWN")),
+    "seen to be gone only then": (NEW, [silent(20), exited(143, 8)], (FAILED, "ENGINE_DOWN")),
+    "ended long before": (NEW, [silent(60), exited(143, 5)], (FAILED, "EXIT_143")),
+    "its own failure": (NEW, [silent(10), exited(1, 12)], (FAILED, "EXIT_1")),
+    "its own memory": (NEW, [silent(10), exited(137, 12, oom=True)], (FAILED, "OOM_KILLED")),
+    "after it was back": (NEW, [silent(10), Inspected(ID, at(12)), exited(143, 500)], (FAILED, "EXIT_143")),
+    "lived through it": (NEW, [said(TaskStatus.SUCCESS), silent(10), exited(0, 12)], (SUCCESS, None)),
+    "silent, not yet for long": (NEW, [silent(10), silent(40), 69.9], (RUNNING, None)),
+    "silent for long": (NEW, [silent(10), silent(40), 70], (FAILED, "ENGINE_DOWN")),
+    "reported meanwhile": (NEW, [silent(1), said(TaskStatus.SUCCESS, 65), 70], (RUNNING, None)),
+    "and no exit": (NEW, [silent(1), said(TaskStatus.SUCCESS, 65), 95], (SUCCESS, None)),
+    "it may not go on": (
+        NEW,
+        [Broken(ID, Failure("NO_SPACE"), at(1)), Broken(ID, Failure("OTHER"), at(2))],
+        (FAILED, "NO_SPACE"),
+    ),
 }
 
 
@@ -460,6 +501,49 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(tasks, data
                 assert (was.status, was.failure, was.ended_at) == (run.status, run.failure, run.ended_at)
 
 
+# ---------------------------------------------------------------- a scheduling node that is silent
+
+QUERY = QueryScheduler()
+ALIVE = SchedulerAlive(at(60))
+WATCHED = a_local_job(spec=a_spec("a", {"guest": ("n9",), "host": ("n1",)}))
+NO_ANSWER = [726, Done(QUERY, at(727), final=False, message="cannot connect")]
+GIVEN_UP = [*NO_ANSWER, 793, Done(QUERY, at(794), final=False, message="cannot connect")]
+
+WATCH: dict[str, tuple[LocalJob, Sequence[Event | float], Mapping[float, list], str]] = {
+    "asked after long": (WATCHED, [], {725.9: [], 726: [QUERY]}, ""),
+    "a sign of life": (WATCHED, [ALIVE], {785.9: [], 786: [QUERY]}, ""),
+    "asked once more": (WATCHED, NO_ANSWER, {792.9: [], 793: [QUERY]}, ""),
+    "it answers": (WATCHED, [*NO_ANSWER, 793, Done(QUERY, at(794))], {1519.9: [], 1520: [QUERY]}, ""),
+    "it asks": (WATCHED, [*NO_ANSWER, SchedulerAlive(at(730))], {1455.9: [], 1456: [QUERY]}, ""),
+    "given up": (WATCHED, GIVEN_UP, {794: [Abandon()]}, ""),
+    "and ended": (WATCHED, [*GIVEN_UP, 795], {10_000: [Close()]}, "SCHEDULER_UNREACHABLE"),
+    "a new process": (WATCHED, [726, Restarted(at(727))], {727: [QUERY]}, ""),
+    "ended meanwhile": (WATCHED, [726, stopped(727), Done(QUERY, at(728))], {10_000: [Close()]}, ""),
+    "itself": (a_local_job(), [], {10_000: []}, ""),
+}
+
+
+@pytest.mark.parametrize(("local", "steps", "dues", "reason"), WATCH.values(), ids=WATCH)
+def test_what_a_silent_scheduling_node_brings(local: LocalJob, steps, dues, reason: str):
+    for status in (JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING):
+        job = after(replace(local, status=status), *steps)
+        assert {seconds: due(job, seconds) for seconds in dues} == dues
+        failure = job.ending.failure if job.ending else None
+        assert (failure.reason if failure else "") == reason
+        if failure:
+            assert job.ending.outcome is Outcome.STOPPED and failure.node == "n1"
+            assert "n9" in failure.message and "cannot connect" in failure.message
+            assert job.status is (JobStatus.REJECTED if status is JobStatus.PENDING else JobStatus.FINISHED)
+
+
+def test_news_of_the_scheduling_node_is_kept_coarsely():
+    assert [machine.worth_noting(WATCHED, at(t), 100) for t in (9, 11)] == [False, True]
+    asking = after(WATCHED, *NO_ANSWER)
+    assert machine.worth_noting(replace(asking, last_contact=at(727)), at(728), 100)
+    events = [note.event for note in after(asking, SchedulerAlive(at(730))).notes]
+    assert events == ["scheduling node does not answer", "scheduling node answers"]
+
+
 # ---------------------------------------------------------------- several gateways
 
 
@@ -485,7 +569,4 @@ def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it
     local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
     assert Close() in machine.plan(local, at(9), owner="me")
     assert Close() not in machine.plan(local, at(9), owner="third")
-    assert machine.plan(local, at(9), owner="lost") == [
-        Collect(left.run_id),
-        Tell(left.run_id, TaskStatus.FAILED),
-    ]
+    assert machine.plan(local, at(9), owner="lost") == [Collect(left.run_id), Tell(left.run_id, TaskStatus.FAILED)]

@@ -84,17 +84,6 @@ def test_a_demand_is_exactly_that():
     assert rerun.candidates(old, demanding(heir(old)))[0] == {}
 
 
-def test_what_is_wrong_with_a_demand():
-    old = an_ended_job()
-    assert validation.check(heir(old))[0] == validation.check(old.spec)[0] == []
-    paths = [p.path for p in validation.check(demanding(heir(old), "b", "x"))[0]]
-    assert paths == ["config.job_params.common.inherit[0]", "config.job_params.common.inherit[1]"]
-    assert [p.path for p in validation.check(demanding(old.spec, "a"))[0]] == ["config.job_params.common.inherit"]
-    assert [p.path for p in validation.check(demanding(heir(old), 5))[0]] == ["config.job_params.common.inherit"]
-    assert [p.path for p in validation.check(replace(heir(old), old_job_id="../x"))[0]] == ["old_job_id"]
-    assert [p.path for p in validation.check(replace(heir(old), old_job_id="job-new"))[0]] == ["old_job_id"]
-
-
 # ---------------------------------------------------------------- what all nodes agree on
 
 

@@ -1,160 +1,231 @@
-"""What jobs need of a node, and who holds what of it: never more than there is, never returned twice."""
+"""What jobs need of a node, at which of its engines, and what their own tasks borrow of it."""
 
 from dataclasses import replace
-from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.domain import admission, resources, validation
+from gateway.domain import resources
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
-from gateway.domain.execution.machine import agenda
-from gateway.domain.execution.messages import (
-    Close,
-    Collect,
-    Done,
-    Event,
-    Exited,
-    Gone,
-    Launch,
-    Launched,
-    LaunchFailed,
-    Reported,
-    Restarted,
-    StopRequested,
-    StopRun,
-    Tell,
-)
-from gateway.domain.resources import (
-    GIB,
-    Amounts,
-    Claim,
-    ClaimState,
-    Defaults,
-    Demand,
-    Ledger,
-    Means,
-    Never,
-    Part,
-    Pool,
-    Portions,
-    Room,
-    together,
-    total,
-)
+from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFailed, Reported
+from gateway.domain.resources import GIB, Amounts, Defaults, Means, Never, Pool, Portions, Room, Seat
 from gateway.domain.run import Exit, LocalJob, Run
-from gateway.domain.spec import Ending, Failure, JobSpec, Party
-from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.domain.timeouts import NOW, RunTiming
-from tests.builders import T0, a_local_job, a_run, a_spec, at
+from gateway.domain.spec import Failure, JobSpec, Party
+from gateway.domain.states import TaskStatus
+from gateway.domain.timeouts import NOW
+from tests.builders import T0, a_local_job, a_run, a_spec
+from tests.domain.strategies import REPEATABLE, dags
 
-SIX = "a -> b -> c -> d -> e -> f"
-
-
-def asking(dag: str = "a", roles: dict[str, tuple[str, ...]] | None = None, **asked: dict[str, float]) -> JobSpec:
-    """Build a job whose parties, named like ``guest_0``, ask for amounts."""
-    params: dict[str, dict[str, object]] = {}
-    for label, amounts in asked.items():
-        role, _, index = label.partition("_")
-        params.setdefault(role, {})[index] = {"resources": amounts}
-    return a_spec(dag, roles or {"guest": ("n1",), "host": ("n2",)}, job_params=params)
+FAR = "ssh://far"
+BOTH = {"guest": ("n1",), "host": ("n1",)}
+WIDE, CHAIN, FAN = "a -> b; a -> c; a -> d; b -> e", "a -> b -> c", "a -> b; a -> c; b -> d; c -> d"
 
 
-def means(cpu: float = 8, memory: float = 64, disk: float = 100, **more: object) -> Means:
-    return replace(Means("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu), **more)
+def asking(
+    dag: str = "a", roles: dict[str, tuple[str, ...]] | None = None, common: object = None, **asked
+) -> JobSpec:
+    """Build a job whose first party of a role asks for amounts."""
+    params = {role: {"0": {"resources": amounts}} for role, amounts in asked.items()}
+    return a_spec(dag, roles or {"guest": ("n1",)}, job_params={**params, "common": common or {}})
 
 
-def pool_of(spec: JobSpec, has: Means) -> Pool | None:
-    return resources.pool(resources.demand(spec, has.node, has.defaults), has)
+def means(cpu: float = 8, memory: float = 64, disk: float = 100, far: float = 0, **more: object) -> Means:
+    """A node with a main engine, and another one with so many cores."""
+    rooms = {FAR: Room(Amounts.of(far, 64 * GIB), far)} if far else {}
+    return replace(Means("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=rooms), **more)
 
 
-# ---------------------------------------------------------------- what a job needs
+def held(spec: JobSpec, has: Means, **engines: str) -> Pool | str | None:
+    """Return what the job is to hold, or why it never can; ``engines``: task -> engine."""
+    seats = {task: Seat(engine, frozenset({"guest", "host"})) for task, engine in engines.items()}
+    try:
+        return resources.pool(resources.demand(spec, has.node, has.defaults, seats), has)
+    except Never as never:
+        return str(never)
 
 
-def test_both_roles_at_one_node_are_counted_together():
-    spec = asking(roles={"guest": ("n1",), "host": ("n1",)}, guest_0={"cpu": 2, "memory": 4}, host_0={"cpu": 1})
-    assert pool_of(spec, means()) == Pool(Amounts.of(3, 4 * GIB), 1)
+TWO = means(4, 8, 10, far=16)
+SMALL = means(2, 8, 10, far=16)
+HALF = replace(TWO, share=0.5)
+SITE = means(defaults=Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)}))
+OPEN = {"cpu": -1, "memory": -1, "disk": -1}
 
 
-def test_a_job_that_asks_for_nothing_where_the_node_gives_no_default_holds_nothing():
-    assert pool_of(asking(guest_0={"cpu": -1, "memory": -1, "disk": -1}), means()) is None
-    assert pool_of(a_spec(), means()) is None
+def pool(at_once: int, cpu: float = 0, memory: float = 0, far: float | None = None) -> Pool:
+    """Return a pool; ``far``: cores of the other engine."""
+    further = {} if far is None else {FAR: Amounts.of(far)}
+    return Pool(Amounts.of(cpu, memory * GIB), at_once, further)
 
 
-def test_what_is_left_open_is_the_sites_default_and_said_to_be():
-    spec = asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest_0={"cpu": -1, "memory": 2, "disk": -1})
-    defaults = Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)})
-    guest, arbiter = (resources.granted(spec, p, defaults) for p in spec.parties)
+POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
+    "both roles": (asking(roles=BOTH, guest={"cpu": 2, "memory": 4}, host={"cpu": 1}), means(), {}, pool(1, 3, 4)),
+    "nothing": (asking(guest=OPEN), means(), {}, None),
+    "the site's defaults": (
+        asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": -1, "memory": 2, "disk": -1}),
+        SITE,
+        {},
+        pool(1, 1.5, 2),
+    ),
+    "tasks that overlap": (asking(WIDE, guest={"cpu": 2}), means(), {}, pool(3, 6)),
+    "fewer that fit": (asking(WIDE, guest={"cpu": 3}), means(), {}, pool(2, 6)),
+    "one by one": (asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}), means(), {}, pool(1, 2)),
+    "too much": (
+        asking(roles=BOTH, guest={"cpu": 8}, host={"cpu": 4}),
+        means(),
+        {},
+        "one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8",
+    ),
+    "over its share": (
+        asking(guest={"cpu": 6, "memory": 1}),
+        means(share=0.5),
+        {},
+        "one task at a time needs cpu 6 (guest.0), node n1 has cpu 8, of which one job may hold cpu 4",
+    ),
+    "overcommitted": (asking("a; b", guest={"cpu": 2}), means(16, cores=2), {}, pool(2, 4)),
+    "more cores than there are": (
+        asking(guest={"cpu": 4}),
+        means(16, cores=2),
+        {},
+        "guest.0 asks for cpu 4, the engine of node n1 has 2",
+    ),
+    # several engines
+    "all at the other": (
+        asking("a; b; c", guest={"cpu": 4, "memory": 2}),
+        TWO,
+        dict.fromkeys("abc", FAR),
+        Pool(Amounts(), 3, {FAR: Amounts.of(12, 6 * GIB)}),
+    ),
+    "none there": (asking("a; b", guest={"cpu": 4}), TWO, {}, pool(1, 4)),
+    "too much for one only": (asking(guest={"cpu": 8}), TWO, {"a": FAR}, pool(1, far=8)),
+    "too much memory": (
+        asking(guest={"memory": 65}),
+        TWO,
+        {"a": FAR},
+        f"one task at a time needs memory 65 GiB (guest.0), engine {FAR} of node n1 has memory 64 GiB",
+    ),
+    "too much for both": (
+        asking("a -> b", guest={"cpu": 8}),
+        means(4, far=2),
+        {"b": FAR},
+        "guest.0 asks for cpu 8, the engine of node n1 has 4; "
+        f"guest.0 asks for cpu 8, engine {FAR} of node n1 has 2",
+    ),
+    "a share of each": (asking("a; b; c", guest={"cpu": 4}), HALF, dict.fromkeys("abc", FAR), pool(2, far=8)),
+    "the storage's disk": (
+        asking("a; b", guest={"cpu": 1, "disk": 3}),
+        TWO,
+        {"b": FAR},
+        Pool(Amounts.of(1, 0, 6 * GIB), 2, {FAR: Amounts.of(1)}),
+    ),
+    "once in a chain": (
+        asking("a -> b", guest={"disk": 3}),
+        TWO,
+        {"b": FAR},
+        Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR: Amounts()}),
+    ),
+    "too much disk": (
+        asking(guest={"disk": 11}),
+        TWO,
+        {"a": FAR},
+        f"one task at a time needs disk 11 GiB (guest.0), engine {FAR} of node n1 has disk 10 GiB",
+    ),
+    "bounded by the smaller": (
+        asking("a; b; c; d", guest={"cpu": 2}),
+        SMALL,
+        {"a": FAR, "b": FAR},
+        pool(1, 2, far=2),
+    ),
+    "not bounded by it": (
+        asking("a; b; c; d", guest={"cpu": 2}),
+        SMALL,
+        dict.fromkeys("abc", FAR),
+        pool(4, 2, far=6),
+    ),
+    "a chain": (asking(CHAIN, guest={"cpu": 2}), TWO, {"b": FAR}, pool(1, 2, far=2)),
+    "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
+    "an unknown engine": (
+        asking("a; b", guest={"cpu": 1000}),
+        means(further={FAR: Room(None, away="it has not answered")}),
+        {"a": FAR, "b": FAR},
+        pool(2, far=2000),
+    ),
+    "nothing of another": (asking("a; b -> c"), TWO, {"c": FAR}, Pool(Amounts(), 3, {FAR: Amounts()})),
+}
+
+
+@pytest.mark.parametrize(("spec", "has", "engines", "expected"), POOLS.values(), ids=POOLS)
+def test_what_a_job_is_to_hold(spec: JobSpec, has: Means, engines: dict[str, str], expected: Pool | str | None):
+    assert held(spec, has, **engines) == expected
+
+
+def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
+    spec = asking("a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": 3}, arbiter={"cpu": 3})
+    seats = {"a": Seat("", frozenset({"guest"})), "b": Seat(FAR, frozenset({"guest", "arbiter"}))}
+    found = resources.pool(resources.demand(spec, "n1", Defaults(), seats), TWO)
+    assert found == Pool(Amounts.of(3), 1, {FAR: Amounts.of(6)})
+
+
+def test_where_an_amount_comes_from_is_said():
+    spec = asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": -1, "memory": 2, "disk": -1})
+    guest, arbiter = (resources.granted(spec, p, SITE.defaults) for p in spec.parties)
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
     assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
     assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
-    assert pool_of(spec, means(defaults=defaults)) == Pool(Amounts.of(1.5, 2 * GIB), 1)
-
-
-def test_independent_tasks_overlap_by_default_and_the_job_holds_enough_for_that():
-    wide = "a -> b; a -> c; a -> d; b -> e"
-    assert pool_of(asking(wide, guest_0={"cpu": 2}), means()) == Pool(Amounts.of(6), 3)
-    assert pool_of(asking(wide, guest_0={"cpu": 3}), means()) == Pool(Amounts.of(6), 2)
-    spec = asking(wide, guest_0={"cpu": 2})
-    spec = replace(spec, job_params={**spec.job_params, "common": {"task_parallelism": 1}})
-    assert pool_of(spec, means()) == Pool(Amounts.of(2), 1)
-
-
-def test_what_can_never_fit_is_said_with_numbers_for_all_roles_together():
-    spec = asking(roles={"guest": ("n1",), "host": ("n1",)}, guest_0={"cpu": 8}, host_0={"cpu": 4})
-    with pytest.raises(Never) as caught:
-        pool_of(spec, means(cpu=8))
-    assert str(caught.value) == "one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8"
-
-
-def test_a_job_over_its_share_is_refused_with_numbers():
-    spec = asking(guest_0={"cpu": 6, "memory": 1})
-    assert pool_of(spec, means()) is not None
-    with pytest.raises(
-        Never, match=r"needs cpu 6 \(guest.0\), node n1 has cpu 8, of which one job may hold cpu 4"
-    ):
-        pool_of(spec, means(share=0.5))
-
-
-def test_no_container_gets_more_cores_than_the_engine_has_whatever_the_overcommit():
-    wide = replace(means(cpu=16), cores=2)
-    assert pool_of(asking("a; b", guest_0={"cpu": 2}), wide) == Pool(Amounts.of(4), 2)
-    with pytest.raises(Never, match=r"guest\.0 asks for cpu 4, the engine of node n1 has 2"):
-        pool_of(asking(guest_0={"cpu": 4}), wide)
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "wrong"),
+    ("cores", "has", "says"),
     [
-        *((k, v, False) for k in ("cpu", "memory", "disk") for v in (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)),
-        *(
-            (k, v, True)
-            for k in ("cpu", "memory", "disk")
-            for v in ("much", [], {}, True, 1e308, "nan", "inf", "")
-        ),
+        (2000, POOLS["an unknown engine"][1], ""),
+        (2000, TWO, f"needs cpu 2000, engine {FAR} of node n1 has cpu 16"),
+        (2, means(), f"needs cpu 2 of engine {FAR}, which node n1 has no longer"),
+        (0, means(), f"needs cpu 0 of engine {FAR}, which node n1 has no longer"),
     ],
 )
-def test_amounts_are_numbers(kind: str, value: object, wrong: bool):
-    problems = validation.check(asking(guest_0={kind: value}))[0]  # type: ignore[dict-item]
-    assert [p.path for p in problems] == [f"config.job_params.guest.0.resources.{kind}"] * wrong
+def test_what_an_engine_no_longer_has_is_said(cores: float, has: Means, says: str):
+    assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(cores)}), has) == says
 
 
-def test_every_problem_is_told_at_once():
-    spec = asking(guest_0={"cpu": "x", "disk": "y"})
-    common = {"priority": "high", "task_parallelism": 0}
-    spec = replace(spec, job_params={**spec.job_params, "common": common, "host": {"0": {"resources": 3}}})
-    assert [p.path.removeprefix("config.job_params.") for p in validation.check(spec)[0]] == [
-        "common.priority",
-        "common.task_parallelism",
-        "guest.0.resources.cpu",
-        "guest.0.resources.disk",
-        "host.0.resources",
-    ]
+@given(dags(), st.randoms())
+@settings(REPEATABLE, max_examples=60)
+def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag, random):
+    names = {node.name for node in dag.nodes if random.random() < 0.7}
+    together: list[str] = []
+    for name in sorted(names, key=lambda _: random.random()):
+        if all(not related(dag, name, other) for other in together):
+            together.append(name)
+    assert len(together) <= resources.breadth(dag, names) <= len(names)
 
 
-@pytest.mark.parametrize("value", [True, 1.5, "1", [], 10**9])
-def test_a_priority_is_a_whole_number(value: object):
-    assert validation.check(a_spec(job_params={"common": {"priority": value}}))[0]
+@given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
+@settings(REPEATABLE, max_examples=60)
+def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(dag, random, cpu, disk):
+    spec = replace(asking("a", guest={"cpu": cpu, "disk": disk}), dag=dag)
+    engines = {node.name: random.choice(("", FAR)) for node in dag.nodes}
+    has = means(random.randint(3, 7), far=random.randint(3, 7))
+    pool = held(spec, has, **engines)
+    assert pool is not None and pool.tasks_at_once >= 1
+    assert pool.portions.fits(Portions({"": has.total, FAR: has.room(FAR).total or Amounts()}))
+    under_way: list[str] = []
+    for name in sorted(engines, key=lambda _: random.random()):
+        if len(under_way) < pool.tasks_at_once and all(not related(dag, name, other) for other in under_way):
+            under_way.append(name)
+    runs = [a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name]) for name in under_way]
+    assert domain_run.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
+
+
+def related(dag, one: str, other: str) -> bool:
+    return other in above(dag, one) or one in above(dag, other)
+
+
+def above(dag, name: str) -> set[str]:
+    ups = set(dag[name].upstream)
+    return ups.union(*(above(dag, up) for up in ups))
+
+
+# ---------------------------------------------------------------- what is asked
 
 
 def test_amounts_are_never_counted_as_less_than_asked():
@@ -163,7 +234,7 @@ def test_amounts_are_never_counted_as_less_than_asked():
     assert Amounts.of(0.30000000000000004).cpu in (300, 301)
 
 
-# ---------------------------------------------------------------- two pools
+# ---------------------------------------------------------------- the job's own pool
 
 
 def with_pool(*runs: Run, cpu: float, **changes: object) -> LocalJob:
@@ -219,217 +290,22 @@ def test_without_a_pool_nothing_waits():
     assert len(machine.step(a_local_job(*runs), T0)[1]) == 2
 
 
-# ---------------------------------------------------------------- the ledger, step by step
-
-FAR = "ssh://far"
-TOTAL = Portions({"": Amounts.of(8, 32 * GIB, 50 * GIB), FAR: Amounts.of(16, 16 * GIB)})
-
-
-def least(amounts: Amounts) -> int:
-    return min(amounts.cpu, amounts.memory, amounts.disk)
-
-
-class Node:
-    """A node of two engines whose jobs do anything, in any order, several times; one engine comes and goes."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.ledger = Ledger(TOTAL[""], further={FAR: TOTAL[FAR]})
-        self.demands: dict[str, Demand] = {}
-        self.silences = 0
-        self.looked_at: dict[str, object] = {}
-        self.jobs: dict[str, LocalJob] = {}
-        self.now = 0.0
-        self.made = 0
-        self.over = 0
-        self.ends: list[str] = []
-
-    def step(self) -> None:
-        self.now += self.random.choice((0.0, 0.1, 5.0, 700.0))
-        doing = self.random.choice(
-            (
-                *(self.arrive, self.ask, self.ask, self.give_back, self.start, self.launch, self.launch),
-                *(self.news, self.news, self.news, self.stop, self.retry, self.crash, self.close, self.close),
-                *(self.come_and_go,),
-            )
-        )
-        doing()
-
-    def check(self) -> None:
-        """Look at the sums of all that the step has changed: a value is frozen, what is the same was looked at."""
-        if self.ledger is not self.looked_at.get(""):
-            self.looked_at[""] = self.ledger
-            self.check_ledger()
-        for local in self.jobs.values():
-            if local is not self.looked_at.get(local.id):
-                self.looked_at[local.id] = local
-                self.check_job(local)
-            if self.up(local):
-                assert self.ledger.claims[local.id].state is ClaimState.HELD
-
-    def check_ledger(self) -> None:
-        held, room = together(c.portions for c in self.ledger.holders), self.ledger.room
-        for engine, most in TOTAL:
-            remaining = most - self.ledger.held_at(engine)
-            assert most - remaining == held[engine]
-            assert least(held[engine]) >= 0 <= least(remaining)
-            assert room[engine] == (Amounts() if engine in self.ledger.away else remaining)
-
-    def check_job(self, local: LocalJob) -> None:
-        assert local.pool is not None
-        left = domain_run.remaining(local)
-        for engine, most in local.pool.portions:
-            used = total(domain_run.amounts(r) for r in self.up(local) if r.engine == engine)
-            disk = 0 if engine else sum(domain_run.amounts(r).disk for r in self.up(local))
-            assert most - left[engine] == replace(used, disk=disk)
-            assert least(left[engine]) >= 0
-
-    @staticmethod
-    def up(local: LocalJob) -> list[Run]:
-        return [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
-
-    def arrive(self) -> None:
-        if len(self.jobs) >= 12:
-            return
-        self.made += 1
-        choose = self.random.choice
-        parts = [
-            Part(
-                {"guest.0": Amounts.of(choose((0.5, 1, 4, 8)), choose((0, 1, 10)) * GIB, choose((0, 9)) * GIB)},
-                3,
-                e,
-            )
-            for e in choose((("",), (FAR,), ("", FAR)))
-        ]
-        further = {FAR: Room(TOTAL[FAR], 16)}
-        needed = Demand(tuple(parts), choose((1, 1, 3)))
-        pool = resources.pool(needed, means(8, 32, 50, further=further))
-        spec = a_spec(SIX, job_id=f"job-{self.made}")
-        self.demands[spec.job_id] = needed
-        self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
-
-    def one(self, *statuses: JobStatus) -> LocalJob | None:
-        found = [local for local in self.jobs.values() if local.status in statuses]
-        return self.random.choice(found) if found else None
-
-    def claim(self, local: LocalJob) -> Claim:
-        when, urgent = at(self.now), self.random.choice((0, 0, 5))
-        assert local.pool
-        pool = local.pool
-        return Claim(local.id, pool.amounts, ClaimState.WAITING, when, when, urgent, "n1", further=pool.further)
-
-    def apply(self, local: LocalJob) -> bool:
-        before = self.ledger.held_at(FAR)
-        self.ledger, held = admission.apply(self.ledger, self.claim(local), at(self.now))
-        assert self.ledger.held_at(FAR) == before or not self.ledger.away
-        return held
-
-    def ask(self) -> None:
-        if local := self.one(JobStatus.READY, JobStatus.RUNNING):
-            for _ in range(self.random.choice((1, 1, 2))):  # the same request may come twice
-                self.apply(local)
-
-    def come_and_go(self) -> None:
-        self.silences += not self.ledger.away
-        self.ledger = replace(self.ledger, away={} if self.ledger.away else {FAR: "it has not answered"})
-
-    def give_back(self) -> None:
-        """Another node had to wait; or somebody returns what nobody applied for, or returns it again."""
-        local = self.one(JobStatus.READY)
-        name = local.id if local and self.random.random() < 0.8 else "job-nobody"
-        for _ in range(self.random.choice((1, 2))):
-            before, held = self.ledger, name in {c.job_id for c in self.ledger.holders}
-            self.ledger = self.ledger.give_back(name)
-            assert self.ledger.ignored == before.ignored + (not held)
-            assert held or self.ledger.remaining == before.remaining
-
-    def start(self) -> None:
-        local = self.one(JobStatus.READY)
-        if local is None:
-            return
-        if self.apply(local):
-            runs = tuple(self.run(local, task, 0) for task in "abc"[: self.random.randint(1, 3)])
-            self.jobs[local.id] = replace(local, status=JobStatus.RUNNING, runs=runs)
-
-    def run(self, local: LocalJob, task: str, attempt: int) -> Run:
-        part = self.random.choice(self.demands[local.id].parts)
-        share = {"cpu": part.one.cpu / 1000, "memory": float(part.one.memory), "disk": float(part.one.disk)}
-        name = f"{local.id}-{task}-{attempt}"
-        return a_run(task, limits=share, run_id=name, name=name, task_id=name, attempt=attempt, engine=part.engine)
-
-    def launch(self) -> None:
-        if local := self.one(JobStatus.RUNNING, JobStatus.FINISHED):
-            local, actions = machine.step(local, at(self.now))
-            self.jobs[local.id] = local
-            for action in actions:
-                if isinstance(action, Launch) and self.random.random() < 0.7:
-                    self.tell(local.id, Launched(action.run, at(self.now)))
-                elif isinstance(action, Launch):
-                    failed = LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
-                    self.tell(local.id, failed)
-                elif isinstance(action, Collect | StopRun | Tell):
-                    self.tell(local.id, Done(action, at(self.now), final=self.random.random() < 0.7))
-
-    def news(self) -> None:
-        local = self.one(JobStatus.RUNNING, JobStatus.FINISHED)
-        if local and local.runs:
-            run = self.random.choice(local.runs)
-            status = self.random.choice((TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED))
-            event = self.random.choice(
-                (
-                    Reported(run.run_id, status, at(self.now)),
-                    Exited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
-                    Gone(run.run_id, at(self.now)),
-                )
-            )
-            for _ in range(self.random.choice((1, 2, 3))):
-                self.tell(local.id, event)
-
-    def stop(self) -> None:
-        if self.random.random() < 0.3 and (local := self.one(*JobStatus)):
-            final = Ending(Outcome.STOPPED, at(self.now))
-            self.tell(local.id, StopRequested(at(self.now), None, final))
-
-    def retry(self) -> None:
-        local = self.one(JobStatus.RUNNING)
-        if local:
-            task = self.random.choice(local.runs).task_name
-            tries = [r for r in local.runs if r.task_name == task]
-            if all(r.over for r in tries) and len(tries) < 4:
-                again = self.run(local, task, len(tries))
-                self.jobs[local.id] = replace(local, runs=(*local.runs, again))
-
-    def crash(self) -> None:
-        for name in self.jobs:
-            self.tell(name, Restarted(at(self.now)))
-
-    def close(self) -> None:
-        local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
-        if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, RunTiming())):
-            held = next((c.portions for c in self.ledger.holders if c.job_id == local.id), Portions())
-            for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
-                before = self.ledger
-                self.ledger = self.ledger.without(local.id)
-                for engine, _most in TOTAL:
-                    assert before.held_at(engine) - self.ledger.held_at(engine) == held[engine]
-                held = Portions()
-            del self.jobs[local.id]
-            self.over += 1
-
-    def tell(self, job_id: str, event: Event) -> None:
-        self.jobs[job_id] = replace(machine.apply(self.jobs[job_id], event), notes=())
+def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
+    pool = Pool(Amounts.of(4, disk=2 * GIB), 2, {FAR: Amounts.of(2)})
+    near, far, late = (
+        a_run(name, limits={"cpu": 2.0, "disk": disk}, engine=engine)
+        for name, engine, disk in (("a", "", 1.0 * GIB), ("b", FAR, 1.0 * GIB), ("c", FAR, 0.0))
+    )
+    local, actions = machine.step(a_local_job(near, far, late, pool=pool), T0)
+    assert actions == [Launch(near.run_id), Launch(far.run_id)]
+    assert domain_run.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
+    assert domain_run.waits_for(local, local.runs[2]) == (
+        f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
+    )
 
 
-def test_ten_thousand_steps_in_any_order_and_the_sums_are_right_after_each():
-    node = Node(20260101)
-    for _ in range(10_000):
-        node.step()
-        node.check()
-    assert node.over > 100
-    assert node.ledger.ignored > 100
-    for name in list(node.jobs):
-        node.ledger = node.ledger.without(name)
-    assert node.ledger.remaining == TOTAL[""]
-    assert node.ledger.held_at(FAR) == Amounts()
-    assert node.ledger.claims == {}
-    assert node.silences > 100
+def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
+    run = a_run("a", limits={"cpu": 4.0}, engine=FAR)
+    local, actions = machine.step(a_local_job(run, pool=Pool(Amounts.of(4), 1)), T0)
+    assert actions == [Launch(run.run_id)]
+    assert domain_run.remaining(local)[""] == Amounts()

@@ -31,7 +31,7 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
-from gateway.domain.spec import CallState, Failure
+from gateway.domain.spec import Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at, sent
@@ -499,14 +499,6 @@ def test_an_unreachable_node_is_named_with_the_last_message():
     assert after(a_job(), 0, ok(C1, 0), *steps).ending.failure.message == "connection refused"
 
 
-def test_the_last_success_ends_the_job_and_closes_it_everywhere():
-    job = running("a -> b", a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING})
-    job = after(job, reported(SUCCESS, task="b"), 1, ok(X1, 2))
-    assert (job.status, job.progress) == (JobStatus.RUNNING, 99)
-    job = after(job, ok(X2, 2))
-    assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
-
-
 def test_after_the_decision_to_end_only_stops_are_sent():
     job = after(running("a; b", roles=THREE, a={"n1": FAILED}), STOP)
     for second in (1, 12, 24, 600, 10_000):
@@ -572,18 +564,3 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data)
         assert old.ending in (None, job.ending)
         if ended(JOB, old.status):
             assert (job.status, job.outcome, job.ended_at) == (old.status, old.outcome, old.ended_at)
-
-
-@given(plots(calm=True), st.integers(0, 30))
-@REPEATABLE
-def test_a_plan_is_only_a_look_and_its_requests_are_claimed_once(plot, seconds):
-    job = plot.job()
-    while True:
-        assert due(job, seconds) == due(job, seconds)
-        new, requests = step(job, at(seconds))
-        assert not set(requests) & set(due(new, seconds))
-        if not requests:
-            break
-        states = [n.create.state for n in new.nodes.values()]
-        assert CallState.IDLE not in states
-        job = after(new, *(Accepted(r, at(seconds)) for r in requests if not isinstance(r, PollTaskAt)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import models, validation
+from gateway.domain import models
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine, runs
 from gateway.domain.execution.machine import agenda
@@ -52,23 +52,6 @@ def test_without_a_word_a_job_trains_a_version_named_by_its_flow_and_itself():
     assert models.named(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"  # a path cannot be made of it
     assert models.named(asks(model_id="m", model_version=3)) == models.Named("train", "m", "3")
     assert models.named(asks(job_type=None, model_id="", model_version="")) == models.named(a_spec(FLOW))
-
-
-def test_what_cannot_work_is_told_at_once_with_its_path():
-    at_ = "config.job_params.common"
-    problems, _ = validation.check(asks(job_type="predict"))
-    assert [p.path for p in problems] == [
-        f"{at_}.model_id",
-        f"{at_}.model_version",
-    ]
-    wrong = asks(job_type="deploy", model_id="../x", model_version=["1"])
-    assert [p.path for p in validation.check(wrong)[0]] == [
-        f"{at_}.job_type",
-        f"{at_}.model_id",
-        f"{at_}.model_version",
-    ]
-    assert validation.check(asks(job_type="predict", model_id="m", model_version="v"))[0] == []
-    assert validation.check(a_spec(FLOW))[0] == []
 
 
 def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
@@ -137,126 +120,102 @@ def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_told_an
 # ---------------------------------------------------------------- saving
 
 
+PREDICTS = {"job_type": "predict", "model_id": "m", "model_version": "v"}
+
+
 @pytest.mark.parametrize(
-    ("ending", "saved"),
+    ("changes", "ending", "saved"),
     [
-        (GOOD, True),
-        (Ending(Outcome.FAILED, at(9)), False),
-        (Ending(Outcome.STOPPED, at(9)), False),
-        (None, True),  # a scheduling node that does not say: everything here succeeded, to the last task
+        ({}, GOOD, True),
+        ({}, Ending(Outcome.FAILED, at(9)), False),
+        ({}, Ending(Outcome.STOPPED, at(9)), False),
+        ({}, None, True),  # a scheduling node that does not say: everything here succeeded, to the last task
+        ({"spec": a_spec(Dag((TREES, DagNode("next", REF))))}, None, False),
+        ({"spec": asks(**PREDICTS)}, GOOD, False),
     ],
 )
-def test_only_success_leaves_a_model(ending, saved):
-    end = machine.apply(local(sealed()), StopRequested(at(9), None, ending, "n1"))
+def test_only_success_leaves_a_model(changes, ending, saved):
+    end = machine.apply(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
     assert end.status is JobStatus.FINISHED and end.model_saved is saved
     assert [n.event for n in end.notes if n.event == "model saved"] == ["model saved"] * saved
     again = machine.apply(end, StopRequested(at(10), None, GOOD, "n1"))
     assert again.model_saved is saved  # what was decided once stays
 
 
-def test_without_a_word_on_the_outcome_a_flow_that_did_not_come_to_its_end_leaves_none():
-    after = DagNode("next", REF)
-    job = local(sealed(), spec=a_spec(Dag((TREES, after))))
-    assert not machine.apply(job, StopRequested(at(9), None, None, "n1")).model_saved
-
-
-def test_a_predicting_job_leaves_none():
-    spec = asks(job_type="predict", model_id="m", model_version="v")
-    end = machine.apply(local(sealed(), spec=spec), StopRequested(at(9), None, GOOD, "n1"))
-    assert not end.model_saved
+def left(*runs):
+    """Return the one model that a success of these leaves."""
+    end = machine.apply(local(*(runs or (sealed(),))), StopRequested(at(9), None, GOOD, "n1"))
+    (model,) = models.left_by(end)
+    return model
 
 
 def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
-    host = Party("host", 0, "n2")
-    mine = trees(files=FILES, seal=OK, parameters={"num_trees": 2})
-    end = machine.apply(local(mine), StopRequested(at(9), None, GOOD, "n1"))
-    (model,) = models.left_by(end)
+    model = left(trees(files=FILES, seal=OK, parameters={"num_trees": 2}))
     assert (model.model_id, model.version, model.party) == ("flow-1", "job-1", Party("guest", 0, "n1"))
-    assert model.parties == (model.party, host)
+    assert model.parties == (model.party, Party("host", 0, "n2"))
     (part,) = model.parts
-    assert (part.task, part.key, part.output, part.address) == (
-        "trees",
-        "model0",
-        "model",
-        Address("ns", "t-model0"),
-    )
+    address = Address("ns", "t-model0")
+    assert (part.task, part.key, part.output, part.address) == ("trees", "model0", "model", address)
     assert part.files == (FileSum("data_0", 3, "aa"), FileSum("metadata", 2, "bb"))
     assert part.parameters == {"num_trees": 2}
 
 
 def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():
-    end = machine.apply(local(sealed()), StopRequested(at(9), None, GOOD, "n1"))
-    (model,) = models.left_by(end)
-    assert models.part_for(model, TREES) == model.parts
-    assert models.part_for(model, DagNode("renamed", REF)) == model.parts
+    model = left()
+    assert models.part_for(model, TREES) == models.part_for(model, DagNode("renamed", REF)) == model.parts
     assert models.part_for(model, DagNode("other", ComponentRef("vendor", "1.0.0", "Other"))) == ()
     two = replace(model, parts=(*model.parts, replace(model.parts[0], task="more")))
     assert models.part_for(two, DagNode("renamed", REF)) == ()
 
 
 def test_only_the_models_own_parties_and_those_granted_may_use_it():
-    end = machine.apply(local(sealed()), StopRequested(at(9), None, GOOD, "n1"))
-    (model,) = models.left_by(end)
-    assert models.not_allowed(a_spec(FLOW), model, ()) == []
     stranger = a_spec(FLOW, {"guest": ("n9",), "host": ("n2",)})
-    assert models.not_allowed(stranger, model, ()) == ["n9"]
-    assert models.not_allowed(stranger, model, ("n9",)) == []
+    asked = [(a_spec(FLOW), ()), (stranger, ()), (stranger, ("n9",))]
+    assert [models.not_allowed(spec, left(), granted) for spec, granted in asked] == [[], ["n9"], []]
 
 
 # ---------------------------------------------------------------- the end at the scheduling node
 
+TOLD, LOST = Accepted(StopAt("n1"), at(10)), Lost(StopAt("n2"), at(10), delivered=True)
+
 
 def ending_job(spec=None):
+    """Return a job that has succeeded, with its stops under way."""
     job = a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec)
     job, requests = scheduling_machine.step(job, at(9))
-    assert {r.node for r in requests if isinstance(r, StopAt)} == set() and job.ending is not None
+    assert requests == [] and job.ending is not None
     return scheduling_machine.step(job, at(9))[0]
 
 
-def test_success_is_told_once_every_node_has_confirmed_and_so_saved():
-    job = scheduling_machine.apply(ending_job(), Accepted(StopAt("n1"), at(10)))
-    job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
+def told(job, *events):
+    for event in events:
+        job = scheduling_machine.apply(job, event)
+    return job
+
+
+def test_success_is_told_once_every_node_that_takes_part_has_confirmed_and_so_saved():
+    job = told(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
-    job = scheduling_machine.apply(job, Accepted(StopAt("n2"), at(12)))
-    assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
+    assert told(job, Accepted(StopAt("n2"), at(12))).outcome is Outcome.SUCCEEDED
+    assert told(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, "it leaves no model"
+    job = ending_job()
+    gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
+    assert told(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
 
 
 def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
-    job = scheduling_machine.apply(ending_job(), Accepted(StopAt("n1"), at(10)))
-    job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
-    now = 10.0
+    job, now = told(ending_job(), TOLD, LOST), 10.0
     while job.status is JobStatus.RUNNING:
-        assert now < 100
-        due = scheduling_machine.next_due(job)
-        assert due is not None
-        now = max(now + 0.01, (due - T0).total_seconds())
+        now = max(now + 0.01, (scheduling_machine.next_due(job) - T0).total_seconds())
         job, requests = scheduling_machine.step(job, at(now))
-        for request in requests:
-            job = scheduling_machine.apply(job, Lost(request, at(now + 1), delivered=True))
+        job = told(job, *(Lost(request, at(now + 1), delivered=True) for request in requests))
     hold = models.HOLD.total_seconds()
-    assert hold <= now + 1 - 9 < hold + 15
-    assert job.outcome is Outcome.SUCCEEDED
-
-
-def test_a_node_that_the_job_runs_without_is_not_waited_for():
-    job = ending_job()
-    gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
-    job = replace(job, nodes={**job.nodes, "n2": gone})
-    job = scheduling_machine.apply(job, Accepted(StopAt("n1"), at(10)))
-    assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
-
-
-def test_a_job_without_a_model_waits_for_nobody():
-    spec = asks(job_type="predict", model_id="m", model_version="v")
-    job = scheduling_machine.apply(ending_job(spec), Accepted(StopAt("n1"), at(10)))
-    job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
-    assert job.status is JobStatus.FINISHED
+    assert hold <= now + 1 - 9 < hold + 15 and job.outcome is Outcome.SUCCEEDED
 
 
 def test_warnings_of_a_collect_are_kept_once():
     run = trees(seal=OK, files=FILES)
-    job = local(replace(run, collect=a_run("trees").collect))
-    job, _ = machine.step(job, at(1))
+    job, _ = machine.step(local(replace(run, collect=a_run("trees").collect)), at(1))
     done = Done(Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
     job = machine.apply(machine.apply(job, done), done)
     assert job.runs[0].warnings == ("report0 is no JSON",)

@@ -1,180 +1,292 @@
-"""What is wrong with a job, and what is warned of: limits, unknown settings, foreign engines, idle roles."""
+"""What is wrong with a job as submitted, and what is warned of: (given, expected), each with its path."""
 
+import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.domain import validation
-from gateway.domain.spec import JobSpec, Limits, TaskLimits
-from gateway.domain.validation import idle_roles
-from tests.builders import a_spec
+from gateway.domain.dag import Dag, DagInput
+from gateway.domain.spec import JobSpec, Limits, TaskLimits, UnknownField
+from gateway.domain.validation import MOST_WARNINGS, check, idle_roles
+from tests.builders import a_dag, a_node, a_spec
+
+HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
+NUMBERS = (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)
+NO_NUMBERS = ("much", [], {}, True, 1e308, "nan", "inf", "")
 
 
-def asking(common: Any) -> JobSpec:
-    return a_spec("a; b; c", job_params={"common": common})
+def flow(*nodes: Any) -> JobSpec:
+    return a_spec(Dag(nodes))
 
 
-def wrong(common: Any) -> list[str]:
-    problems, _ = validation.check(asking(common))
-    return [p.path.removeprefix("config.job_params.common.") for p in problems]
+def needing(wanted: DagInput, *outputs: str) -> JobSpec:
+    """Return a job in which b needs that of a."""
+    return flow(a_node("a", outputs=outputs or ("out",)), replace(a_node("b"), inputs=(wanted,)))
 
 
-def test_a_job_that_asks_for_nothing_has_no_limits_and_no_retries():
-    for common in ({}, {"sync_type": "poll"}, {"timeout": None, "auto_retries": None, "tasks": None}):
-        found = asking(common).time_limits
-        assert found == Limits() and found.none and not wrong(common)
+def common(**settings: Any) -> JobSpec:
+    return a_spec("a; b; c", HOSTS, job_params={"common": settings})
+
+
+def own(**entries: Any) -> JobSpec:
+    return a_spec(job_params={role: {"0": entry} for role, entry in entries.items()})
+
+
+def heir(old: str = "job-old", **settings: Any) -> JobSpec:
+    return a_spec("a -> b", old_job_id=old, job_params={"common": settings})
+
+
+SETTING, PARAMETER, FLOW = "config.job_params.common.", "config.task_params.", "dag.components"
+PREDICTS = {"job_type": "predict", "model_id": "m", "model_version": "v"}
+ODD = {"common": {"nobody": {}}, "guest": {"9": {}}}
+KEY = UnknownField("config.job_parms", "is not read", "an object", "job_params")
+
+WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
+    # the flow
+    "no component": (flow(), [(FLOW, "must hold at least one component")]),
+    "a task that needs itself": (flow(a_node("a", ["a"])), [(FLOW, "(got 'a -> a')")]),
+    "an unknown upstream": (
+        flow(a_node("a"), a_node("b", ["a", "x"])),
+        [(f"{FLOW}[1].input[1].key", "b needs the output of a task that is not in the flow (got 'x.out')")],
+    ),
+    "an unknown output": (
+        needing(DagInput("dataset", "a", "z"), "x", "y"),
+        [(f"{FLOW}[1].input[0].key", "(x, y)")],
+    ),
+    "no output named": (
+        needing(DagInput("dataset", "a", "")),
+        [(f"{FLOW}[1].input[0].key", "<task>.<output key>")],
+    ),
+    "no task named": (needing(DagInput("dataset", "", "out")), [(f"{FLOW}[1].input[0].key", "<output key>")]),
+    "another type": (
+        needing(DagInput("model", "a", "out")),
+        [(f"{FLOW}[1].input[0].type", "b needs a.out as model, but it is a dataset (got 'model')")],
+    ),
+    "names": (
+        flow(a_node("a"), a_node("a"), a_node(""), a_node("a.b")),
+        [(f"{FLOW}[1].name", "unique"), (f"{FLOW}[2].name", "empty"), (f"{FLOW}[3].name", "a dot")],
+    ),
+    "keys": (
+        flow(a_node("a", outputs=("x", "x", ""))),
+        [(f"{FLOW}[0].output[1].key", "must be unique"), (f"{FLOW}[0].output[2].key", "must not be empty")],
+    ),
+    # parties and their entries
+    "no party": (a_spec("a", {}), [("config.role", "at least one node")]),
+    "the initiator's role": (
+        a_spec(initiator_role="host"),
+        [("config.initiator.node_id", "must be listed under config.role.host (got 'n1')")],
+    ),
+    "no objects": (
+        a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),
+        [("config.job_params.guest", "must be an object"), ("config.task_params.common", "must be an object")],
+    ),
+    # limits
+    "none": (common(timeout=None, auto_retries=None, tasks=None), []),
+    **{
+        f"no time: {value!r}": (
+            common(timeout=value, task_timeout=value, tasks={"a": {"timeout": value}}),
+            [(SETTING + "timeout", ""), (SETTING + "task_timeout", ""), (SETTING + "tasks.a.timeout", "seconds")],
+        )
+        for value in (0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {})
+    },
+    **{
+        f"no number of retries: {value!r}": (
+            common(auto_retries=value),
+            [(SETTING + "auto_retries", "whole number")],
+        )
+        for value in (-1, 1.5, "1", True, 101)
+    },
+    "all of them": (
+        common(auto_retry_delay=-1, tasks={"a": {"time_out": 5}, "b": 7, "x": {}}),
+        [(SETTING + name, "") for name in ("auto_retry_delay", "tasks.a.time_out", "tasks.b", "tasks.x")],
+    ),
+    "tasks by no name": (common(tasks=[]), [(SETTING + "tasks", "must be an object")]),
+    # resources
+    **{
+        f"{kind}: {value!r}": (
+            own(guest={"resources": {kind: value}}),
+            [(f"config.job_params.guest.0.resources.{kind}", "number")] * (value in NO_NUMBERS and value != 1),
+        )
+        for kind in ("cpu", "memory", "disk")
+        for value in (*NUMBERS, *(one for one in NO_NUMBERS if one is not True))
+    },
+    "no amounts": (own(host={"resources": 3}), [("config.job_params.host.0.resources", "must be an object")]),
+    "no parallelism": (common(task_parallelism=0), [(SETTING + "task_parallelism", "at least 1")]),
+    **{
+        f"no priority: {value!r}": (common(priority=value), [(SETTING + "priority", "whole number")])
+        for value in (True, 1.5, "1", [], 10**9)
+    },
+    # who can be spared
+    "spared": (common(min_parties={"host": 2}, required_parties=["guest.0"], tolerable_tasks=["a"]), []),
+    "nobody spared": (common(min_parties=None, required_parties=None, tolerable_tasks=None), []),
+    "too many": (common(min_parties={"host": 4}), [(SETTING + "min_parties.host", "from 0 to 3")]),
+    "too few, and no role": (
+        common(min_parties={"host": -1, "arbiter": 1}),
+        [(SETTING + "min_parties.host", ""), (SETTING + "min_parties.arbiter", "does not have")],
+    ),
+    "no number": (common(min_parties={"host": True}), [(SETTING + "min_parties.host", "")]),
+    "no object": (common(min_parties=2), [(SETTING + "min_parties", "must be an object")]),
+    "no lists": (
+        common(required_parties="guest.0", tolerable_tasks={}),
+        [(SETTING + "required_parties", "list"), (SETTING + "tolerable_tasks", "list")],
+    ),
+    "no parties": (
+        common(required_parties=["guest.0", "host.3", 1]),
+        [(SETTING + "required_parties[1]", "a party"), (SETTING + "required_parties[2]", "a party")],
+    ),
+    "no task": (common(tolerable_tasks=["a", "z"]), [(SETTING + "tolerable_tasks[1]", "a task")]),
+    # what is taken over, and models
+    "all that is the same": (heir(), []),
+    "without its input": (heir(inherit=["b"]), [(SETTING + "inherit[0]", "needs the output of a")]),
+    "no such task": (heir(inherit=["x"]), [(SETTING + "inherit[0]", "not in the flow")]),
+    "of no job": (heir("", inherit=["a"]), [(SETTING + "inherit", "needs old_job_id")]),
+    "by no name": (heir(inherit=[5]), [(SETTING + "inherit", "names of tasks")]),
+    "of a path": (heir("../x"), [("old_job_id", "must not hold /")]),
+    "of itself": (heir("job-1"), [("old_job_id", "another job")]),
+    "of what model": (
+        common(job_type="predict"),
+        [(SETTING + "model_id", ""), (SETTING + "model_version", "required")],
+    ),
+    "of a model": (common(**PREDICTS), []),
+    "of no model": (
+        common(job_type="deploy", model_id="../x", model_version=["1"]),
+        [(SETTING + "job_type", ""), (SETTING + "model_id", "/"), (SETTING + "model_version", "text")],
+    ),
+    # a strict job
+    "strict": (
+        a_spec(task_params=ODD, job_params={"common": {"strict": "true"}}),
+        [(PARAMETER + "common.nobody", ""), (PARAMETER + "guest.9", "")],
+    ),
+    "strict on its keys": (
+        a_spec(unknown_fields=(KEY,), job_params={"common": {"strict": True}}),
+        [(KEY.path, "")],
+    ),
+    "strict on its settings": (common(strict=True, tiemout=5), [(SETTING + "tiemout", "")]),
+    "how strict": (common(strict="very"), [(SETTING + "strict", "true or false")]),
+    # computing engines
+    **{
+        path: (
+            a_spec(job_params=params),
+            [(f"config.job_params.{path}", f"ENGINE_NOT_HERE: {name} is the business of a vendor")],
+        )
+        for params, path, name in (
+            ({"common": {"computing_engine": "eggroll"}}, "common.computing_engine", "Eggroll"),
+            ({"common": {"computing": "SPARK"}}, "common.computing", "Spark"),
+            ({"common": {"backend": "linkis_spark"}}, "common.backend", "Linkis"),
+            ({"common": {"engines": {"computing": "spark", "storage": "x"}}}, "common.engines.computing", "Spark"),
+            ({"common": {"federation_engine": "pulsar"}}, "common.federation_engine", "Pulsar"),
+            ({"common": {"eggroll_run": {"cores": 4}}}, "common.eggroll_run", "Eggroll"),
+            ({"host": {"0": {"spark_run": {}}}}, "host.0.spark_run", "Spark"),
+            ({"guest": {"0": {"backend": "rabbit-mq_rabbitmq"}}}, "guest.0.backend", "RabbitMQ"),
+        )
+    },
+    "none of them": (common(computing_engine="standalone", engine=None, backend=0, run={}, dry_run=True), []),
+    "in a note": (common(note="as good as spark", engines=["spark"]), []),
+    "in no object": (a_spec(job_params={"guest": {"0": "spark"}}), []),
+}
+
+
+@pytest.mark.parametrize(("spec", "expected"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_told_at_once_with_its_path(spec: JobSpec, expected: list[tuple[str, str]]):
+    problems, _ = check(spec)
+    assert [p.path for p in problems] == [path for path, _ in expected]
+    for problem, (_, words) in zip(problems, expected, strict=True):
+        assert words in str(problem)
+
+
+def test_a_cycle_is_named_edge_by_edge():
+    [problem], _ = check(a_spec(a_dag("a -> b -> c -> a; d")))
+    assert (problem.path, problem.rule) == ("dag.components", "must not form a cycle")
+    edges = problem.got.split(" -> ")
+    assert edges[0] == edges[-1]
+    assert {(x, y) for x, y in itertools.pairwise(edges)} == {("a", "b"), ("b", "c"), ("c", "a")}
 
 
 def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
-    common = {
-        "timeout": 3600,
-        "task_timeout": 60.5,
-        "auto_retries": 2,
-        "auto_retry_delay": 3,
-        "tasks": {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}},
-    }
-    found = asking(common).time_limits
-    assert not wrong(common)
+    tasks = {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}}
+    found = common(timeout=3600, task_timeout=60.5, auto_retries=2, auto_retry_delay=3, tasks=tasks).time_limits
     assert found.job_timeout == 3600
-    assert found.of("a") == TaskLimits(5, 0, 3)
-    assert found.of("b") == TaskLimits(60.5, 2, 0)
-    assert found.of("c") == TaskLimits(60.5, 2, 3)
+    assert [found.of(t) for t in "abc"] == [TaskLimits(5, 0, 3), TaskLimits(60.5, 2, 0), TaskLimits(60.5, 2, 3)]
+    assert common(timeout=None, auto_retries=None, tasks=None).time_limits == Limits() and Limits().none
 
 
-@pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {}])
-def test_what_is_no_time_is_refused_by_its_path(value):
-    common = {"timeout": value, "task_timeout": value, "tasks": {"a": {"timeout": value}}}
-    assert wrong(common) == ["timeout", "task_timeout", "tasks.a.timeout"]
+# ---------------------------------------------------------------- warnings
+
+PARAMS = {"common": {"x": {}}, "guest": {"0": {"y": {}}, "1": {}, "0|7": {}, "z": {}}, "arbiter": {"0": {"a": {}}}}
+MISTYPED = {
+    "common": {"tiemout": 5, "prority": 2, "auto_retry": 3, "site": "x", "sync_type": "callbak"},
+    "guest": {"0": {"resource": {"cpu": 1}, "resources": {"cpus": 1, "memory": 2}}},
+    "comon": {"timeout": 3},
+}
+MEANT = {
+    "common.tiemout": "timeout",
+    "common.prority": "priority",
+    "common.auto_retry": "auto_retries",
+    "common.site": "",
+    "common.sync_type": "",
+    "guest.0.resource": "resources",
+    "guest.0.resources.cpus": "cpu",
+    "comon": "common",
+}
+KNOWN = dict.fromkeys(validation.COMMON - {"sync_type"}) | {"engine": {}, "computing_engine": "x", "y_run": {}}
+
+WARNED: dict[str, tuple[JobSpec, dict[str, str]]] = {
+    "parameters of nothing": (
+        a_spec("a", task_params=PARAMS),
+        {PARAMETER + p: "" for p in ("common.x", "guest.1", "guest.0|7", "guest.z", "guest.0.y", "arbiter")},
+    ),
+    "mistyped": (
+        a_spec(job_params=MISTYPED),
+        {f"config.job_params.{path}": meant for path, meant in MEANT.items()},
+    ),
+    "a mistyped task": (
+        a_spec("train", task_params={"common": {"trian": {}}}),
+        {PARAMETER + "common.trian": "train"},
+    ),
+    "an unknown key": (a_spec(unknown_fields=(KEY,)), {KEY.path: "job_params"}),
+    "settings are no tasks": (
+        a_spec(job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"resources": {}}}}),
+        {},
+    ),
+    "known settings": (a_spec(job_params={"common": KNOWN}), {}),
+}
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "1", True, 101])
-def test_what_is_no_number_of_retries_is_refused(value):
-    assert wrong({"auto_retries": value}) == ["auto_retries"]
+@pytest.mark.parametrize(("spec", "expected"), WARNED.values(), ids=WARNED)
+def test_what_is_warned_of_and_what_was_probably_meant(spec: JobSpec, expected: dict[str, str]):
+    assert {w.path: w.suggestion for w in check(spec)[1]} == expected
 
 
-def test_every_problem_is_told_at_once_when_a_job_comes_in():
-    common = {"auto_retry_delay": -1, "tasks": {"a": {"time_out": 5}, "b": 7, "x": {}}}
-    assert wrong(common) == ["auto_retry_delay", "tasks.a.time_out", "tasks.b", "tasks.x"]
-    assert wrong({"tasks": []}) == ["tasks"]
-
-
-DOMAIN = Path(validation.__file__).parent
-
-
-def warned(**job_params: Any) -> dict[str, str]:
-    """Return what is warned of by its path: what was probably meant."""
-    _, warnings = validation.check(a_spec("a", job_params=job_params))
-    return {w.path.removeprefix("config.job_params."): w.suggestion for w in warnings}
-
-
-def test_a_mistyped_setting_is_told_with_what_was_meant_wherever_it_stands():
-    common = {"tiemout": 5, "prority": 2, "auto_retry": 3, "site": "x"}
-    own = {"0": {"resource": {"cpu": 1}, "resources": {"cpus": 1, "memory": 2}}}
-    assert warned(common=common, guest=own) == {
-        "common.tiemout": "timeout",
-        "common.prority": "priority",
-        "common.auto_retry": "auto_retries",
-        "common.site": "",
-        "guest.0.resource": "resources",
-        "guest.0.resources.cpus": "cpu",
-    }
-
-
-def test_a_sync_type_that_is_none_is_taken_as_poll_and_told():
-    assert warned(common={"sync_type": "callback"}) == warned(common={"sync_type": "poll"}) == {}
-    assert list(warned(common={"sync_type": "callbak"})) == ["common.sync_type"]
-
-
-def test_what_is_known_and_what_chooses_another_platforms_engine_is_not_remarked():
-    common = dict.fromkeys(validation.COMMON - {"sync_type"}) | {
-        "engine": {},
-        "computing_engine": "x",
-        "y_run": {},
-    }
-    _, warnings = validation.check(a_spec("a", job_params={"common": common}))
-    assert [w for w in warnings if "job_params" in w.path] == []
-
-
-def test_a_flood_of_settings_is_cut_and_a_strict_job_is_refused_for_one():
-    assert len(warned(common={f"setting{i}" * 3: i for i in range(100_000)})) == validation.MOST_WARNINGS
-    problems, warnings = validation.check(a_spec("a", job_params={"common": {"strict": True, "tiemout": 5}}))
-    assert ([p.path for p in problems], warnings) == (["config.job_params.common.tiemout"], [])
+def test_a_flood_of_unknown_names_is_cut():
+    """Anybody may send a million of them, and each takes a while."""
+    names = {f"trianing{number}": {} for number in range(2 * MOST_WARNINGS)}
+    assert len(check(a_spec("training", task_params={"common": names, "guest": {"0": names}}))[1]) == MOST_WARNINGS
+    assert len(check(common(**{f"setting{i}" * 3: i for i in range(100_000)}))[1]) == MOST_WARNINGS
 
 
 def test_every_setting_that_the_rules_read_is_known():
-    texts = [file.read_text(encoding="utf-8") for file in DOMAIN.rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in Path(validation.__file__).parent.rglob("*.py")]
     read = {name for text in texts for name in re.findall(r'(?:common|asked)\.get\("(\w+)"', text)}
     assert {"timeout", "priority", "inherit"} <= read <= validation.COMMON
 
 
-PATH = "config.job_params"
-
-
 @pytest.mark.parametrize(
-    ("job_params", "path", "name"),
+    ("role", "have", "problems", "warnings"),
     [
-        ({"common": {"computing_engine": "eggroll"}}, "common.computing_engine", "Eggroll"),
-        ({"common": {"computing": "SPARK"}}, "common.computing", "Spark"),
-        ({"common": {"backend": "linkis_spark"}}, "common.backend", "Linkis"),
-        ({"common": {"engine": "linkis-hive"}}, "common.engine", "Linkis"),
-        ({"common": {"engines": {"computing": "spark", "storage": "file"}}}, "common.engines.computing", "Spark"),
-        ({"common": {"federation_engine": "pulsar"}}, "common.federation_engine", "Pulsar"),
-        ({"common": {"eggroll_run": {"cores": 4}}}, "common.eggroll_run", "Eggroll"),
-        ({"host": {"0": {"spark_run": {}}}}, "host.0.spark_run", "Spark"),
-        ({"guest": {"0": {"backend": "rabbitmq"}}}, "guest.0.backend", "RabbitMQ"),
+        ("arbiter", ("guest", "host", "arbiter"), {}, []),
+        ("hots", ("guest", "host"), {"config.role.hots": "host"}, []),
+        ("arbiter", ("guest",), {}, ["config.role.arbiter"]),
+        ("hots", None, {}, []),
     ],
 )
-def test_an_engine_of_another_platform_is_refused_by_name(job_params, path, name):
-    (problem,) = validation.check(a_spec(job_params=job_params))[0]
-    assert problem.path == f"{PATH}.{path}"
-    assert name in problem.rule and "ENGINE_NOT_HERE" in problem.rule and "vendor" in problem.rule
-
-
-def test_all_of_them_are_told_at_once():
-    asked = {"common": {"computing_engine": "eggroll", "spark_run": {}}, "host": {"0": {"engine": "hive"}}}
-    assert len(validation.check(a_spec(job_params=asked))[0]) == 3
-
-
-@pytest.mark.parametrize(
-    "job_params",
-    [
-        {},
-        {"common": {"sync_type": "poll"}},
-        {"common": {"computing_engine": "standalone", "engine": None, "backend": 0, "run": {}, "dry_run": True}},
-        {"common": {"note": "as good as spark"}},
-        {"common": {"engines": ["spark"]}},
-        {"guest": {"0": {"resources": {"cpu": -1}}}},
-        {"guest": {"0": "spark"}, "common": {}},
-    ],
-)
-def test_whatever_does_not_ask_for_one_is_left_alone(job_params):
-    assert validation.check(a_spec(job_params=job_params))[0] == []
-
-
-HAVE = ("guest", "host")
-
-
-def test_a_role_that_some_component_has_is_fine():
-    spec = a_spec("a -> b", {"guest": ("n1",), "arbiter": ("n2",)})
-    assert idle_roles(spec, lambda _: (*HAVE, "arbiter")) == ([], [])
-
-
-def test_a_slip_of_the_pen_is_refused_and_says_what_was_meant():
-    [problem], warnings = idle_roles(a_spec("a", {"guest": ("n1",), "hots": ("n2",)}), lambda _: HAVE)
-    assert (problem.path, problem.suggestion, warnings) == ("config.role.hots", "host", [])
-    assert "guest, host" in problem.rule
-
-
-@pytest.mark.parametrize("role", ["arbiter", "hosts"])
-def test_a_role_without_any_task_beside_all_that_are_needed_is_warned_of(role: str):
-    problems, [warning] = idle_roles(
-        a_spec("a", {"guest": ("n1",), "host": ("n2",), role: ("n3",)}), lambda _: HAVE
-    )
-    assert problems == [] and warning.path == f"config.role.{role}"
-
-
-def test_nothing_is_said_where_a_component_is_not_known_here():
-    spec = a_spec("a -> b", {"guest": ("n1",), "hots": ("n2",)})
-    assert idle_roles(spec, lambda _: None) == ([], [])
+def test_a_role_that_no_component_has(role, have, problems, warnings):
+    found, warned = idle_roles(a_spec("a -> b", {"guest": ("n1",), role: ("n2",)}), lambda _: have)
+    assert {p.path: p.suggestion for p in found} == problems and [w.path for w in warned] == warnings
+    every = {"guest": ("n1",), "host": ("n2",), "hosts": ("n3",)}
+    assert [w.path for w in idle_roles(a_spec("a", every), lambda _: ("guest", "host"))[1]] == [
+        "config.role.hosts"
+    ]

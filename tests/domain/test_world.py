@@ -14,14 +14,14 @@ from tests.domain.world import World
 
 
 @given(plots())
-@settings(PLAYED, max_examples=350)
+@settings(PLAYED, max_examples=150)
 def test_whatever_goes_wrong_a_job_ends_as_its_nodes_did(plot):
     """Every rule of `World` holds: one start per task and node, upstream first, one decision, nobody left over."""
     World(plot).run()
 
 
 @given(stumbling())
-@settings(PLAYED, max_examples=200)
+@settings(PLAYED, max_examples=80)
 def test_a_task_that_fails_is_tried_again_and_each_attempt_starts_once(plot):
     job = World(plot).run()
     if plot.stop_at is None and not plot.stop_tasks and job.ending.failure is not None:

@@ -1,0 +1,390 @@
+"""What a job needs of its nodes before it runs: approval, reservations, enough parties."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.bootstrap.parts import admission_rules, call_timing
+from gateway.domain import admission, quorum, reservations
+from gateway.domain.admission import Rules
+from gateway.domain.approval import DEADLINE, contradicts
+from gateway.domain.job import GRACE, Acceptance, Job, Reservation
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
+from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.messages import (
+    Accepted,
+    CreateAt,
+    Event,
+    Expire,
+    Freed,
+    Lost,
+    Refused,
+    ReleaseAt,
+    ReserveAt,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopRequested,
+)
+from gateway.domain.spec import Failure, JobSpec
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.timeouts import Timing
+from tests.builders import a_job, a_spec, at
+from tests.domain.scheduled import Step, after, claimed, due, lost, no, ok, says
+from tests.inprocess import settings
+
+PENDING, READY, RUNNING, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING, JobStatus.REJECTED
+C1, C2, C3, C4 = (CreateAt(f"n{i}") for i in range(1, 5))
+S1, S2, S3, S4 = (StartAt(f"n{i}") for i in range(1, 5))
+X1, X2, X3, X4 = (StopAt(f"n{i}") for i in range(1, 5))
+R1, R2, R3 = (ReserveAt(f"n{i}") for i in range(1, 4))
+G1, G2 = ReleaseAt("n1"), ReleaseAt("n2")
+STOP = StopRequested("n1", at(3))
+REFUSED = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")
+BUSY = Failure(reservations.BUSY, "needs cpu 4 on node n2, free cpu 1")
+WAITS, HOLDS = Acceptance(waits=True, within=60.0), Acceptance(holds=True)
+ONLY_ASKED = Acceptance(waits=True, asked_only=True)
+ASKED: list[Step] = [0, ok(C1, 0), ok(C2, 1, WAITS)]
+AUDITED: list[Step] = [0, ok(C1, 0), ok(C2, 1, ONLY_ASKED)]
+AGREED: list[Step] = [0, ok(C2, 1, ONLY_ASKED), says("n2", 2)]
+HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
+END = 61 + GRACE
+
+
+def spec(dag: str = "a", roles: Any = HOSTS, **common: Any) -> JobSpec:
+    return a_spec(dag, roles, job_params={"common": common})
+
+
+def two_of_three() -> Job:
+    return a_job(spec=spec(min_parties={"host": 2}))
+
+
+def holding(*needing: str) -> Job:
+    """Return a READY job of n3, n1 and n2 that needs something to be reserved at some of them."""
+    job = a_job("a; b; c", READY, roles={"guest": ("n3",), "host": ("n1", "n2")})
+    held = {n: replace(job.nodes[n], reservation=Reservation(HOLDS)) for n in needing}
+    return replace(job, nodes={**job.nodes, **held})
+
+
+def granted(*requests: ReserveAt, begin: float = 0.0) -> list[Step]:
+    """Have these granted, one after the other."""
+    return [step for i, r in enumerate(requests) for step in (begin + i, ok(r, begin + i + 0.5))]
+
+
+BUSY_2: list[Step] = [*granted(R1), 2, no(R2, 3, BUSY)]
+RELEASED: list[Step] = [*BUSY_2, 3, ok(G1, 3.2)]
+TWICE_RELEASED: list[Step] = [*BUSY_2, 3, lost(G1, 4), 5, ok(G1, 5.1)]
+LATER: list[Step] = [*RELEASED, *granted(R1, begin=600), 602, no(R2, 603, BUSY), 603.9]
+THREE: list[Step] = [0, ok(C1, 0.1), ok(C2, 0.1), ok(C3, 0.1)]
+STARTING: list[Step] = [*THREE, ok(C4, 0.1), 1, ok(S1, 2), ok(S2, 2)]
+
+ALL, BOTH, FIRST = holding("n3", "n1", "n2"), holding("n1", "n2"), holding("n1")
+JOB, READY_JOB, OPTIONAL = a_job(), a_job(status=READY), two_of_three()
+NO_LIMIT, UNKNOWN = Acceptance(waits=True), Failure("JOB_UNKNOWN")
+DENIED, SILENT = "APPROVAL_REJECTED", "APPROVAL_TIMEOUT"
+AGREES, REFUSES, FREED_EARLY = says("n2", 50), says("n2", 5, REFUSED), Freed("n1", at(0.1))
+ALL_START, ALL_STOP = [S3, S1, S2], [X3, X1, X2]
+OVERTAKEN: list[Step] = [0, ok(C1, 0), says("n2", 1)]
+
+CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str]] = {
+    # somebody approves
+    "somebody decides": (JOB, ASKED, {50: [], END - 0.1: [], END: [Expire("n2")]}, PENDING, ""),
+    "agreed": (JOB, [*ASKED, AGREES], {50: [S1, S2]}, READY, ""),
+    "agreed twice": (JOB, [*ASKED, AGREES, says("n2", 51)], {51: [S1, S2]}, READY, ""),
+    "refused": (JOB, [*ASKED, REFUSES], {5: [X1]}, PENDING, DENIED),
+    "refused and stopped": (JOB, [*ASKED, REFUSES, 5, ok(X1, 6)], {99: []}, REJECTED, DENIED),
+    "silent": (JOB, [*ASKED, END], {END: [], END + 12: [X1, X2]}, PENDING, SILENT),
+    "no deadline said": (
+        JOB,
+        [0, ok(C1, 0), ok(C2, 1, NO_LIMIT)],
+        {DEADLINE + GRACE: [], 1 + DEADLINE + GRACE: [Expire("n2")]},
+        PENDING,
+        "",
+    ),
+    "before the response": (JOB, OVERTAKEN, {2: []}, PENDING, ""),
+    "and then that": (JOB, [*OVERTAKEN, ok(C2, 2, WAITS)], {2: [S1, S2]}, READY, ""),
+    "and one without a word": (JOB, [*OVERTAKEN, ok(C2, 2)], {2: [S1, S2]}, READY, ""),
+    "and none": (JOB, [*OVERTAKEN, lost(C2, 2)], {3: [C2]}, PENDING, ""),
+    "stopped meanwhile": (JOB, [*ASKED, STOP, says("n2", 4)], {4: [X1, X2]}, PENDING, "STOPPED"),
+    "refused too late": (READY_JOB, [says("n2", 1, REFUSED)], {1: [S1, S2]}, READY, ""),
+    # asked before the job is created
+    "audited": (JOB, AUDITED, {50: []}, PENDING, ""),
+    "audited, agreed": (JOB, [*AUDITED, AGREES], {50: [C2]}, PENDING, ""),
+    "audited, created": (JOB, [*AUDITED, AGREES, 50, ok(C2, 51)], {51: [S1, S2]}, READY, ""),
+    "agreed before the response": (JOB, [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3], {15: [C2]}, PENDING, ""),
+    "so created": (JOB, [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3, ok(C2, 4)], {4: [S1, S2]}, READY, ""),
+    "audited, silent": (JOB, [*AUDITED, 86_460], {86_472: [X1, X2]}, PENDING, SILENT),
+    "audited, refused": (JOB, [*AUDITED, REFUSES], {50: [X1]}, PENDING, DENIED),
+    "another refused first": (
+        JOB,
+        [0, ok(C2, 1, ONLY_ASKED), no(C1, 4), says("n2", 5)],
+        {80: [X2]},
+        PENDING,
+        "BECAUSE",
+    ),
+    "another refused after no creation": (JOB, [*AGREED, no(C1, 4)], {80: [X2]}, PENDING, "BECAUSE"),
+    "another refused after an undelivered creation": (
+        JOB,
+        [*AGREED, 2, lost(C2, 3, delivered=False), no(C1, 4)],
+        {80: [X2]},
+        REJECTED,
+        "BECAUSE",
+    ),
+    "another refused after a lost creation": (
+        JOB,
+        [*AGREED, 2, lost(C2, 3), no(C1, 4)],
+        {80: [X2]},
+        REJECTED,
+        "BECAUSE",
+    ),
+    "another refused after a creation": (JOB, [*AGREED, 2, ok(C2, 3), no(C1, 4)], {80: [X2]}, PENDING, "BECAUSE"),
+    "refused too, after it": (JOB, [*AGREED, 2, no(C2, 3, REFUSED), no(C1, 4)], {80: [X2]}, PENDING, DENIED),
+    "it is told until it hears": (
+        JOB,
+        [*AGREED, no(C1, 4), 80, lost(X2, 81, delivered=False)],
+        {100: [X2]},
+        REJECTED,
+        "BECAUSE",
+    ),
+    # reservations: at all nodes or at none, in one order for every job
+    "none needed": (holding(), [], {0: ALL_START}, READY, ""),
+    "needed at one": (holding("n2"), granted(R2), {9: ALL_START}, READY, ""),
+    "in the order of the ids": (ALL, granted(R1, R2), {2: [R3]}, READY, ""),
+    "everywhere": (ALL, granted(R1, R2, R3), {9: ALL_START}, READY, ""),
+    "as the acceptance says": (JOB, [0, ok(C1, 1), ok(C2, 1, HOLDS)], {1: [R2]}, READY, ""),
+    "busy": (ALL, BUSY_2, {3: [G1]}, READY, ""),
+    "released": (ALL, RELEASED, {3.4: [], 3.5: [R1]}, READY, ""),
+    "and again": (ALL, [*RELEASED, *granted(R1, R2, R3, begin=4)], {9: ALL_START}, READY, ""),
+    "another has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n2", at(1.1))], {1.1: []}, READY, ""),
+    "it has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n1", at(1.1))], {1.1: [R1]}, READY, ""),
+    "it has had since": (FIRST, [0, FREED_EARLY, no(R1, 0.2, BUSY)], {0.2: [R1]}, READY, ""),
+    "but no more": (FIRST, [0, FREED_EARLY, no(R1, 0.2, BUSY), 0.2, no(R1, 0.3, BUSY)], {0.3: []}, READY, ""),
+    "no response": (BOTH, [*granted(R1), 2, lost(R2, 3)], {3: [G1]}, READY, ""),
+    "kept after a long wait": (BOTH, LATER, {603.95: [], 604: [R1]}, READY, ""),
+    "and all of it": (
+        BOTH,
+        [*LATER, Freed("n2", at(603.95)), *granted(R1, R2, begin=604)],
+        {609: ALL_START},
+        READY,
+        "",
+    ),
+    "an earlier grant": (FIRST, [0, 20, ok(R1, 10)], {31.9: [], 32: [R1]}, READY, ""),
+    "an earlier refusal": (FIRST, [0, 20, no(R1, 10, BUSY)], {31.9: [], 32: [R1]}, READY, ""),
+    "a release on its way": (BOTH, TWICE_RELEASED, {16.9: [], 17: [R1]}, READY, ""),
+    "refused for good": (FIRST, [0, no(R1, 1, UNKNOWN)], {1: ALL_STOP}, READY, "FAILED_TO_RUN"),
+    "stopped while it waits": (BOTH, [*granted(R1), STOP], {3: ALL_STOP}, READY, "STOPPED"),
+    # parties that the job can do without
+    "an optional party refuses": (OPTIONAL, [*THREE, no(C4, 1)], {1: [S1, S2, S3]}, READY, ""),
+    "is silent": (OPTIONAL, [*THREE, lost(C4, 3), 11], {40: [X4, S1, S2, S3]}, READY, ""),
+    "is silent, and stopped": (
+        OPTIONAL,
+        [*THREE, lost(C4, 3), 11, ok(S1, 12), ok(S2, 12), ok(S3, 12), 12, ok(X4, 12)],
+        {12: []},
+        RUNNING,
+        "",
+    ),
+    "accepts after all": (OPTIONAL, [*THREE, lost(C4, 3, delivered=False), 11, ok(C4, 12)], {22: [X4]}, READY, ""),
+    "one too many": (OPTIONAL, [0, ok(C1, 1), ok(C2, 1), no(C4, 1), no(C3, 1)], {}, PENDING, "BECAUSE"),
+    "refuses the start": (OPTIONAL, [*STARTING, no(S4, 2)], {2: [X4, S1, S2, S3]}, READY, ""),
+    "all start again": (
+        OPTIONAL,
+        [*STARTING, no(S4, 2), 2, ok(S3, 2), ok(S1, 3), ok(S2, 3), ok(S3, 3)],
+        {3: [StartTaskAt("n1", "a"), StartTaskAt("n2", "a"), StartTaskAt("n3", "a")]},
+        RUNNING,
+        "",
+    ),
+    "refuses by a person": (
+        OPTIONAL,
+        [*THREE, ok(C4, 1, WAITS), says("n4", 5, REFUSED)],
+        {5: [S1, S2, S3]},
+        READY,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("job", "steps", "dues", "status", "reason"), CASES.values(), ids=CASES)
+def test_what_is_due_before_a_job_runs(
+    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: JobStatus, reason: str
+):
+    job = after(job, *steps)
+    assert {seconds: due(job, seconds) for seconds in dues} == dues
+    failure = job.ending.failure if job.ending else None
+    assert (job.status, failure.reason if failure else "") == (status, reason)
+
+
+# ---------------------------------------------------------------- approval
+
+
+@pytest.mark.parametrize("first", [None, REFUSED])
+@pytest.mark.parametrize("then", [None, REFUSED])
+def test_only_the_first_answer_counts(first: Failure | None, then: Failure | None):
+    job = after(a_job(), *ASKED, says("n2", 5, first))
+    assert bool(contradicts(job, says("n2", 6, then))) is (first is not then)
+    again = after(job, says("n2", 6, then))
+    assert (again.status, again.ending, again.nodes) == (job.status, job.ending, job.nodes)
+
+
+def test_answers_that_come_too_late_say_so():
+    for job in (a_job(status=READY), a_job(status=RUNNING)):
+        assert contradicts(job, says("n2", 1)) == ""  # it was ready anyway
+        assert "already" in contradicts(job, says("n2", 1, REFUSED))
+    assert "ended" in contradicts(after(a_job(), *ASKED, STOP), says("n2", 4))
+
+
+# ---------------------------------------------------------------- reservations
+
+
+def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_small_ones_of_its_own():
+    """They last longer than a node keeps a place for who does not ask: n2 did not, while n1 was waited for."""
+    rules, timing, large = Rules(ageing=60.0), Timing(ageing=60.0), holding("n1", "n2")
+    ledgers = {node: Ledger(Amounts.of(2), node=node) for node in ("n1", "n2")}
+    ends: dict[str, float] = {}
+
+    def asks(node: str, name: str, cores: int, now: float) -> bool:
+        claim = Claim(name, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
+        ledgers[node], held = admission.apply(ledgers[node], claim, at(now), rules)
+        return held
+
+    for now in range(0, 2000, 5):
+        for node in ledgers:
+            for name in [name for name, end in ends.items() if end <= now and name in ledgers[node].claims]:
+                ledgers[node] = ledgers[node].without(name)
+            if "large" in admission.admissible(ledgers[node], at(now), rules):
+                large = after(large, Freed(node, at(now)))
+            for number in range(2):
+                name = f"{node} {now} {number}"
+                if asks(node, name, 1, now):
+                    ends[name] = now + 100 + 50 * number
+                else:
+                    ledgers[node] = ledgers[node].without(name)
+        large, requests = machine.step(large, at(now), timing)
+        while requests and not isinstance(requests[0], StartAt):
+            for request in requests:
+                event: Event = Accepted(request, at(now))
+                if isinstance(request, ReleaseAt):
+                    ledgers[request.node] = ledgers[request.node].give_back("large")
+                elif not asks(request.node, "large", 2, now):
+                    event = Refused(request, BUSY, at(now))
+                large = machine.apply(large, event, timing)
+            large, requests = machine.step(large, at(now), timing)
+        if requests:
+            break
+    assert 60 < now < 60 + 2 * 150 + 2 * timing.hold_most
+
+
+def test_a_node_that_did_not_answer_once_is_not_silent_while_the_job_waits_for_another():
+    job = after(holding("n1", "n2"), *granted(R1), 2, lost(R2, 3), 3, ok(G1, 3.1))
+    assert job.nodes["n2"].unreachable_since == at(3), "it is asked again after n1"
+    job = after(job, 5, no(R1, 5, BUSY))  # somebody else was faster, and takes an hour
+    assert job.nodes["n2"].unreachable_since is None
+    job = after(job, 3600, ok(R1, 3601), 3602, lost(R2, 3603))
+    for second in range(3604, 4202, 30):  # n1 has room, n2 says nothing: that is a silence
+        job, requests = machine.step(job, at(second))
+        job = after(job, *(ok(r, second) if r.node == "n1" else lost(r, second) for r in requests))
+        assert job.ending is None and job.nodes["n2"].unreachable_since == at(3603)
+    assert claimed(job, 4203).ending is not None
+
+
+def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
+    def begun(job: Job) -> set[str]:
+        return {r.task for r in due(job) if isinstance(r, StartTaskAt)}
+
+    job = a_job("a; b; c", RUNNING)
+    assert begun(job) == {"a", "b", "c"}
+    bound = replace(job.spec, job_params={"common": {"task_parallelism": 2}})
+    assert begun(replace(job, spec=bound)) == {"a", "b"}
+    node = replace(job.nodes["n2"], reservation=Reservation(Acceptance(True, 1)))
+    small = {**job.nodes, "n2": node}
+    assert begun(replace(job, nodes=small)) == {"a"}
+    done = a_job("a; b; c", RUNNING, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
+    assert begun(replace(done, spec=bound)) == {"c"} and begun(replace(done, nodes=small)) == set()
+
+
+def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it(tmp_path: Path):
+    limits = {"schedule_pause_seconds": 10, "schedule_longest_pause_seconds": 600, "schedule_attempts": 9}
+    set_so = settings(tmp_path, limits=limits)
+    timing = call_timing(set_so)
+    job, tried, now = holding("n2"), list[float](), 0.0
+    while job.ending is None:
+        job, requests = machine.step(job, at(now), timing)
+        assert requests == [R2]
+        tried.append(now)
+        job = machine.apply(job, no(R2, now, BUSY), timing)
+        now = (machine.next_due(job, timing) - at(0)).total_seconds()  # type: ignore[operator]
+    assert [b - a for a, b in pairwise(tried)] == [10, 20, 40, 80, 160, 320, 600, 600]
+    history = [note.at for note in job.notes if note.event == "resources refused"]
+    assert history == [at(moment) for moment in tried]
+    failure = job.ending.failure
+    assert failure and failure.reason == "CANNOT_SCHEDULE" and "asked 9 times" in failure.message
+    assert admission_rules(set_so).fresh == 1800  # the place is kept that long, for three of the longest
+
+
+def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely():
+    job = holding("n2")
+    for moment in range(0, 6000, 30):
+        job, requests = machine.step(job, at(moment))
+        job = after(job, *(no(r, moment, BUSY) for r in requests))
+    assert job.ending is None and job.nodes["n2"].reservation.apply.tries > 100
+    told = [note.detail.get("tries") for note in job.notes if note.event == "resources refused"]
+    assert told == [None, 2, 3, 4, 8, 16, 32, 64, 128]
+    job = after(job, 6030, no(R2, 6030, replace(BUSY, message="held by another job now")))
+    assert job.notes[-1].detail["message"] == "held by another job now"
+
+
+# ---------------------------------------------------------------- parties
+
+
+@pytest.mark.parametrize(
+    ("common", "gone", "can"),
+    [
+        ({}, ["n4"], False),
+        ({"min_parties": {"host": 2}}, ["n4"], True),
+        ({"min_parties": {"host": 2}}, ["n3", "n4"], False),
+        ({"min_parties": {"host": 0}}, ["n2", "n3", "n4"], True),
+        ({"min_parties": {"host": 0, "guest": 0}}, ["n1"], False),  # the initiator's
+        ({"min_parties": {"host": 2}, "required_parties": ["host.1"]}, ["n3"], False),
+        ({"min_parties": {"host": 2}, "required_parties": ["host.1"]}, ["n4"], True),
+        ({"required_parties": ["host.0"]}, ["n3", "n4"], True),
+        ({"required_parties": ["host.0"]}, ["n2"], False),
+        ({"required_parties": ["guest.0"]}, ["n4"], False),  # of hosts it says nothing
+    ],
+)
+def test_who_can_be_spared(common: dict[str, Any], gone: list[str], can: bool):
+    assert quorum.can_spare(spec(**common), gone) is can
+
+
+def shown(job: Job, party: str = "host.2") -> tuple[str, bool, str]:
+    return next((d.state, d.excluded, d.reason) for d in quorum.details(job) if d.party == party)
+
+
+def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
+    refused = after(two_of_three(), *THREE, no(C4, 1))
+    assert shown(refused) == ("error", True, "BECAUSE") and shown(refused, "host.1") == ("ok", False, "")
+    assert quorum.left_out(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == ["n1", "n2", "n3"]
+    job = after(two_of_three(), *THREE, lost(C4, 3))
+    assert job.status is PENDING and shown(job) == ("unknown", False, "PEER_UNREACHABLE")
+    assert shown(claimed(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
+
+
+def test_a_node_that_is_silent_when_it_is_to_hold_is_not_called_ok():
+    job = after(a_job(), 0, ok(C1, 0.1, HOLDS), ok(C2, 0.1, HOLDS), 0.2)
+    job = after(job, Lost(R1, at(3), delivered=False, message="cannot connect"), 700)
+    assert job.ending is not None and job.ending.failure is not None
+    assert job.ending.failure.reason == "FAILED_TO_RUN"
+    assert "n1 unknown: PEER_UNREACHABLE cannot connect" in job.ending.failure.message
+
+
+def test_a_party_that_ignores_the_start_is_left_out_or_ends_the_job():
+    for common, outcome in (({"min_parties": {"host": 2}}, None), ({}, Outcome.FAILED)):
+        job = after(a_job(spec=spec(**common)), *STARTING, ok(S3, 2), lost(S4, 11))
+        assert job.ending is None and job.status is READY
+        job = claimed(job, 11 + Timing().start_deadline)
+        assert (job.ending.outcome if job.ending else None) is outcome
+        if job.ending:
+            assert job.ending.failure.reason == "FAILED_TO_RUN" and "n4 unknown" in job.ending.failure.message
+            assert not any(isinstance(c, StartTaskAt) for c in due(job, 100))

@@ -1,0 +1,435 @@
+"""Attempts, timeouts, stops, tolerable failures and suspension: (given, events, expected), and races at large."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.domain import quorum, retries
+from gateway.domain.dag import downstream
+from gateway.domain.job import Job
+from gateway.domain.scheduling.machine import exclude
+from gateway.domain.scheduling.messages import (
+    PollTaskAt,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopRequested,
+    StopTaskAt,
+    SuspendRequested,
+    TaskReported,
+    TaskStopRequested,
+    TaskUnknown,
+)
+from gateway.domain.spec import CallState, Failure
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
+from tests.builders import IDLE, a_job, a_spec, at, sent
+from tests.domain.plot import Fate, Outage, Plot
+from tests.domain.scheduled import FAILED, POLL_2, READY, RUNNING, SUCCESS, AllAnswer, Step, lost, no, ok, reported
+from tests.domain.scheduled import after as played
+from tests.domain.scheduled import due as all_due
+from tests.domain.strategies import REPEATABLE, SEEDS, plots, some_of
+from tests.domain.world import World
+
+A1, A2, B1, B2 = (StartTaskAt(node, task) for task in "ab" for node in ("n1", "n2"))
+D1, D2 = StartTaskAt("n1", "d"), StartTaskAt("n2", "d")
+AGAIN_1, AGAIN_2 = StartTaskAt("n1", "a", 1), StartTaskAt("n2", "a", 1)
+T1, T2 = StopTaskAt("n1", "a"), StopTaskAt("n2", "a")
+STOP_AGAIN = StopTaskAt("n1", "a", 1), StopTaskAt("n2", "a", 1)
+X1, X2 = StopAt("n1"), StopAt("n2")
+S1, S2 = StartAt("n1"), StartAt("n2")
+OTHER = Failure("EXIT_2")
+BROKE, CANCELED = Failure("EXIT_1", "it broke"), Failure("STOPPED", "canceled at n2")
+WHY = Failure("STOPPED", "stopped by n2", task="a")
+STOP_A_LATER = TaskStopRequested("a", "n2", at(3))
+STOP_C = TaskStopRequested("c", "n2", at(2))
+STOP_A, STOP = TaskStopRequested("a", "n2", at(1)), StopRequested("n1", at(3))
+SUSPEND, RESUME = SuspendRequested("n2", at(2)), SuspendRequested("n1", at(5), on=False)
+
+
+def due(job: Job, seconds: float) -> list:
+    return [c for c in all_due(job, seconds) if not isinstance(c, PollTaskAt)]
+
+
+def running(dag: str = "a -> b; c", **tasks) -> Job:
+    return a_job(dag, JobStatus.RUNNING, **({"a": RUNNING, "c": RUNNING} | tasks))
+
+
+def job_with(dag: str = "a -> b", status: JobStatus = JobStatus.RUNNING, **common) -> Job:
+    return replace(a_job(status=status, spec=a_spec(dag, job_params={"common": common})), started_at=at(0))
+
+
+def begun(dag: str = "a -> b", **common) -> Job:
+    """Return a job whose first tasks were just started at both nodes."""
+    return played(job_with(dag, **common), AllAnswer(0))
+
+
+def done(task: str, seconds: float, status: TaskStatus = SUCCESS) -> list[Step]:
+    return [reported(status, node, task, seconds) for node in ("n1", "n2")]
+
+
+def again(status: TaskStatus, node: str, seconds: float, failure: Failure | None = None) -> TaskReported:
+    """Return a report of the second attempt."""
+    return TaskReported(retries.following("job-1", "a", 1, "task_a"), node, "", status, at(seconds), failure)
+
+
+RETRY, RETRY_C = begun(auto_retries=1), begun("a; c", auto_retries=1)
+LIMITED, BEGUN = begun(task_timeout=5, auto_retries=1), begun("a -> b; c")
+TWO_BRANCHES = running("a -> b; c -> d")
+AGAIN, TIMEOUT = retries.TryAgain("a"), retries.TimeOut("a")
+DELAYED = begun(auto_retries=1, auto_retry_delay=10)
+HALF_DONE = running(a={"n1": SUCCESS, "n2": RUNNING})
+ACCEPTED = a_job("a -> b; c", JobStatus.READY)
+BEGINS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
+NEVER_LEFT: list[Step] = [0, STOP_A, lost(A1, 2, delivered=False), lost(A2, 2, delivered=False)]
+FAIL: list[Step] = [reported(RUNNING), reported(FAILED, "n1", failure=BROKE)]
+OVER: list[Step] = [*FAIL, reported(FAILED, seconds=2, failure=Failure("STOPPED"))]
+NEXT: list[Step] = [*OVER, 2, ok(AGAIN_1, 2), ok(AGAIN_2, 2)]
+TIMED_OUT: list[Step] = [5, ok(T1, 6), ok(T2, 6), *done("a", 6, FAILED), 8]
+STOPS_PART: list[Step] = [*FAIL, 1, ok(T2, 1), 60, ok(POLL_2, 60)]
+GOES_ON: list[Step] = [*STOPS_PART, 62, ok(POLL_2, 62), 62]
+BRANCHES: list[Step] = [STOP_A, 1, *done("a", 1, FAILED), *done("c", 1)]
+TOLERATED: list[Step] = [AllAnswer(5), reported(FAILED, seconds=6, failure=BROKE)]
+
+CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, str]] = {
+    # the next attempt
+    "the rest is stopped": (RETRY, FAIL, {1: [T2]}, RUNNING, ""),
+    "and waited for": (RETRY, [*FAIL, 1, ok(T2, 1)], {30: []}, RUNNING, ""),
+    "then the next": (RETRY, [*FAIL, 1, ok(T2, 1), reported(FAILED, seconds=31)], {31: [AGAIN]}, RUNNING, ""),
+    "is begun": (RETRY, [*OVER, 2], {13.9: []}, RUNNING, ""),
+    "after its delay": (DELAYED, OVER, {10.9: [], 11: [AGAIN]}, RUNNING, ""),
+    "and succeeds": (RETRY, [*NEXT, again(SUCCESS, "n1", 9), again(SUCCESS, "n2", 9)], {9: [B1, B2]}, SUCCESS, ""),
+    "and is the last": (RETRY, [*NEXT, again(FAILED, "n1", 3, OTHER)], {3: [X1, X2]}, FAILED, "EXIT_2"),
+    "a stop on its way": (RETRY, [*FAIL, 1, reported(FAILED, seconds=2)], {12.9: [], 13: [AGAIN]}, RUNNING, ""),
+    "a stop that arrived": (RETRY, [*FAIL, 1, reported(FAILED, seconds=2), ok(T2, 2)], {2: [AGAIN]}, RUNNING, ""),
+    "a stop made twice": (
+        RETRY,
+        [*FAIL, 1, lost(T2, 2), 3, ok(T2, 3), reported(FAILED, seconds=3)],
+        {14.9: [], 15: [AGAIN]},
+        RUNNING,
+        "",
+    ),
+    "a refused start": (
+        job_with("a", auto_retries=1),
+        [0, ok(A1, 0), no(A2, 0, Failure("RESOURCES_BUSY"))],
+        {0: [T1]},
+        READY,
+        "",
+    ),
+    "a success after all": (
+        begun("a", auto_retries=1, task_timeout=5),
+        [5, *done("a", 6), 30],
+        {42: [X1, X2]},
+        SUCCESS,
+        "",
+    ),
+    "stopped while it waits": (
+        begun("a; c", auto_retries=1, auto_retry_delay=100),
+        [*OVER, STOP_A_LATER],
+        {200: [T1, T2]},
+        FAILED,
+        "",
+    ),
+    "stopped with its job": (RETRY_C, [*OVER, STOP], {200: [X1, X2]}, RUNNING, "STOPPED"),
+    "stopped when just begun": (RETRY_C, [*NEXT, STOP_A_LATER], {3: [*STOP_AGAIN]}, RUNNING, ""),
+    # timeouts
+    "not too long yet": (begun(task_timeout=5), [4.9], {4.9: [], 5: [TIMEOUT]}, READY, ""),
+    "too long": (begun(task_timeout=5), [reported(RUNNING), 5], {17: [X1, X2]}, FAILED, "TIMEOUT"),
+    "each attempt": (LIMITED, TIMED_OUT, {12.9: [], 13: [TIMEOUT]}, READY, ""),
+    "and the last": (LIMITED, [*TIMED_OUT, 13], {32: [X1, X2]}, FAILED, "TIMEOUT"),
+    "nobody has asked since": (RETRY, [*STOPS_PART, 61.9], {62: []}, RUNNING, ""),
+    "it goes on": (RETRY, GOES_ON, {74: [X1, X2]}, FAILED, "NOT_STOPPED"),
+    "the job not yet": (begun(timeout=7), [6.9], {6.9: [], 7: [retries.TimeOut()]}, READY, ""),
+    "the job": (begun(timeout=7), [7], {19: [X1, X2]}, READY, "TIMEOUT"),
+    "from its start": (
+        job_with("a", JobStatus.READY, timeout=7),
+        [100, ok(S1, 100), ok(S2, 100)],
+        {106.9: [A1, A2], 107: [A1, A2, retries.TimeOut()]},
+        READY,
+        "",
+    ),
+    # a task is stopped
+    "every node that runs it": (running(), [STOP_A], {1: [T1, T2]}, RUNNING, ""),
+    "claimed once": (running(), [STOP_A, 1], {1: [], 12.9: [], 13: [T1, T2]}, RUNNING, ""),
+    "not begun": (running(a=READY), [STOP_A], {1: [], 10_000: []}, READY, ""),
+    "done at one node": (HALF_DONE, [STOP_A], {1: [T2]}, RUNNING, ""),
+    "a success under way": (
+        running(a={"n1": RUNNING, "n2": SUCCESS}),
+        [STOP_A, reported(SUCCESS, "n1")],
+        {100: []},
+        SUCCESS,
+        "",
+    ),
+    "a start on its way": (BEGINS, [0, STOP_A], {11.9: [], 12: [T1, T2]}, READY, ""),
+    "lost starts": (BEGINS, [0, STOP_A, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [T1, T2]}, READY, ""),
+    "accepted at one node": (BEGINS, [0, STOP_A, ok(A2, 2)], {2: [T2]}, READY, ""),
+    "starts that never left": (BEGINS, NEVER_LEFT, {500: []}, READY, ""),
+    "accepted after all": (BEGINS, [*NEVER_LEFT, ok(A2, 3)], {3: [T2]}, FAILED, ""),
+    "begun at one node": (running(a={"n1": RUNNING}), [STOP_A], {1: [T1]}, FAILED, ""),
+    "a start refused then": (BEGINS, [0, STOP_A, no(A1, 2, Failure("INPUT_MISSING"))], {20: [T2]}, FAILED, ""),
+    "a refused stop": (running(), [STOP_A, 1, no(T1, 2), ok(T2, 2)], {500: []}, RUNNING, ""),
+    "it fails meanwhile": (running(), [STOP_A, reported(FAILED, "n1", failure=BROKE)], {1: [T1, T2]}, FAILED, ""),
+    "a failure elsewhere": (
+        running(),
+        [STOP_A, reported(FAILED, "n2", "c", failure=BROKE)],
+        {1: [X1, X2]},
+        RUNNING,
+        "EXIT_1",
+    ),
+    "other branches go on": (TWO_BRANCHES, BRANCHES, {3: [D1, D2]}, FAILED, ""),
+    "and then it is stopped": (TWO_BRANCHES, [*BRANCHES, 3, *done("d", 4)], {4: [X1, X2]}, FAILED, "STOPPED"),
+    "before the job begins": (ACCEPTED, [STOP_A], {1: [S1, S2]}, READY, ""),
+    "all of it": (ACCEPTED, [STOP_A, TaskStopRequested("c", "n2", at(2))], {2: [X1, X2]}, READY, "STOPPED"),
+    "a party stops its part": (running(), [reported(FAILED, failure=CANCELED)], {1: [X1, X2]}, FAILED, "STOPPED"),
+    # tolerable failures
+    "what follows never starts": (
+        job_with("a -> b -> c; d", tolerable_tasks=["a"]),
+        TOLERATED,
+        {7: [T1, T2], 100: [T1, T2]},
+        FAILED,
+        "",
+    ),
+    "another failure": (
+        job_with("a; d", tolerable_tasks=["a"]),
+        [*TOLERATED, reported(FAILED, "n2", "d", 9, failure=OTHER)],
+        {9: [X1, X2]},
+        FAILED,
+        "EXIT_2",
+    ),
+    "not tolerable": (job_with("a; d"), TOLERATED, {7: [X1, X2]}, FAILED, "EXIT_1"),
+    # suspended
+    "none starts": (BEGUN, [SUSPEND, *done("a", 3)], {1000: []}, SUCCESS, ""),
+    "resumed": (BEGUN, [SUSPEND, *done("a", 3), RESUME], {5: [B1, B2]}, SUCCESS, ""),
+    "one part has started": (
+        job_with("a"),
+        [1, ok(A1, 1), lost(A2, 1, delivered=False), SUSPEND],
+        {5: [A2]},
+        READY,
+        "",
+    ),
+    "and is stopped": (job_with("a"), [SUSPEND, STOP, RESUME], {5: [X1, X2]}, READY, "STOPPED"),
+}
+
+
+@pytest.mark.parametrize(("job", "steps", "dues", "status", "reason"), CASES.values(), ids=CASES)
+def test_what_is_due_while_a_job_runs(
+    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: TaskStatus, reason: str
+):
+    job = played(job, *steps)
+    assert {seconds: due(job, seconds) for seconds in dues} == dues
+    failure = job.ending.failure if job.ending else None
+    assert (job.tasks["a"].status, failure.reason if failure else "") == (status, reason)
+    if STOP_A in steps and status is FAILED:
+        assert job.tasks["a"].failure == WHY
+
+
+# ---------------------------------------------------------------- attempts and timeouts
+
+
+def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
+    job = played(RETRY, *NEXT)
+    task = job.tasks["a"]
+    assert task.attempt == 1 and task.task_id not in ("", "task_a") and task.failure is None
+    (past,) = task.attempts
+    assert (past.number, past.task_id, past.failure.reason, past.failure.node) == (0, "task_a", "EXIT_1", "n1")
+    assert {note.event for note in job.notes} >= {"attempt failed, another follows", "next attempt"}
+    failed = played(RETRY, *OVER)
+    one, two = retries.begun_again(failed, "a", at(2)), retries.begun_again(failed, "a", at(3))
+    assert one.tasks["a"].task_id == two.tasks["a"].task_id == task.task_id
+    assert one.tasks["a"].nodes["n1"].start.state is CallState.IDLE
+
+
+@pytest.mark.parametrize("reason", sorted(retries.NOT_WORTH_IT))
+def test_what_would_only_happen_again_is_not_tried_again(reason):
+    job = played(begun(auto_retries=5), reported(RUNNING), reported(FAILED, "n1", failure=Failure(reason)))
+    outcome = Outcome.STOPPED if reason == "STOPPED" else Outcome.FAILED
+    assert (job.ending.outcome, job.ending.failure.reason) == (outcome, reason)
+
+
+def test_news_and_answers_of_an_earlier_attempt_change_nothing():
+    job = played(RETRY, *OVER, 2)
+    late = [reported(SUCCESS, seconds=3), ok(A1, 3), ok(PollTaskAt("n1", "a", ("guest",)), 3), no(T2, 3)]
+    for news in late:
+        later = played(job, news)
+        assert later.tasks == job.tasks and later.nodes == job.nodes
+        assert "ignored" in later.notes[-1].event
+    assert exclude(job, A2, at(3)).tasks == job.tasks
+
+
+@pytest.mark.parametrize(
+    ("common", "steps", "words"),
+    [
+        ({"task_timeout": 5}, [reported(RUNNING), 5], ("n2 (RUNNING)", "5 s")),
+        ({"timeout": 7}, [7], ("7 s", "a, b")),
+        ({"auto_retries": 1}, GOES_ON, ("EXIT_1", "at n2 (RUNNING)")),
+    ],
+)
+def test_what_takes_too_long_is_named(common, steps, words):
+    message = played(begun(**common), *steps).ending.failure.message
+    assert all(word in message for word in words), message
+
+
+# ---------------------------------------------------------------- stops
+
+
+def test_what_has_ended_or_is_stopped_before_stays_as_it_is():
+    job = running("a -> b; c", a=SUCCESS, b=RUNNING)
+    assert played(job, STOP_A) is job
+    job = played(running(), STOP_A)
+    for later in (STOP_A, TaskStopRequested("b", "n2", at(9))):
+        assert played(job, later) is job
+    ending = played(job, STOP_C)
+    for later in (STOP_A, StopRequested("n1", at(9)), SuspendRequested("n1", at(9))):
+        assert played(ending, later) is ending
+    over = played(ending, 3, ok(X1, 4), ok(X2, 4), 20, ok(X1, 21), ok(X2, 21))
+    assert (over.outcome, over.ending.by) == (Outcome.STOPPED, "n2") and played(over, STOP, STOP_A) is over
+    first = played(running(), TaskStopRequested("b", "n2", at(1)))
+    job = played(first, TaskStopRequested("a", "n2", at(5)))
+    assert job.tasks["b"].ending == first.tasks["b"].ending and job.tasks["a"].ending.at == at(5)
+
+
+@pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
+def test_a_task_that_its_only_node_does_not_know_has_failed_if_it_was_accepted_there(start, status):
+    job = a_job("a; c", JobStatus.RUNNING, roles={"guest": ("n1",)}, a=READY, c=RUNNING)
+    part = replace(job.tasks["a"].nodes["n1"], start=replace(sent(), state=start))
+    job = replace(job, tasks={**job.tasks, "a": replace(job.tasks["a"], nodes={"n1": part})})
+    job = played(job, STOP_A, 20, TaskUnknown(PollTaskAt("n1", "a", ("guest",)), at(21)))
+    assert (job.tasks["a"].status, job.ending) == (status, None)
+    assert [c for c in due(job, 500) if isinstance(c, StartTaskAt)] == []
+
+
+def test_nodes_without_a_role_leave_a_task_that_stops_without_failing_the_job():
+    job = played(BEGINS, 0, STOP_A)
+    for node in ("n1", "n2"):
+        job = exclude(job, StartTaskAt(node, "a"), at(2))
+    assert (job.ending, job.tasks["a"].status, job.tasks["a"].failure) == (None, FAILED, WHY)
+    assert due(job, 500) == []
+
+
+def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_while():
+    job, now, asked = played(running(), STOP_A, 1, ok(T2, 1)), 1.0, 1
+    while T1 in due(job := played(job, no(T1, now, Failure("NO_ENVELOPE", "<html>"))), now + 20):
+        now += 20
+        job, asked = played(job, now), asked + 1
+    assert asked == 10 and job.ending is None
+
+
+def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
+    job = a_job("a -> b; c", JobStatus.RUNNING, a={"n1": RUNNING, "n2": SUCCESS}, c={"n1": FAILED, "n2": RUNNING})
+    job = played(job, StopRequested("n1", at(1)), AllAnswer(1))
+    assert {name: task.status for name, task in job.tasks.items()} == {"a": FAILED, "b": READY, "c": FAILED}
+    parts = {(name, n): p.status for name, task in job.tasks.items() for n, p in task.nodes.items() if name != "b"}
+    assert parts == {("a", "n1"): FAILED, ("a", "n2"): SUCCESS, ("c", "n1"): FAILED, ("c", "n2"): FAILED}
+    job = a_job("a", JobStatus.RUNNING, a=RUNNING, roles={"guest": ("n1",)})
+    forgotten = {"n1": replace(job.tasks["a"].nodes["n1"], start=IDLE)}
+    job = replace(job, tasks={"a": replace(job.tasks["a"], nodes=forgotten)})
+    assert played(job, StopRequested("n1", at(1)), AllAnswer(1)).tasks["a"].status is FAILED
+
+
+def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
+    job = played(job_with("a -> b -> c; d", tolerable_tasks=["a"]), *TOLERATED, 7, *done("d", 8))
+    assert (job.ending.outcome, job.ending.failure) == (Outcome.SUCCEEDED, None)
+    assert quorum.failed_tasks(job) == ["a"]
+    assert job.tasks["b"].status is READY and job.tasks["b"].ending.failure.reason == "UPSTREAM_FAILED"
+    job = played(job, AllAnswer(30))
+    assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
+
+
+@given(st.data())
+@settings(REPEATABLE, max_examples=40)
+def test_which_tasks_a_stop_ends_follows_from_the_flow(data):
+    plot = data.draw(plots(calm=True))
+    names = [n.name for n in plot.spec.dag.nodes]
+    open_ = downstream(plot.spec.dag, data.draw(st.frozensets(st.sampled_from(names), min_size=1)))
+    finished = set(names) - open_
+    job = a_job(spec=plot.spec, status=JobStatus.RUNNING, **dict.fromkeys(finished, SUCCESS))
+    asked = data.draw(st.sampled_from(names))
+    job = played(job, TaskStopRequested(asked, "n2", at(1)))
+    expected = set() if asked in finished else set(downstream(plot.spec.dag, [asked]))
+    assert {name for name, task in job.tasks.items() if task.ending is not None} == expected
+    assert (job.ending is not None) is (bool(expected) and expected | finished == set(names))
+
+
+# ---------------------------------------------------------------- racing with starts
+
+RACE = Plot(a_spec("a -> b; c", {"guest": ("n1",), "host": ("n2",)}), pushes=frozenset({"n1"}))
+PLACES = [(task, node, role) for task in "abc" for node, role in (("n1", "guest"), ("n2", "host"))]
+
+
+def moments(plot: Plot, task: str) -> tuple[float, float]:
+    """Return when the first start of the task is called and when the last of them has arrived, without a stop."""
+    world = World(plot)
+    world.run()
+    starts = [str(StartTaskAt(node, task)) for node in plot.spec.nodes]
+    times = [float(line.split()[0]) for line in world.works.story if any(start in line for start in starts)]
+    return min(times), max(times)
+
+
+def agree(world: World) -> None:
+    """Check that whatever began has ended, and that the scheduling node and the others say the same of it."""
+    for name, task in world.job.tasks.items():
+        there = [s for node in world.nodes.values() for s in node.tasks.get(name, {}).values()]
+        assert all(ended(TASK, status) for status in there), "\n".join(world.works.story)
+        if there:
+            assert task.status in (SUCCESS, FAILED), (name, task.status, there)
+        if task.status is SUCCESS:
+            assert set(there) == {SUCCESS}
+        if FAILED in there:
+            assert task.status is FAILED and task.failure.reason == "STOPPED"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("task", "whole"), [("a", True), ("b", True), ("a", False), ("b", False), ("c", False)])
+def test_a_stop_racing_a_start(seed, task, whole):
+    """``whole``: the job is stopped, else the task. No task succeeds before that."""
+    times = Random(seed)
+    fates = {place: Fate(times.uniform(0.0, 1.0), times.uniform(15.0, 40.0)) for place in PLACES}
+    plot = replace(RACE, seed=seed, planners=1 + seed % 2, fates=fates)
+    first, last = moments(plot, task)
+    when = Random(seed).uniform(first - 0.05, last + 0.05)
+    world = World(replace(plot, stop_at=when) if whole else replace(plot, stop_tasks=((when, task),)))
+    job = world.run()
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED), "\n".join(world.works.story)
+    rest = set() if whole else {"a", "b", "c"} - downstream(plot.spec.dag, [task])
+    assert all(job.tasks[name].status is SUCCESS for name in rest)
+    agree(world)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_task_is_stopped_at_a_node_when_it_is_back(hangs):
+    fates = {place: Fate(ends=200 if place[0] == "a" else 100) for place in PLACES}
+    world = World(replace(RACE, fates=fates, outages=(Outage("n2", 10, 60, hangs),), stop_tasks=((20.0, "a"),)))
+    job = world.run()
+    assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS
+    assert world.nodes["n2"].failures["a.host"].reason == "STOPPED"
+    arrived = [line for line in world.works.story if "StopTaskAt(node='n1', task='a', attempt=0) arrives" in line]
+    assert float(arrived[0].split()[0]) < 22, "the node that answers is stopped at once"
+
+
+@given(plots(calm=True), SEEDS, st.data())
+@settings(REPEATABLE, max_examples=30)
+def test_where_nothing_goes_wrong_each_stop_is_sent_once(plot, seed, data):
+    names = [n.name for n in plot.spec.dag.nodes]
+    times = Random(seed)
+    asked = [(times.uniform(0.0, 30.0), task) for task in sorted(data.draw(some_of(names, 2)))]
+    world = World(replace(plot, stop_tasks=tuple(asked)))
+    job = world.run()
+    assert job.outcome in (Outcome.SUCCEEDED, Outcome.STOPPED)
+    assert all(n == 1 for request, n in world.calls.items() if isinstance(request, StopTaskAt | StopAt))
+    assert all(r.task in world.stopped for r in world.calls if isinstance(r, StopTaskAt))
+
+
+def test_a_planner_may_die_at_every_single_pause_of_a_stop():
+    plot = replace(RACE, fates=dict.fromkeys(PLACES, Fate(ends=5)), stop_tasks=((1.5, "a"),))
+    pauses, lives = 0, 2
+    while lives > 1:
+        pauses += 1
+        world = World(replace(plot, dies_at=pauses, seed=pauses))
+        job = world.run()
+        assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS, "\n".join(world.works.story)
+        agree(world)
+        lives = world.lives
+    assert pauses > 30
