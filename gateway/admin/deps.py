@@ -123,6 +123,13 @@ class Why(Input):
     reason: str = Field(default="", max_length=1000, description="Why; kept in the audit.")
 
 
+class Authored(BaseModel):
+    """Who changes something, and why; both are kept in its history."""
+
+    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
+    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="Who, where no token says it.")
+
+
 Empty = Annotated[Input | None, Body(examples=[{}])]
 """a body that may be left out"""
 _PROBLEM = shape(

@@ -13,6 +13,7 @@ from gateway.admin.deps import (
     OPERATOR,
     AfterNumber,
     AfterText,
+    Authored,
     Limit,
     Number,
     Object,
@@ -63,17 +64,10 @@ class SchemaReply(Reply):
     media_type = "application/schema+json"
 
 
-class Why(BaseModel):
-    """Who changes something, and why; both are kept in the history."""
-
-    reason: str = Field(default="", max_length=1000)
-    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="where no token tells it")
+Reasoned = Annotated[Authored, Body(examples=[{"reason": "has a known flaw", "author": "ann"}])]
 
 
-Reasoned = Annotated[Why, Body(examples=[{"reason": "has a known flaw", "author": "ann"}])]
-
-
-class Approval(Why):
+class Approval(Authored):
     """An approval of what an image is now."""
 
     image: str = Field(default="", max_length=512, description="only this image; empty: every one of the provider")
@@ -246,12 +240,12 @@ def router(providers: Providers) -> APIRouter:
         return SchemaReply(form(found))
 
     @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=_CHANGED)
-    async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Response:
+    async def retire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.retire(provider_name, by, why.reason))
 
     @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=_CHANGED)
-    async def unretire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Response:
+    async def unretire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
         by = _by(request, why.author)
         return await changed(request, lambda: providers.unretire(provider_name, by, why.reason))
 

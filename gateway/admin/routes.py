@@ -17,6 +17,7 @@ from gateway.admin.deps import (
     OPERATOR,
     AfterNumber,
     AfterText,
+    Authored,
     Limit,
     Number,
     Reply,
@@ -75,14 +76,7 @@ class RouteEntry(BaseModel):
     )
 
 
-class Undo(BaseModel):
-    """Who goes back to an earlier version, and why."""
-
-    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
-    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="Who; kept in the history.")
-
-
-class RouteEdit(Undo):
+class RouteEdit(Authored):
     """One change of one entry."""
 
     route: RouteEntry = Field(description="What the entry shall hold; null removes a key.")
@@ -126,7 +120,11 @@ def router(
     router = api_router()
 
     def edited(
-        request: Request, change: Change, edit: Undo, expected: int | None, entry: Mapping[str, Any] | None = None
+        request: Request,
+        change: Change,
+        edit: Authored,
+        expected: int | None,
+        entry: Mapping[str, Any] | None = None,
     ) -> Response:
         """Change an entry; ``entry``: what it would hold."""
         if change.node == me and entry is not None and not any(entry.get(key) for key in _FILES):
@@ -186,7 +184,7 @@ def router(
         author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = OPERATOR,
         expected: Expected = None,
     ) -> Response:
-        return edited(request, Change(node, None), Undo(reason=reason, author=author), expected)
+        return edited(request, Change(node, None), Authored(reason=reason, author=author), expected)
 
     @router.get(
         "/route-versions",
@@ -223,7 +221,7 @@ def router(
     def rollback(
         request: Request,
         number: Annotated[Number, Path(examples=[1])],
-        undo: Annotated[Undo, Body(examples=[_UNDO])],
+        undo: Annotated[Authored, Body(examples=[_UNDO])],
         expected: Expected = None,
     ) -> Response:
         author = named(request, undo.author)
