@@ -11,6 +11,7 @@ from typing import Any
 
 from provider_registry import description
 from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, unfit
+from provider_registry.revisions import parts
 from provider_registry.types import json_of
 
 JSON_LABEL = "bfia.description"
@@ -59,26 +60,21 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
 
 
 def _compared(path: str, labelled: Any, registered: Any, label: str, image: str) -> Iterator[Problem]:
-    """Compare what a label gives; what it leaves out is not compared."""
-    if isinstance(labelled, Mapping) and isinstance(registered, Mapping):
-        for field, value in labelled.items():
-            yield from _compared(join(path, field), value, registered.get(field), label, image)
-        return
-    field = path.rpartition(".")[2]
-    if isinstance(labelled, list) and isinstance(registered, list) and _named(labelled) and _named(registered):
-        by_name = {entry["name"]: (i, entry) for i, entry in enumerate(registered)}
-        for entry in labelled:
-            i, own = by_name.get(entry["name"], (-1, None))
-            if own is None:
-                rule = f"has no entry {shorten(entry['name'])}, which the label {label} of {image} describes"
+    """Compare what a label gives; what it leaves out is not compared, except entries of a list."""
+    there, here = parts(labelled), parts(registered)
+    if there is not None and here is not None:
+        listed = isinstance(registered, list)
+        for name, value in there.items():
+            if listed and name not in here:
+                rule = f"has no entry {shorten(name)}, which the label {label} of {image} describes"
                 yield Problem(path, rule, None)
             else:
-                yield from _compared(join(path, i), entry, own, label, image)
-        missing = [entry["name"] for entry in registered if entry["name"] not in {e["name"] for e in labelled}]
-        if missing:
+                at = f"{path}[{name}]" if listed else join(path, name)
+                yield from _compared(at, value, here.get(name), label, image)
+        if listed and (missing := [name for name in here if name not in there]):
             yield Problem(path, f"lists what the label {label} of {image} does not describe", missing)
         return
-    if field in _SPELLED_LISTS:
+    if path.rpartition(".")[2] in _SPELLED_LISTS:
         labelled, registered = _texts(labelled), _texts(registered)
     if _plain(labelled) != _plain(registered):
         yield _differs(path, label, image, labelled, registered)
@@ -120,10 +116,6 @@ def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             entry for _, entry in sorted(entries.items(), key=lambda e: int(e[0])) if "name" in entry
         ]
     return {top["componentName"]: top for top in tops.values() if "componentName" in top}
-
-
-def _named(entries: list[Any]) -> bool:
-    return all(isinstance(entry, Mapping) and isinstance(entry.get("name"), str) for entry in entries)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

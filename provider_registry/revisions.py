@@ -75,7 +75,7 @@ def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ..
 def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
     if old == new and type(old) is type(new):
         return
-    old_parts, new_parts = _parts(old), _parts(new)
+    old_parts, new_parts = parts(old), parts(new)
     if old_parts is None or new_parts is None:
         yield Change(path, _shown(old), _shown(new))
         return
@@ -84,7 +84,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
         yield from _differences(at, old_parts.get(name, _ABSENT), new_parts.get(name, _ABSENT))
 
 
-def _parts(value: Any) -> Mapping[str, Any] | None:
+def parts(value: Any) -> Mapping[str, Any] | None:
     """Return an object, or a list whose entries have names, as parts by name; None for anything else."""
     if isinstance(value, Mapping):
         return value

@@ -9,8 +9,12 @@ import hashlib
 import json
 import logging
 import os
+import select
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +45,6 @@ from engines.base import (
 )
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
-from engines.process.spawner import Spawner
 from engines.watch import Subscribers
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _GONE, _NONE = ".gone-", ".none"
 _EXIT_TIMEOUT = 5.0
 """seconds until a supervisor that started nothing is gone"""
+_REPORT_TIMEOUT = 30.0
+"""seconds until a supervisor has reported whether its run started"""
 
 
 def this_machine() -> Capacity:
@@ -327,3 +332,76 @@ def _bury(gone: Path) -> None:
     run = RunDirectory(gone)
     run.kill()
     run.delete()
+
+
+class Spawner:
+    """Forks supervisors: a fork of one small process costs a fraction of the start of an interpreter.
+
+    Its process ends with the gateway, the supervisors live on; one that died is replaced.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def start(self, directory: Path, command: Mapping[str, object]) -> tuple[int, str]:
+        """Start the supervisor of a run; return a descriptor of its process, and its report.
+
+        The report is empty if there is none in time. Raises OSError if there is no supervisor.
+        """
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.settimeout(_REPORT_TIMEOUT)
+            with theirs:
+                self._request(directory, theirs)
+            ours.sendall(json.dumps(command).encode())
+            ours.shutdown(socket.SHUT_WR)
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+            if not descriptors:
+                raise ConnectionError("the supervisor could not be forked")
+            return descriptors[0], _line(ours)
+
+    def close(self) -> None:
+        """End the process that forks; supervisors live on."""
+        with self._lock:
+            self._end()
+
+    def _request(self, directory: Path, connection: socket.socket) -> None:
+        message = os.fsencode(directory)
+        with self._lock:
+            try:
+                socket.send_fds(self._begun(), [message], [connection.fileno()])
+            except OSError:
+                self._end()
+                socket.send_fds(self._begun(), [message], [connection.fileno()])
+
+    def _begun(self) -> socket.socket:
+        if self._control is None:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                command = [sys.executable, "-I", "-S", supervisor.__file__]
+                self._server = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, start_new_session=True
+                )
+        return self._control
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+
+def _line(connection: socket.socket) -> str:
+    line = b""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not line.endswith(b"\n"):
+        if not poll.poll(_REPORT_TIMEOUT * 1000) or not (chunk := connection.recv(65536)):
+            return ""
+        line += chunk
+    return line.decode(errors="replace").strip()

@@ -1,6 +1,6 @@
 """Supervises one local run: starts it, forwards signals, kills what it leaves behind, records how it exited.
 
-Forked for each run by one process of the engine (`engines.process.spawner`), and told on a socket what to run. It
+Forked for each run by one process of the engine (`engines.process.engine`), and told on a socket what to run. It
 outlives the gateway. The run directory holds
 
     spec.json        labels of the run; written by the engine

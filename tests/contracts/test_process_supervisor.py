@@ -24,9 +24,8 @@ from engines.base import (
     labels,
 )
 from engines.process import supervisor
-from engines.process.engine import ProcessEngine
+from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
-from engines.process.spawner import Spawner
 from tests.contracts.engine_acts import (
     IGNORES_TERM,
     WAITS,
@@ -210,8 +209,6 @@ import os, sys
 from pathlib import Path
 from engines.base import LaunchSpec
 from engines.process.engine import ProcessEngine
-from engines.process.run_directory import RunDirectory
-from engines.process.spawner import Spawner
 
 engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}

@@ -196,7 +196,7 @@ def test_each_difference_names_both_sides():
     at = "components_description.Algo.inputParam"
     assert found == [
         ("version", f"is 1.0.0 as registered and 2.0.0 in the label bfia.version of {IMAGE}"),
-        (f"{at}[0].type", f"is int as registered and string in the label component.* of {IMAGE}"),
+        (f"{at}[n].type", f"is int as registered and string in the label component.* of {IMAGE}"),
         (at, f"has no entry z, which the label component.* of {IMAGE} describes"),
         (at, f"lists what the label component.* of {IMAGE} does not describe"),
         ("components_description.Other", f"is not registered, though the label component.* of {IMAGE} names it"),
