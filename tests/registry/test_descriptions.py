@@ -301,3 +301,34 @@ def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(name
         document = replaced(document, path, data.draw(st.sampled_from(ODD)))
     shipped = Draft202012Validator(dict(schema.FILES[name].document))
     assert bool(schema.FILES[name].problems(document)) is not shipped.is_valid(document)
+
+
+NEITHER = "is neither a list nor call_function <name>(); any value is allowed"
+
+
+NO_VALUE = "has entries without a plain value, which are left out"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "rule"),
+    [
+        ({"type": "object", "defaultValue": "[1]"}, "defaultValue", "cannot be read as object"),
+        ({"type": "list", "defaultValue": "{"}, "defaultValue", "cannot be read as list"),
+        (
+            {"defaultValue": "abc", "validator": "regular:'[0-9]+'"},
+            "defaultValue",
+            "does not match regular:'[0-9]+'",
+        ),
+        (
+            {"type": "integer", "bindingData": ["5", "50"], "validator": "(0,10)"},
+            "bindingData",
+            "lists values outside (0,10): 50",
+        ),
+        ({"bindingData": "some"}, "bindingData", NEITHER),
+        ({"bindingData": "[" * 5000}, "bindingData", NEITHER),
+        ({"bindingData": '[{"label": 1}, "a"]'}, "bindingData", NO_VALUE),
+        ({"bindingData": '["\\ud800", "a"]'}, "bindingData", NO_VALUE),
+    ],
+)
+def test_what_is_unusual_in_a_parameter_is_a_warning(changes, path, rule):
+    assert parameter_warned(**changes) == [(f"inputParam[0].{path}", rule)]

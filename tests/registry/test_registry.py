@@ -300,3 +300,12 @@ def test_within_a_view_a_provider_is_read_once_and_stays_as_it_was():
         assert kept.reads == reads
     with pytest.raises(Unknown, match="retired"):
         found()
+
+
+def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
+    registry.register(a_provider(a_description("A"), metadata={"image": "a:1", "base_url": "tcp://x:1"}))
+    assert registry.register_component(provider_from_component(a_component_request("B", image="b:1")))
+    [provider] = registry.query()
+    assert list(provider.components) == ["A", "B"]
+    assert (provider.image, provider.base_url) == ("a:1", "tcp://x:1")
+    assert (provider.image_for("A"), provider.image_for("B")) == ("a:1", "b:1")

@@ -420,3 +420,9 @@ def test_every_key_and_every_name_is_used_once_or_left(wanted, described):
     for kind, key in wanted:
         if key in found.keys_left and key not in found:
             assert DataSpec("", "", kind).group not in left_groups
+
+
+def test_what_the_description_itself_names_does_not_refuse_the_job():
+    listed = [{"value": "all"}, {"value": "2048"}]
+    assert found("all", type="integer", bindingData=listed) == ([], ["cannot be read as integer"])
+    assert found("auto", type="int", defaultValue="auto") == ([], ["cannot be read as int"])
