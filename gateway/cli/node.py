@@ -180,26 +180,24 @@ def drain(
     A gateway that is started again takes jobs again.
     """
     state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": not stay})
-    shown = None
-    while wait and state is not None and state["draining"]:
+    shown, gone = None, False
+    while wait and not gone and state["draining"] and not (stay and shown == []):
         if state["jobs"] != shown and not as_json:
             jobs = [f"{j['job_id']} {j['status']}" for j in state["jobs"]]
             more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
             say(f"{len(jobs)} left: {', '.join(jobs[:3])}{more}" if jobs else "nothing is left")
-        shown, last = state["jobs"], state
-        if stay and not shown:
-            break
+        shown = state["jobs"]
         time.sleep(0.5)
         try:
             state = node.get("/api/v1/drain")
         except CallFailed as error:
             if error.code != EXIT_NO_ANSWER or stay:
                 raise
-            state = None
-    if wait and state is not None and not state["draining"]:
+            gone = True
+    if wait and not state["draining"]:
         raise CallFailed("draining was cancelled by somebody else", reason="UNDRAINED")
     if as_json:
-        print_json(last if state is None else state)
+        print_json(state)
     elif wait:
         say("the node is empty" if stay else "the node has exited")
 
