@@ -1,4 +1,4 @@
-"""JSON bodies of requests: what is read as JSON, and how long a body may take to arrive."""
+"""JSON bodies of requests: what is read as JSON, how long it may take to arrive, and what is wrong with it."""
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine, Mapping

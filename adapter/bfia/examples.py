@@ -78,7 +78,6 @@ def _body(summary: str, **value: Any) -> Any:
 
 
 def _unparsed(value: dict[str, Any]) -> dict[str, Any]:
-    """Describe a body that the path does not declare."""
     schema = {"type": "object", "additionalProperties": True}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": value}}}

@@ -1,4 +1,8 @@
-"""``/v1/interconn/schedule``: what other nodes request of this one (control layer 3)."""
+"""What other nodes request: ``/v1/interconn/schedule`` (control layer 3) and ``/v1/interconn/job/audit``.
+
+The job audit of the management layer asks whether a node would take part in a job, before it is created there;
+``query``, which the standard has for every other audit, is an extension.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -56,7 +60,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     ) -> wire.Answer[wire.PlanData]:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
         items = await on(limiters.rest, caller.sender, lambda: participant.dry_run(spec, caller.node))
-        return ok(wire.PlanData(**translate.body(items)), caller.profile)
+        return ok(wire.PlanData(**translate.plan_body(items)), caller.profile)
 
     @router.post(f"{SCHEDULE}/job/resource/apply", summary="The scheduling node reserves a job's resources (ours)")
     async def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller = known) -> Done:
@@ -110,7 +114,8 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     ) -> wire.Answer[wire.RerunData]:
         wanted = Order(body.job_id, body.new_job_id, body.start, body.parameters)
         made = await on(limiters.peers, caller.sender, lambda: scheduler.rerun_job(wanted, caller.node))
-        return ok(wire.RerunData(**translate.rerun_body(made)), caller.profile)
+        answer = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
+        return ok(wire.RerunData.model_validate(answer), caller.profile)
 
     @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")
     async def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller = known) -> Done:

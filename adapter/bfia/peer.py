@@ -319,14 +319,12 @@ def _json(content: bytes) -> Any:
 
 
 def _number(code: Any) -> int | None:
-    """Read a code, a number or its text; None for what is neither."""
     if isinstance(code, int) and not isinstance(code, bool):
         return code
     return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
 
 
 def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
-    """Return a refusal as the error that it was at the peer; one without a reason of its own just refuses."""
     reason = data.get("reason")
     if not isinstance(reason, str) or not reason:
         return Refused(message)
@@ -408,6 +406,5 @@ def asked_name(identity: Identity) -> dict[str, str]:
 
 
 def _stamp(identity: Identity) -> list[tuple[int, int]]:
-    """Return what changes when a file of an identity does."""
     files = (identity.ca, identity.certificate, identity.key)
     return [stamp(file) for file in files if file is not None]

@@ -1,4 +1,9 @@
-"""``/v1/platform/schedule``: what this node's own platform and its containers request (control layer 4 and 5)."""
+"""What this node's own platform and its containers request: ``/v1/platform/schedule`` (control layer 4 and 5).
+
+With it ``/v2/provider``, the first users' form of registering images. The standard leaves open how lines of a log
+are numbered, what makes a line's level, and whose lines a node with several roles gives. Here: from 0; see
+`gateway.data.log_index`; those of all its roles, unless ``role`` picks one.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -28,10 +33,26 @@ from gateway.providers.registration import By, Providers, asking, audited, shown
 from gateway.runtime.context import new_trace_id
 from provider_registry.registry import Written
 
+E = TypeVar("E", bound=Callable[..., Any])
+M = TypeVar("M", bound=BaseModel)
+
 SCHEDULE = "/v1/platform/schedule"
 OTHER = "/v2/schedule"
 """another spelling of `SCHEDULE`, which the first users have"""
 _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+
+
+def _spelled(router: APIRouter, path: str, *methods: str, **described: Any) -> Callable[[E], E]:
+    """Serve a path in both spellings; the standard's is described, with the first of the methods."""
+
+    def serve(endpoint: E) -> E:
+        for at in (SCHEDULE, OTHER):
+            for method in methods:
+                shown = (at, method) == (SCHEDULE, methods[0])
+                router.add_api_route(at + path, endpoint, methods=[method], include_in_schema=shown, **described)
+        return endpoint
+
+    return serve
 
 
 def operator_router(
@@ -40,8 +61,7 @@ def operator_router(
     """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here."""
     router = APIRouter(tags=["platform"], route_class=Route)
 
-    @router.post(f"{OTHER}/job/create_all", summary="Submit a job (other spelling)", include_in_schema=False)
-    @router.post(f"{SCHEDULE}/job/create_all", summary="Submit a job")
+    @_spelled(router, "/job/create_all", "POST", summary="Submit a job")
     async def create_all(
         request: Request, sender: Sender, body: Annotated[wire.CreateAll, examples.CREATE_ALL]
     ) -> wire.Answer[wire.JobData]:
@@ -54,10 +74,7 @@ def operator_router(
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 
-    @router.get(f"{OTHER}/job/status_all", include_in_schema=False)
-    @router.post(f"{OTHER}/job/status_all", include_in_schema=False)
-    @router.post(f"{SCHEDULE}/job/status_all", include_in_schema=False)
-    @router.get(f"{SCHEDULE}/job/status_all", summary="State of a job and of all its tasks")
+    @_spelled(router, "/job/status_all", "GET", "POST", summary="State of a job and of all its tasks")
     async def status_all(
         request: Request, sender: Sender, job_id: str | None = Query(default=None, description="the job's id")
     ) -> wire.Answer[wire.StatusData]:
@@ -67,22 +84,21 @@ def operator_router(
             view = await on(limiters.peers, sender, lambda: jobs.status(wanted))
         return ok(wire.StatusData(**translate.status_body(view)))
 
-    @router.post(f"{OTHER}/job/stop_all", include_in_schema=False)
-    @router.post(f"{SCHEDULE}/job/stop_all", summary="Stop a job at every node")
+    @_spelled(router, "/job/stop_all", "POST", summary="Stop a job at every node")
     async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], sender: Sender) -> Done:
         """Stop a job, whichever node schedules it. What is over stays as it is; a second stop changes nothing."""
         await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
         return ok()
 
-    @router.post(f"{OTHER}/job/stop_task", include_in_schema=False)
-    @router.post(f"{SCHEDULE}/job/stop_task", summary="Stop a task, and all that needs its output, at every node")
+    @_spelled(
+        router, "/job/stop_task", "POST", summary="Stop a task, and all that needs its output, at every node"
+    )
     async def stop_task(body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender) -> Done:
         """Stop one task and what follows it. Other branches go on; the job ends when nothing is left to run."""
         await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
         return ok()
 
-    @router.get(f"{OTHER}/job/query_job_list", include_in_schema=False)
-    @router.get(f"{SCHEDULE}/job/query_job_list", summary="All jobs of a flow, or all jobs")
+    @_spelled(router, "/job/query_job_list", "GET", summary="All jobs of a flow, or all jobs")
     async def query_job_list(
         request: Request, sender: Sender, flow_id: str | None = Query(default=None, description="only this flow")
     ) -> wire.Answer[wire.JobList]:
@@ -138,7 +154,7 @@ def new_id(profiles: Iterable[Profile]) -> str:
     return f"job-{uuid4().hex}"[:longest]
 
 
-KEYS = ("name", "device", "version", "provider_name")
+KEYS = tuple(wire.ProviderKeys.model_fields)
 
 
 def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
@@ -223,8 +239,6 @@ def _shown(provider: Any) -> dict[str, Any]:
 TASK = f"{SCHEDULE}/task"
 LARGEST_NUMBER = 10**15
 
-M = TypeVar("M", bound=BaseModel)
-
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
@@ -258,14 +272,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
     """Return the two paths; POST is accepted too."""
     router = APIRouter(tags=["platform"], route_class=Route)
 
-    @router.get(f"{OTHER}/task/get_log_line", include_in_schema=False)
-    @router.post(f"{OTHER}/task/get_log_line", include_in_schema=False)
-    @router.post(f"{TASK}/get_log_line", include_in_schema=False)
-    @router.get(
-        f"{TASK}/get_log_line",
-        summary="How many lines a task's log has by now",
-        openapi_extra=_described(_LineQuery),
-    )
+    summary = "How many lines a task's log has by now"
+
+    @_spelled(router, "/task/get_log_line", "GET", "POST", summary=summary, openapi_extra=_described(_LineQuery))
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
         query = await _read(request, _LineQuery)
@@ -273,10 +282,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         found = await on(limiters.rest, sender, work)
         return ok(wire.LogLines(num=found.total, **_about(found)))
 
-    @router.get(f"{OTHER}/task/get_log", include_in_schema=False)
-    @router.post(f"{OTHER}/task/get_log", include_in_schema=False)
-    @router.post(f"{TASK}/get_log", include_in_schema=False)
-    @router.get(f"{TASK}/get_log", summary="Lines of a task's log", openapi_extra=_described(_LogQuery))
+    summary = "Lines of a task's log"
+
+    @_spelled(router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=_described(_LogQuery))
     async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
@@ -323,6 +331,5 @@ def _described(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _about(found: Excerpt) -> dict[str, Any]:
-    """Return what both responses have beyond the standard."""
     more = {"incomplete": found.incomplete} if found.incomplete else {}
     return {"roles": list(found.parties), "over": found.over, **more}

@@ -121,7 +121,6 @@ class Relay:
         await answer(scope, receive, send)
 
     async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
-        """Make the same request at the route's address, and return what is answered there."""
         seconds = _timeout(request, route, channel)
         limit = self._limits[channel]
         length = request.headers.get("content-length", "")
@@ -160,7 +159,6 @@ class Relay:
         return kept
 
     def _refusal(self, error: Refused, channel: bool) -> Response:
-        """Respond in this node's own name."""
         code, ptp_code = RELAY_CODES[error.reason]
         message, node = f"{error.reason}: {error}", self._node
         status = 200 if error.delivered is None else 503
@@ -211,7 +209,6 @@ def _ends(request: Request, channel: bool) -> tuple[str, str] | None:
 
 
 def _passed(request: Request) -> tuple[str, ...]:
-    """Return the nodes that have passed a request on."""
     path = ",".join(request.headers.getlist(PASSED))
     return tuple(name for part in path[:4096].split(",") if (name := part.strip()))
 

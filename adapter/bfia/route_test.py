@@ -210,7 +210,6 @@ class _Test:
         return _ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
 
     def _other_product(self) -> Step:
-        """Judge what responds, and does not know our own greeting."""
         try:
             known, unknown = self._status_and_code(_EVERYBODY_HAS), self._status_and_code(_NOBODY_HAS)
         except PeerUnreachable as error:

@@ -1,7 +1,7 @@
 """Wire <-> domain, both ways, without side effects."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, TypeGuard
 
@@ -404,7 +404,6 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
 
 
 def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> TaskView:
-    """Return a task's state, and what else a peer says of it: name, why it failed, how it is at each party."""
     parties = {
         str(node): {str(role): read_status(state) for role, state in as_mapping(roles).items()}
         for node, roles in as_mapping(fields.get("parties")).items()
@@ -462,37 +461,16 @@ def _waiting(found: Any) -> Waiting | None:
 # ---------------------------------------------------------------- rerun and plan
 
 
-def rerun_body(found: RerunResult) -> dict[str, Any]:
-    """Return how a node responds that it runs a job again."""
-    return {
-        "job_id": found.job_id,
-        "from": found.start,
-        "runs": list(found.runs),
-        "inherits": list(found.inherits),
-    }
-
-
 def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     """Read what a peer says of a job that it runs again."""
     job_id, start = str(fields.get("job_id") or wanted.new_job_id), str(fields.get("from") or wanted.start)
     return RerunResult(job_id, start, _names(fields.get("runs")), _names(fields.get("inherits")))
 
 
-def body(items: Iterable[Item]) -> dict[str, Any]:
+def plan_body(items: Sequence[Item]) -> dict[str, Any]:
     """Return the data of a plan, its texts in words for other nodes."""
-    return {
-        "checks": [
-            {
-                "check": i.check,
-                "about": i.about,
-                "standing": str(i.standing),
-                "found": for_others(i.found),
-                "cause": for_others(i.cause),
-                "remedy": i.remedy,
-            }
-            for i in items
-        ]
-    }
+    shown = (replace(i, found=for_others(i.found), cause=for_others(i.cause)) for i in items)
+    return {"checks": [asdict(i) | {"standing": str(i.standing)} for i in shown]}
 
 
 def items(data: Mapping[str, Any]) -> tuple[Item, ...]:
@@ -526,7 +504,6 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _moment(text: Any) -> datetime | None:
-    """Read a time with its zone; None for anything else."""
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):

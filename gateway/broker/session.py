@@ -454,7 +454,6 @@ class Session:
             self._kept.pop(flight.reader, None)
 
     def _discard(self, read: list[Stored]) -> None:
-        """Deletes messages that are no longer needed."""
         if not read:
             return
         self._note(Kind.READ, {"n": [stored.number for stored in read]})

@@ -58,16 +58,6 @@ async def waiting(task):
     return task
 
 
-async def test_a_pop_is_woken_by_the_push_it_waits_for(opened):
-    broker = opened()
-    pop = await waiting(asyncio.ensure_future(read(broker, timeout=100)))
-    await broker.push("s", "other", "n", b"not this")
-    await broker.push("other", "t", "n", b"nor this")
-    await waiting(pop)
-    await broker.push("s", "t", "n", b"this")
-    assert await pop == b"this"
-
-
 async def test_a_pop_ends_empty_when_its_time_is_over(opened):
     broker = opened(pop_seconds=0.01)
     assert await broker.pop("s", "t", reader="r", timeout=1e9) is None

@@ -410,7 +410,6 @@ class _Desk:
         return success()
 
     async def _hand_on(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
-        """Bring a message to the gateway of this node that has the session."""
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
         answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)

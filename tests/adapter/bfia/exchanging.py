@@ -8,7 +8,7 @@ may stand beside what a reply shows.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from fastapi.testclient import TestClient
 
 from adapter.bfia import envelope, headers, interconn
 from adapter.bfia.client import ParticipantClient, SchedulerClient
-from adapter.bfia.interconn import router
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance
 from gateway.domain.run import Audit
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
@@ -119,16 +118,11 @@ def _plain(value: Any) -> Any:
 # ---------------------------------------------------------------- we are asked
 
 
-class OneJob:
-    """Use cases of a node that schedules ``job-1``: task a runs and failed here, task b is about to start."""
+class OneNode:
+    """Use cases of a node that schedules ``job-1``: task a runs and failed here, task b is about to start.
 
-    def _known(self, job_id: str) -> None:
-        if job_id != "job-1":
-            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
-
-    def _task(self, task_id: str) -> None:
-        if task_id not in ("task_a", "task_b"):
-            raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
+    It was asked ``audit-7`` by the peer, and has asked about ``job-1`` itself.
+    """
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         if sender != spec.initiator:
@@ -139,48 +133,41 @@ class OneJob:
         self.submit_job(spec, sender)
         return Acceptance()
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
-        self._known(job_id)
+    def start_job(self, job_id: str, *_: Any) -> None:
+        if job_id != "job-1":
+            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
 
-    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        self._known(job_id)
+    start_task = stop_job = start_job
 
-    def stop_job(self, job_id: str, task_name: str, *_: Ending | NodeId | None) -> None:
-        self._known(job_id)
-
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        self._task(task_id)
+    def stop_task(self, job_id: str, task_id: str, *_: Any) -> None:
+        if task_id not in ("task_a", "task_b"):
+            raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
-        self._task(task_id)
+        self.stop_task("", task_id)
         if task_id == "task_b":
             return TaskNews(TaskStatus.READY)
         return TaskNews(TaskStatus.FAILED, Failure("EXIT_3", "exit code 3", ME, "guest", "a", 3))
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        self._known(job_id)
+        self.start_job(job_id)
         tasks = [TaskView("task_a", "a", TaskStatus.RUNNING), TaskView("task_b", "b", TaskStatus.READY)]
         return JobView(job_id, JobStatus.RUNNING, tasks, scheduler=ME)
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        self._task(report.task_id)
-
-
-class OneAudit:
-    """The same node, which was asked ``audit-7`` by the peer, and has asked about ``job-1`` itself."""
+        self.stop_task("", report.task_id)
 
     def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
         if audit.id != "audit-7":
             raise Conflict(f"job {spec.job_id} is here already", reason="JOB_ID_CONFLICT")
 
     def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
-        if audit_id != "audit_job-1":
-            raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
+        self.status(audit_id if audit_id != "audit-7" else "")
 
-    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
-        self.status(audit_id, sender)
+    def terminate(self, audit_id: str, *_: Any) -> None:
+        self.status(audit_id)
 
-    def status(self, audit_id: str, sender: NodeId) -> str:
+    def status(self, audit_id: str, *_: Any) -> str:
         if audit_id not in ("audit-7", "audit_job-1"):
             raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
         return "APPLIED"
@@ -196,11 +183,11 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
         return profile_of(headers.incoming(request).source).errors_as_200
 
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
-    job = OneJob()
+    node: Any = OneNode()
     app = FastAPI()
     peers = Peers(lambda node: node == PEER, profile_of, limiters)
-    app.include_router(router(ME, job, job, peers))
-    app.include_router(interconn.audit_router(OneAudit(), peers))
+    app.include_router(interconn.router(ME, node, node, peers))
+    app.include_router(interconn.audit_router(node, peers))
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

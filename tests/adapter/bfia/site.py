@@ -13,6 +13,8 @@ import yaml
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec
+from gateway.domain.states import TaskStatus
+from gateway.ports import Callback
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says, scripted
 from tests.builders import a_spec
@@ -60,6 +62,22 @@ class Site:
 
         found: Run = wait_for(up, 20, 0.01, f"{label} of {job_id} is up")
         return found
+
+    def succeed(self, job_id: str) -> Run:
+        """Let the guest's container succeed; return its run as it was before."""
+        run = self.run(job_id, "guest.0")
+        self.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+        assert isinstance(self.node.engine, MemoryEngine)
+        self.node.engine.finish(run.name, 0)
+        return run
+
+    def take_part(self, scheduler: str) -> JobSpec:
+        """Take part in a job of another node, up to its guest's container; its task is ``task-<job id>``."""
+        spec = a_job_with(scheduler, scheduler=scheduler)
+        self.node.participant.create_job(spec, scheduler)
+        self.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", scheduler)
+        self.run(spec.job_id, "guest.0")
+        return spec
 
 
 @contextmanager

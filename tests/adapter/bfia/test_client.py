@@ -126,13 +126,6 @@ def _only(asked: list[Any]) -> Any:
     return asked[0] if asked else None
 
 
-@pytest.mark.parametrize("profile", ["spec", "fate"])
-def test_what_is_sent_is_read_as_it_was_meant(profile: str):
-    spec = the_users_job()
-    body = wire.CreateJob.model_validate(translate.create_body(spec, PROFILES[profile]))
-    assert translate.job_spec(body, body.job_id, ME, "trace-1") == spec
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_indices_are_sent_one_by_one(peer: ScriptedPeer, calling: As, profile: str):
     """``"0|1"`` is read, but not every peer reads it."""

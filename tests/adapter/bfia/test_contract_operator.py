@@ -159,15 +159,17 @@ def caller(stage: Stage, prefix: str) -> Caller:
 
 
 @pytest.mark.parametrize("one", ENDPOINTS, ids=str)
-@spelled
-def test_the_contract_of_a_path(stage: Stage, one: Endpoint, prefix: str):
-    call = caller(stage, prefix)
+def test_the_contract_of_a_path(stage: Stage, one: Endpoint):
+    call = caller(stage, PLATFORM)
 
     def shown() -> Any:
         return envelope(call("/job/status_all", {"job_id": stage.job_id}, "GET"))["data"] == stage.view()
 
     contract.check(call, one, stage, shown)
     assert shown()
+    contract.check_methods(caller(stage, "/v2/schedule"), one)
+    if one.repeatable:
+        contract.check_success(caller(stage, "/v2/schedule"), one, stage)
 
 
 # ---------------------------------------------------------------- one by one
@@ -214,7 +216,9 @@ def test_the_standards_registration(stage: Stage):
         assert found == {f"component_info.{field}"}
     for raw in contract.WRONG_BODIES:
         assert envelope(call("/component/register", None, content=raw))["code"] == 400
-    contract.check_methods_and_size(call, Endpoint("/component/register", lambda _: body))
+    contract.check_methods(call, Endpoint("/component/register", lambda _: body))
+    for path in ("/component/register", "/job/create_all"):
+        contract.check_size(call, path)
 
 
 def test_every_platform_path_is_in_the_table(stage: Stage):

@@ -264,6 +264,8 @@ def test_a_task_that_starts_before_its_job(stage: Stage, call: Caller):
 
 def test_every_path_for_peers_is_in_the_table(stage: Stage):
     """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
+    contract.check_size(Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC}), f"{CONTROL}/job/create")
+    contract.check_size(Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC}), f"{JOB_AUDIT}/apply")
     described = Caller(stage.site.node, "peer", "", {})("/openapi.json", None, "GET").json()["paths"]
     mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
     assert mine - (set(OPTIONAL) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}

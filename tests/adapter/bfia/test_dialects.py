@@ -14,13 +14,11 @@ from adapter.bfia.translate import create_body
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
-from gateway.ports import Callback
 from tests.adapter.bfia.scripted import raw, says
 from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER, ask
-from tests.memory_engine import MemoryEngine
 
 # ---------------------------------------------------------------- what they are answered
 
@@ -82,13 +80,8 @@ def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: st
 @pytest.mark.parametrize("other", [FATE, KUSCIA])
 def test_how_a_job_ended_that_its_scheduling_node_does_not_say(site: Site, other: str):
     """The stop of a job whose every task has succeeded here is the only message of a success that there is."""
-    spec = a_job_with(other, scheduler=other)
-    site.node.participant.create_job(spec, other)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", other)
-    run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
+    spec = site.take_part(other)
+    site.succeed(spec.job_id)
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
     assert site.asks(other, "/job/stop", {"job_id": spec.job_id, "task_name": "a"})["code"] in (0, 200)
     assert site.node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
@@ -118,10 +111,7 @@ def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
     site.peer.will(by_path(task_poll=poll, other=fine))
     spec = a_job_with(other)
     site.node.coordinator.submit_job(spec, ME)
-    run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
+    site.succeed(spec.job_id)
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 20, 0.02, "the job has ended")
     job = site.node.store.jobs.get(spec.job_id)
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
@@ -135,11 +125,9 @@ def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
 @pytest.mark.parametrize("other", PROFILES)
 def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Site, other: str):
     """Until the job has ended; a session of a task is of no job whose peers have one for the whole."""
-    spec, task = a_job_with(other, scheduler=other), f"task-session-{PROFILES[other]}"
-    site.node.participant.create_job(spec, other)
-    site.node.participant.start_task(spec.job_id, task, "a", other)
+    spec = site.take_part(other)
     run = site.run(spec.job_id, "guest.0")
-    per_task, whole = f"session_{task}", f"session_{spec.job_id}"
+    per_task, whole = f"session_task-{spec.job_id}", f"session_{spec.job_id}"
     local = site.node.store.local_jobs.get(spec.job_id)
     told = site.node.launching.environment(local, run)["config.session_id"]
     assert told == (per_task if other == KUSCIA else whole)
@@ -155,10 +143,7 @@ def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Sit
 
 @pytest.mark.parametrize("other", PROFILES)
 def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str):
-    spec = a_job_with(other, scheduler=other)
-    site.node.participant.create_job(spec, other)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", other)
-    site.run(spec.job_id, "guest.0")
+    spec = site.take_part(other)
     site.node.participant.stop_job(spec.job_id, "", None, other)
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
 
@@ -211,10 +196,7 @@ def test_a_job_that_the_peer_forgot(site: Site):
 
 
 def test_where_the_peer_does_not_answer_the_nodes_own_knowledge_is_told(site: Site):
-    spec = a_job_with(FATE, scheduler=FATE)
-    site.node.participant.create_job(spec, FATE)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", FATE)
-    site.run(spec.job_id, "guest.0")
+    spec = site.take_part(FATE)
     site.peer.will(raw(b"", reset=True))
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert (data["job_status"], data["status"]) == ("RUNNING", {f"task-{spec.job_id}": "RUNNING"})

@@ -10,15 +10,13 @@ import pytest
 
 from adapter.bfia.interconn import SCHEDULE
 from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
-from gateway.domain.states import Outcome, TaskStatus
+from gateway.domain.states import Outcome
 from gateway.errors import NotServed, Refused
-from gateway.ports import Callback
 from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
-from tests.memory_engine import MemoryEngine
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = "/job/delete"
@@ -113,10 +111,7 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(tmp_path: Path, sche
         else:
             site.node.participant.create_job(spec, SPEC)
             site.node.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", SPEC)
-        run = site.run(spec.job_id, "guest.0")
-        site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
-        assert isinstance(site.node.engine, MemoryEngine)
-        site.node.engine.finish(run.name, 0)
+        site.succeed(spec.job_id)
         wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
         if not scheduled:
             assert site.asks(SPEC, "/job/stop", {"job_id": spec.job_id})["code"] == 0

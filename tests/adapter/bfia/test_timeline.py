@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError
-from gateway.ports import Callback
 from tests.adapter.bfia.scripted import raw, says
 from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path
 from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
-from tests.memory_engine import MemoryEngine
 
 
 def timeline(site: Site, job_id: str) -> list[dict[str, Any]]:
@@ -36,10 +33,7 @@ def test_every_request_of_a_job_is_told_and_quiet_polls_are_counted(site: Site):
     site.peer.will(by_path(task_poll=poll, other=says({"code": 0, "msg": "success, 好", "data": {}})))
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
-    run = site.run(spec.job_id, "guest.0")
-    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
-    assert isinstance(site.node.engine, MemoryEngine)
-    site.node.engine.finish(run.name, 0)
+    site.succeed(spec.job_id)
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
     told = calls(site, spec.job_id)
     asked = site.asked(spec.job_id)

@@ -141,7 +141,6 @@ async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client
     alpha = await make_node("alpha", limits=BrokerLimits(session_bytes=10))
     box = Container(client, alpha)
     assert await box.push("alpha", b"0123456789") == OK
-    assert await box.push("alpha", b"more") == "E0000000700"  # one run has its share
     push = asyncio.create_task(Container(client, alpha, "another").push("alpha", b"next"))
     await until(lambda: alpha.broker._writers)
     assert not push.done()
@@ -163,7 +162,7 @@ async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
 
 
 async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_message_with_it(alpha, client):
-    payload = os.urandom(24 << 20)
+    payload = os.urandom(8 << 20)
     box = Container(client, alpha)
     assert await box.push("alpha", payload) == OK
     reader, writer = await asyncio.open_connection("127.0.0.1", alpha.socket.getsockname()[1])
