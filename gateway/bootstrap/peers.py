@@ -12,7 +12,7 @@ from adapter.bfia import headers
 from adapter.bfia.channel.router import Claim, Member
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
-from adapter.bfia.profiles import Profile, profile_named
+from adapter.bfia.profiles import PROFILES, Profile, profile_named
 from adapter.fate import endpoints, envelope
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
@@ -202,7 +202,7 @@ class PeerTable:
 
     def profile_of(self, node: str) -> Profile:
         """Return how a node departs from the standard."""
-        return profile_named(self.profile_name(node))
+        return PROFILES["spec"] if node == self._here.id else profile_named(self.profile_name(node))
 
     def profile_name(self, node: str) -> str:
         """Return the profile that the route of a node names."""
