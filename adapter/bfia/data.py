@@ -29,8 +29,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from adapter.bfia.examples import UPLOAD
-from adapter.bfia.headers import Incoming
-from adapter.bfia.requests import Sender, on
+from adapter.bfia.requests import Incoming, Sender, on
 from gateway.data.datasets import Datasets
 from gateway.data.storage import name_rule
 from gateway.data.upload import MAX_PARTITIONS, Upload, delimiter_rule, meta_rule, namespace_rule, text_rule

@@ -60,7 +60,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     ) -> wire.Answer[wire.PlanData]:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
         items = await on(limiters.rest, caller.sender, lambda: participant.dry_run(spec, caller.node))
-        return ok(wire.PlanData(**translate.plan_body(items)), caller.profile)
+        return ok(wire.PlanData(**translate.body(items)), caller.profile)
 
     @router.post(f"{SCHEDULE}/job/resource/apply", summary="The scheduling node reserves a job's resources (ours)")
     async def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller = known) -> Done:

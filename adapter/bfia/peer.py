@@ -14,10 +14,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 import httpx
 
-from adapter.bfia import headers
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -34,11 +34,13 @@ from gateway.errors import (
     shown,
 )
 from gateway.ports import as_mapping
-from gateway.runtime.context import Exchange, exchanged
+from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
 from route_table.certificates import stamp
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
+UNSIGNED = "unsigned"
+"""the word that says so in ``x-auth-sign``: requests are not signed yet"""
 INTERCONN = "/v1/interconn/schedule"
 JOB_AUDIT = "/v1/interconn/job/audit"
 OPTIONAL = {
@@ -190,7 +192,7 @@ class Peer:
             params=query,
             headers={
                 "content-type": "application/json",
-                **headers.outgoing(self._me, self._node),
+                **outgoing(self._me, self._node),
                 **within,
                 **proof,
             },
@@ -259,6 +261,20 @@ class Peer:
         if hint and number == self.profile.unknown_path_code and "404" in message:
             raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
         raise _refusal(f"{speaker}: {message}", number, data)
+
+
+def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
+    """Return all headers of one request; nonce and timestamp (ms) are fresh at every try."""
+    return {
+        "x-auth-sign": UNSIGNED,
+        "x-csrf-protection": uuid4().hex,
+        "x-source-node-id": source,
+        "x-node-id": source,
+        "x-target-node-id": target,
+        "x-nonce": str(uuid4()),
+        "x-trace-id": trace_id or current_trace() or new_trace_id(),
+        "x-timestamp": str(time.time_ns() // 1_000_000),
+    }
 
 
 def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes]:

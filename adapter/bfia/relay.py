@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from adapter.bfia.channel.codec import INVOKE, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import reply
-from adapter.bfia.headers import incoming
 from adapter.bfia.peer import (
     LONGEST_CALL,
     RELAY_CODES,
@@ -30,6 +29,7 @@ from adapter.bfia.peer import (
     asked_name,
     relayed,
 )
+from adapter.bfia.requests import incoming
 from gateway.errors import PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
 

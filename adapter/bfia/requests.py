@@ -1,6 +1,7 @@
 """What the routers of this protocol share: who sends a request, its parameters, and the threads of its work."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -10,7 +11,6 @@ from fastapi import Depends, Header, Request
 from starlette.types import Scope
 
 from adapter.bfia.envelope import ok
-from adapter.bfia.headers import Incoming, incoming
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json
@@ -29,6 +29,45 @@ NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for on
 _CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What the headers of a request say; empty where they say nothing."""
+
+    source: NodeId
+    target: NodeId
+    trace_id: str
+
+
+_TRACE = re.compile(r"[\x21-\x7e]{1,128}")
+"""trace ids that can be passed on in a header and an environment; another is taken for none"""
+_CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
+_SOURCE = ("x-source-node-id", "x-node-id")
+
+
+def incoming(request: Request) -> Incoming:
+    """Read a request's headers, in hyphen or underscore form, old or new name."""
+    headers = request.headers
+    trace = _either(headers, "x-trace-id")
+    return Incoming(
+        source=next((v for name in _SOURCE if (v := _either(headers, name))), ""),
+        target=_either(headers, "x-target-node-id"),
+        trace_id=trace if _TRACE.fullmatch(trace) else "",
+    )
+
+
+def _either(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name) or headers.get(name.replace("-", "_")) or ""
+    return value.strip()
+
+
+def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
+    """Return every node that raw headers name as the sender, in whatever spelling, repeated ones too."""
+    found = {
+        value.decode("latin-1").strip() for name, value in headers if name.lower().replace(b"_", b"-") in _CLAIMS
+    }
+    return frozenset(found - {""})
 
 
 async def _sender(request: Request) -> Incoming:  # async: the framework runs it on this thread

@@ -467,7 +467,7 @@ def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     return RerunResult(job_id, start, _names(fields.get("runs")), _names(fields.get("inherits")))
 
 
-def plan_body(items: Sequence[Item]) -> dict[str, Any]:
+def body(items: Sequence[Item]) -> dict[str, Any]:
     """Return the data of a plan, its texts in words for other nodes."""
     shown = (replace(i, found=for_others(i.found), cause=for_others(i.cause)) for i in items)
     return {"checks": [asdict(i) | {"standing": str(i.standing)} for i in shown]}

@@ -9,7 +9,7 @@ from anyio import CapacityLimiter
 from fastapi import Request
 from starlette.types import ASGIApp, Scope
 
-from adapter.bfia import data, envelope, headers, interconn, platform, relay
+from adapter.bfia import data, envelope, interconn, platform, relay, requests
 from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
@@ -99,10 +99,10 @@ class _Uploads:
         return await self._uploads.from_path(_NOBODY, document)
 
     async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
-        return await self._uploads.from_form(headers.incoming(request), request, change)
+        return await self._uploads.from_form(requests.incoming(request), request, change)
 
 
-_NOBODY = headers.Incoming("", "", "")
+_NOBODY = requests.Incoming("", "", "")
 
 
 _CONTAINER_PATHS = frozenset(
@@ -232,7 +232,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
     }
-    signed = [node.fate.signed(lambda request: headers.incoming(request).source, limiters)]
+    signed = [node.fate.signed(lambda request: requests.incoming(request).source, limiters)]
     if settings.listen.container is None:
         both = [*for_containers, *for_peers_here]
         apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)
@@ -271,7 +271,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps["peer"] = with_identity(
         apps["peer"],
         _identity(node),
-        lambda scope: frozenset() if _of_container(scope) else headers.claimed(scope["headers"]),
+        lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
         lambda scope: known_first(scope, peer_table.knows, settings.node.id),
         lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
         refusals.denied,
@@ -313,7 +313,7 @@ def _identity(node: "Gateway") -> PeerIdentity:
 
 
 def _claimed(scope: Scope) -> str:
-    return headers.incoming(Request(scope)).source
+    return requests.incoming(Request(scope)).source
 
 
 def _of_container(scope: Scope) -> bool:

@@ -8,7 +8,7 @@ from itertools import count as counter
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from adapter.bfia import headers
+from adapter.bfia import requests
 from adapter.bfia.channel.router import Claim, Member
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
@@ -211,7 +211,7 @@ class PeerTable:
 
     def as_200(self, request: Request) -> bool:
         """Say whether a request comes from a peer that knows HTTP 200 only."""
-        return self.profile_of(headers.incoming(request).source).errors_as_200
+        return self.profile_of(requests.incoming(request).source).errors_as_200
 
     def takes_confirm(self, node: str) -> bool:
         """Say whether a node can be told later what was decided on a job here."""

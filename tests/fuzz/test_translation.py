@@ -11,8 +11,9 @@ from starlette.requests import Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.examples import A_JOB, JOB
-from adapter.bfia.headers import incoming, outgoing
+from adapter.bfia.peer import outgoing
 from adapter.bfia.profiles import PROFILES
+from adapter.bfia.requests import incoming
 from adapter.body import read_json
 from gateway.domain import dag as flow
 from gateway.domain import validation

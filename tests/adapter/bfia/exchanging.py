@@ -16,7 +16,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from adapter.bfia import envelope, headers, interconn
+from adapter.bfia import envelope, interconn, requests
 from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
@@ -180,7 +180,7 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
         return profile if node == PEER else PROFILES["spec"]
 
     def as_200(request: Any) -> bool:
-        return profile_of(headers.incoming(request).source).errors_as_200
+        return profile_of(requests.incoming(request).source).errors_as_200
 
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
     node: Any = OneNode()
