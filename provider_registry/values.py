@@ -1,4 +1,4 @@
-"""A task held against the description of its component: its parameters, and which inputs and outputs it means.
+"""A task validated against the description of its component: its parameters, inputs and outputs.
 
 Descriptions in the field contradict jobs that run well with them, so only two things refuse a job: a required
 parameter that is missing, and text that cannot be read as the number it is declared to be. Values outside an

@@ -366,7 +366,7 @@ def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
 
 def _refusal(image: str, text: str) -> EngineError:
     """Return the error that a message of the daemon or the registry stands for."""
-    found = (error for told, error in _REFUSALS if any(word in text.lower() for word in told))
+    found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
     return next(found, PullFailed)(f"{image} cannot be pulled: {text}")
 
 
