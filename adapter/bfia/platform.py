@@ -56,7 +56,11 @@ def _spelled(router: APIRouter, path: str, *methods: str, **described: Any) -> C
 
 
 def operator_router(
-    jobs: Coordinator, coordinator_node: NodeId, profile_of: Callable[[NodeId], Profile], limiters: Limiters
+    jobs: Coordinator,
+    own_node: NodeId,
+    coordinator_node: NodeId,
+    profile_of: Callable[[NodeId], Profile],
+    limiters: Limiters,
 ) -> APIRouter:
     """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here."""
     router = APIRouter(tags=["platform"], route_class=Route)
@@ -67,8 +71,9 @@ def operator_router(
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
-        nodes = {node for named in body.config.role.values() for node in named}
-        spec = translate.job_spec(body, new_id(map(profile_of, nodes)), coordinator_node, trace)
+        nodes = {coordinator_node, *(node for named in body.config.role.values() for node in named)}
+        job_id = new_id(map(profile_of, nodes - {own_node}))
+        spec = translate.job_spec(body, job_id, coordinator_node, trace)
         spec = replace(spec, unknown_fields=unknown_fields(body))
         job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}

@@ -195,7 +195,9 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(
-            platform.operator_router(node.coordinator, coordinator_node, node.peer_table.profile_of, limiters),
+            platform.operator_router(
+                node.coordinator, node.settings.node.id, coordinator_node, node.peer_table.profile_of, limiters
+            ),
             body,
             bfia.Refusal,
         ),
