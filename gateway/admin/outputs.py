@@ -67,6 +67,14 @@ _Plot = Annotated[
 ]
 
 
+def _wanted(job_id: str, task: str, party: str, key: str) -> Wanted:
+    return Wanted(job_id, task, party, key)
+
+
+_Wanted = Annotated[Wanted, Depends(_wanted)]
+"""looked up by the path itself, so that wrong parameters are named first"""
+
+
 @dataclass(frozen=True)
 class _Output:
     """An output of a run, there or not; ``type`` is what the flow calls it: dataset, model, report."""
@@ -97,17 +105,12 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
     """Return the paths of the outputs and reports at this node."""
     router = api_router()
 
-    def find(job_id: str, task: str, party: str, key: str) -> _Output:
-        return _find(store, storage, job_id, task, party, key)
-
-    def find_report(found: Annotated[_Output, Depends(find)]) -> _Output:
+    def find_report(wanted: Wanted) -> _Output:
+        found = _find(store, storage, wanted)
         if found.group != "metric":
             text = f"output {found.key} of task {found.run.task_name} is a {found.type}, not a report"
             raise NotFound(text, reason="NO_REPORT")
         return found
-
-    Found = Annotated[_Output, Depends(find)]
-    FoundReport = Annotated[_Output, Depends(find_report)]
 
     @router.get(
         f"{_JOB}/outputs",
@@ -125,9 +128,10 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         response_model=_PREVIEW,
     )
     def preview_output(
-        found: Found, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows of a table")] = 20
+        wanted: _Wanted, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows of a table")] = 20
     ) -> Response:
         """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
+        found = _find(store, storage, wanted)
         seen = preview(storage, found.address, rows, table=found.group == "data")
         return Reply({**found.as_dict(), "type": found.type, **seen.as_dict()})
 
@@ -136,11 +140,12 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         summary="An output as it lies in the storage, with its sha256",
         **DOWNLOAD,
     )
-    def download_output(found: Found, range_: Range = "", if_range: IfRange = "") -> Response:
+    def download_output(wanted: _Wanted, range_: Range = "", if_range: IfRange = "") -> Response:
         """The bytes of all parts, one after the other; each part of a table begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
         """
+        found = _find(store, storage, wanted)
         name = f"{found.run.task_name}-{found.run.party.label}-{found.key}"
         name += ".csv" if found.group == "data" else ""
         return download(storage, found.address, name, range_, if_range)
@@ -162,11 +167,12 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
     @router.get(
         f"{_JOB}/reports/{_ONE}", summary="A report as numbers, and as tables for plots", response_model=_REPORT
     )
-    def report(found: FoundReport) -> Response:
+    def report(wanted: _Wanted) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
         ``problem`` says why a report cannot be read; then both are empty. ``plots``: what of it `/plot` draws.
         """
+        found = find_report(wanted)
         content = read_report(storage, found.address)
         return Reply({**found.as_dict(), "type": found.type, **vars(content), "plots": list(names(content))})
 
@@ -176,8 +182,9 @@ def router(store: Store, storage: FileStorage) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
     )
-    def plot(found: FoundReport, series: _Plot = None) -> Response:
+    def plot(wanted: _Wanted, series: _Plot = None) -> Response:
         """A table with a rising first column as lines over it, any other as bars; single values as bars."""
+        found = find_report(wanted)
         title = f"{found.run.task_name} {found.run.party.label} {found.key}"
         image = picture(read_report(storage, found.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
@@ -244,8 +251,9 @@ def _report_line(storage: FileStorage, job_id: str, found: _Output) -> dict[str,
     }
 
 
-def _find(store: Store, storage: FileStorage, job_id: str, task: str, party: str, key: str) -> _Output:
+def _find(store: Store, storage: FileStorage, wanted: Wanted) -> _Output:
     """Return an output that lies in the storage. Raises `NotFound`, saying which part of its name is unknown."""
+    job_id, task, party, key = wanted.job_id, wanted.task, wanted.role, wanted.key
     local = store.local_jobs.get(job_id)
     by_id = next((run.task_name for run in local.runs if run.task_id == task), task)
     node = local.spec.dag.get(by_id)
