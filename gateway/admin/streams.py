@@ -23,7 +23,8 @@ from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run
 from gateway.errors import GatewayError, NotFound
-from gateway.events import Feed, Webhooks
+from gateway.events.feed import Feed
+from gateway.events.webhooks import Webhooks
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 15.0

@@ -34,7 +34,8 @@ from gateway.data.workspace import Workspace
 from gateway.domain.datasets import Default
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError
-from gateway.events import Feed, Hook, Webhooks
+from gateway.events.feed import Feed
+from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.jobs import admission, launcher

@@ -120,7 +120,9 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         all_of_it = os.cpu_count() or 0
         context = NodeContext("n1", store, now)
         docker = {"daemons": [{"base_url": FAR, "memory_gib": 1}]}
-        settings = Settings.model_validate({"node": {"id": "n1"}, "engine": {"kind": "docker", "docker": docker}})
+        listen = {"container": {"advertise": "http://10.0.0.5:7381"}}
+        engines = {"kind": "docker", "docker": docker}
+        settings = Settings.model_validate({"node": {"id": "n1"}, "listen": listen, "engine": engines})
         rooms = EngineRooms(context, {FAR: engine}, settings, first_look=LONG)
         seen = rooms.rooms()[FAR]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")

@@ -15,7 +15,8 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.domain.events import table
 from gateway.errors import Invalid
-from gateway.events import Feed, Hook, Pace, Page, Webhooks, signature
+from gateway.events.feed import Feed, Page
+from gateway.events.webhooks import Hook, Pace, Webhooks, signature
 from gateway.store import queries, schema
 from gateway.store.database import opened
 from gateway.store.store import Store
