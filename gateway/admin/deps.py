@@ -81,7 +81,7 @@ def shape(name: str, /, **fields: Any) -> type[BaseModel]:
     types: dict[str, Any] = {
         key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of for key, of in fields.items()
     }
-    return create_model(name, __config__=ConfigDict(use_attribute_docstrings=True), **types)
+    return create_model(name, **types)
 
 
 class View:
