@@ -242,7 +242,7 @@ def test_nodes_that_are_not_known_are_in_the_audit(node: Gateway):
     path, sender = "/v1/interconn/schedule/node/hello", {"x-source-node-id": "JG405"}
     answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers=sender)
     assert answer.status_code == 200 and answer.json()["code"] == 403
-    (hello,) = audited(node, path)
+    (hello,) = wait_for(lambda: audited(node, path))
     assert (hello.who, hello.code, hello.detail["reason"]) == ("node JG405", 403, "NOT_AUTHORISED")
     assert "JG405" in hello.detail["message"]
 
