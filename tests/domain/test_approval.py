@@ -40,7 +40,7 @@ from gateway.domain.run import Audit, LocalJob
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
 from tests.builders import a_spec, at
-from tests.domain.executed import after, due
+from tests.domain.script import after, due
 
 PENDING, READY, REJECTED, FINISHED = JobStatus.PENDING, JobStatus.READY, JobStatus.REJECTED, JobStatus.FINISHED
 APPROVE, REJECT, ASK = Verdict

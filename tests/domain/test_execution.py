@@ -38,26 +38,17 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import Approval, Exit, LocalJob, Reporting, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
+from gateway.domain.timeouts import RunTiming
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
-from tests.domain.executed import (
-    ENDING,
-    FAILED,
-    ID,
-    LAUNCHING,
-    RUNNING,
-    STOPPING,
-    SUCCESS,
-    TIMING,
-    after,
-    due,
-    exited,
-    only,
-    said,
-    stopped,
-)
+from tests.domain.script import after, due
 from tests.domain.strategies import REPEATABLE
 from tests.domain.workshop import soon
 
+TIMING = RunTiming()
+ID = "run-a-guest.0"
+LAUNCHING, RUNNING, STOPPING = RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING
+SUCCESS, FAILED = RunStatus.SUCCESS, RunStatus.FAILED
+ENDING = Ending(Outcome.STOPPED, T0)
 NO_IMAGE = Failure("IMAGE_NOT_FOUND", "no such image")
 TELL_RUNNING, TELL_SUCCESS, TELL_FAILED = (
     Tell(ID, s) for s in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
@@ -68,6 +59,24 @@ UP = a_run(status=RUNNING, reporting=REPORTED_RUNNING)
 NEW = a_run(status=RUNNING)
 ENDS_SOON = a_run(status=STOPPING, reporting=REPORTED_RUNNING)
 STARTS = a_run(status=LAUNCHING)
+
+
+def only(local: LocalJob) -> Run:
+    [run] = local.runs
+    return run
+
+
+def said(status: TaskStatus, seconds: float = 1.0, **more) -> Reported:
+    return Reported(ID, status, at(seconds), **more)
+
+
+def exited(code: int = 0, seconds: float = 2.0, *, oom: bool = False, missing: tuple[str, ...] = ()) -> Exited:
+    signal = code - 128 if code > 128 else None
+    return Exited(ID, Exit(code, signal, oom, T0, at(seconds), missing), at(seconds))
+
+
+def stopped(seconds: float = 1.0, *tasks: str) -> StopRequested:
+    return StopRequested(at(seconds), frozenset(tasks) or None, ENDING, "n2")
 
 
 def silent(seconds: float) -> EngineSilent:

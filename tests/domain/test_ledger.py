@@ -86,6 +86,19 @@ def test_the_higher_priority_goes_first_where_both_fit():
     assert held
 
 
+def test_a_job_that_names_no_priority_goes_before_those_below_0_and_after_those_above():
+    ledger = holding(a_claim("job-a", 16))
+    asked = {"below": {"priority": -1}, "none": {}, "empty": {"priority": None}, "above": {"priority": 1}}
+    for i, (job, common) in enumerate(asked.items()):
+        priority = resources.priority(a_spec(job_params={"common": common}))
+        ledger, _ = ask(ledger, a_claim(job, 16, i, priority), 5.0)
+    order = []
+    while found := admission.admissible(ledger.without("job-a"), at(6.0)):
+        order += found
+        ledger = ledger.without(found[0])
+    assert order == ["above", "none", "empty", "below"]
+
+
 def test_equal_priorities_go_by_age():
     ledger = holding(a_claim("job-a", 16))
     for i, job in enumerate(("second", "first")):

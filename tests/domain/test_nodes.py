@@ -17,7 +17,6 @@ from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
     Accepted,
-    CreateAt,
     Event,
     Expire,
     Freed,
@@ -27,20 +26,37 @@ from gateway.domain.scheduling.messages import (
     ReserveAt,
     StartAt,
     StartTaskAt,
-    StopAt,
     StopRequested,
 )
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
-from tests.domain.scheduled import Step, after, claimed, due, lost, no, ok, says
+from tests.domain.script import (
+    C1,
+    C2,
+    C3,
+    C4,
+    S1,
+    S2,
+    S3,
+    S4,
+    X1,
+    X2,
+    X3,
+    X4,
+    Step,
+    after,
+    due,
+    lost,
+    no,
+    ok,
+    reason,
+    says,
+)
 from tests.inprocess import settings
 
 PENDING, READY, RUNNING, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING, JobStatus.REJECTED
-C1, C2, C3, C4 = (CreateAt(f"n{i}") for i in range(1, 5))
-S1, S2, S3, S4 = (StartAt(f"n{i}") for i in range(1, 5))
-X1, X2, X3, X4 = (StopAt(f"n{i}") for i in range(1, 5))
 R1, R2, R3 = (ReserveAt(f"n{i}") for i in range(1, 4))
 G1, G2 = ReleaseAt("n1"), ReleaseAt("n2")
 STOP = StopRequested("n1", at(3))
@@ -207,14 +223,13 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
 }
 
 
-@pytest.mark.parametrize(("job", "steps", "dues", "status", "reason"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("job", "steps", "dues", "status", "why"), CASES.values(), ids=CASES)
 def test_what_is_due_before_a_job_runs(
-    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: JobStatus, reason: str
+    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: JobStatus, why: str
 ):
     job = after(job, *steps)
     assert {seconds: due(job, seconds) for seconds in dues} == dues
-    failure = job.ending.failure if job.ending else None
-    assert (job.status, failure.reason if failure else "") == (status, reason)
+    assert (job.status, reason(job)) == (status, why)
 
 
 # ---------------------------------------------------------------- approval
@@ -287,7 +302,7 @@ def test_a_node_that_did_not_answer_once_is_not_silent_while_the_job_waits_for_a
         job, requests = machine.step(job, at(second))
         job = after(job, *(ok(r, second) if r.node == "n1" else lost(r, second) for r in requests))
         assert job.ending is None and job.nodes["n2"].unreachable_since == at(3603)
-    assert claimed(job, 4203).ending is not None
+    assert after(job, 4203).ending is not None
 
 
 def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
@@ -368,7 +383,7 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
     assert quorum.left_out(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == ["n1", "n2", "n3"]
     job = after(two_of_three(), *THREE, lost(C4, 3))
     assert job.status is PENDING and shown(job) == ("unknown", False, "PEER_UNREACHABLE")
-    assert shown(claimed(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
+    assert shown(after(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
 
 
 def test_a_node_that_is_silent_when_it_is_to_hold_is_not_called_ok():
@@ -383,7 +398,7 @@ def test_a_party_that_ignores_the_start_is_left_out_or_ends_the_job():
     for common, outcome in (({"min_parties": {"host": 2}}, None), ({}, Outcome.FAILED)):
         job = after(a_job(spec=spec(**common)), *STARTING, ok(S3, 2), lost(S4, 11))
         assert job.ending is None and job.status is READY
-        job = claimed(job, 11 + Timing().start_deadline)
+        job = after(job, 11 + Timing().start_deadline)
         assert (job.ending.outcome if job.ending else None) is outcome
         if job.ending:
             assert job.ending.failure.reason == "FAILED_TO_RUN" and "n4 unknown" in job.ending.failure.message

@@ -35,21 +35,29 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at, sent
-from tests.domain.scheduled import (
-    FAILED,
+from tests.domain.script import (
+    A1,
+    A2,
+    A3,
+    B1,
+    B2,
+    C1,
+    C2,
+    C3,
     NO,
     ONE,
     POLL,
     POLL_2,
-    READY,
-    RUNNING,
-    SUCCESS,
+    S1,
+    S2,
+    S3,
     THREE,
+    X1,
+    X2,
+    X3,
     AllAnswer,
     Step,
     after,
-    answered,
-    claimed,
     due,
     lost,
     no,
@@ -59,11 +67,7 @@ from tests.domain.scheduled import (
 from tests.domain.strategies import REPEATABLE, plots
 from tests.inprocess import settings
 
-C1, C2, C3 = CreateAt("n1"), CreateAt("n2"), CreateAt("n3")
-S1, S2, S3 = StartAt("n1"), StartAt("n2"), StartAt("n3")
-X1, X2, X3 = StopAt("n1"), StopAt("n2"), StopAt("n3")
-A1, A2, A3 = StartTaskAt("n1", "a"), StartTaskAt("n2", "a"), StartTaskAt("n3", "a")
-B1, B2 = StartTaskAt("n1", "b"), StartTaskAt("n2", "b")
+READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
 UNKNOWN = TaskUnknown(POLL, at(13))
 STOP = StopRequested("n1", at(1), "enough")
 INTERNAL = Failure("INTERNAL", "", "n2")
@@ -267,12 +271,12 @@ def test_how_a_job_ends(job: Job, steps: Sequence[Step], expected: Ending):
         assert job.ending is None
         return
     while (when := next_due(job)) is not None and not ended(JOB, job.status):
-        job = answered(job, max((when - at(0)).total_seconds(), 0.0))
+        job = after(job, AllAnswer(max((when - at(0)).total_seconds(), 0.0)))
     failure = job.ending.failure
     assert (job.status, job.outcome, failure.reason, failure.node) == expected
 
 
-CLAIMED = claimed(running())
+CLAIMED = after(running(), 0)
 STARTED = after(CLAIMED, ok(A1, 1), ok(A2, 1))
 WITHOUT_N2 = exclude(CLAIMED, A2, at(1))
 UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
@@ -308,7 +312,7 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
             UNKNOWN,
         ],
     ),
-    "an unknown task that nobody polled": (claimed(running(roles=ONE)), [UNKNOWN]),
+    "an unknown task that nobody polled": (after(running(roles=ONE), 0), [UNKNOWN]),
     "an earlier try": (after(running(roles=ONE), 0, 12, UNKNOWN, 13), [lost(A1, 1, delivered=False)]),
     "a poll before the last start": (
         after(running(roles=ONE), 0, 12, lost(A1, 12.5, delivered=False), 13),
@@ -337,7 +341,7 @@ def test_a_late_report_is_noted():
 
 
 def test_a_lost_create_is_repeated_after_growing_pauses():
-    job = claimed(a_job(roles=ONE))
+    job = after(a_job(roles=ONE), 0)
     pauses, now = [], 0.0
     for _ in range(4):
         job = after(job, lost(C1, now))
@@ -358,7 +362,7 @@ def test_what_failed_together_is_not_tried_again_together_and_never_later_than_t
         assert found == {i: timing.retry(tries, i, C1).total_seconds() for i in ids}, "decided once more"
     dues = set()
     for i in ids:
-        job = claimed(a_job(spec=a_spec(roles=ONE, job_id=i)))
+        job = after(a_job(spec=a_spec(roles=ONE, job_id=i)), 0)
         dues.add(next_due(apply(job, lost(C1, 1), timing), timing))
     assert len(dues) == len(ids)
     given = settings(tmp_path)
@@ -366,7 +370,9 @@ def test_what_failed_together_is_not_tried_again_together_and_never_later_than_t
 
 
 def test_polls_follow_at_growing_pauses():
-    job = answered(a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")), 0)
+    job = after(
+        a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")), AllAnswer(0)
+    )
     pauses, now = [], 0.0
     for _ in range(8):
         again = (next_due(job) - at(now)).total_seconds()
@@ -375,7 +381,7 @@ def test_polls_follow_at_growing_pauses():
         job, requests = step(job, at(now))
         job = after(job, ok(requests[0], now))
     assert pauses == [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-    assert next_due(answered(running(roles=ONE), 0)) == at(2), "the node's own part is polled seldom"
+    assert next_due(after(running(roles=ONE), AllAnswer(0))) == at(2), "the node's own part is polled seldom"
 
 
 def polled_often(roles) -> Job:
@@ -385,8 +391,8 @@ def polled_often(roles) -> Job:
 def test_news_or_a_loss_makes_the_polls_frequent_again():
     job = after(polled_often(THREE), reported(RUNNING, seconds=40))
     assert POLL_2 in due(job, 40.1)
-    assert PollTaskAt("n3", "a", ("host",)) not in due(answered(job, 40), 40.1)
-    job = claimed(polled_often({"guest": ("n9",)}), 60)
+    assert PollTaskAt("n3", "a", ("host",)) not in due(after(job, AllAnswer(40)), 40.1)
+    job = after(polled_often({"guest": ("n9",)}), 60)
     job = after(job, lost(PollTaskAt("n9", "a", ("guest",)), 60, delivered=False))
     assert next_due(job) <= at(60.5)
 
@@ -442,7 +448,7 @@ def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_f
 
 def test_a_role_that_a_node_does_not_play_is_not_waited_for():
     spec = a_spec("a", {"guest": ("n2",), "host": ("n2",)}, scheduler="n1")
-    job = answered(a_job(status=JobStatus.RUNNING, spec=spec), 0)
+    job = after(a_job(status=JobStatus.RUNNING, spec=spec), AllAnswer(0))
     job = after(job, RoleNotPlayed("task_a", "n2", "host", at(1)), reported(SUCCESS, role="guest", seconds=2))
     assert job.tasks["a"].status is SUCCESS
     only = after(job, RoleNotPlayed("task_a", "n2", "guest", at(3)))
@@ -450,7 +456,7 @@ def test_a_role_that_a_node_does_not_play_is_not_waited_for():
 
 
 def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
-    job = exclude(claimed(running("a -> b")), A2, at(1))
+    job = exclude(after(running("a -> b"), 0), A2, at(1))
     assert set(job.tasks["a"].nodes) == {"n1"} and exclude(job, A2, at(2)) == job
     job = after(job, ok(A1, 1), reported(SUCCESS, "n1"))
     assert job.tasks["a"].status is SUCCESS and due(job, 1) == [B1, B2]
@@ -480,7 +486,7 @@ def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_words():
     failure = Failure("EXIT_1", "exit code 1", role="host", exit_code=1)
     job = after(running("a -> b", roles=THREE, a=RUNNING), reported(FAILED, "n3", failure=failure))
     assert job.ending.failure == job.tasks["a"].failure == replace(failure, node="n3", task="a")
-    job = answered(job, 1)
+    job = after(job, AllAnswer(1))
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
     assert (job.tasks["a"].status, job.tasks["b"].status) == (FAILED, READY)
 
@@ -554,7 +560,7 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data)
         now += data.draw(st.sampled_from((0.0, 0.1, 1.0, 15.0, 700.0)))
         old = job
         if data.draw(st.booleans()):
-            job = claimed(job, now)
+            job = after(job, now)
         else:
             job = after(job, data.draw(_event(job, now)))
         assert old.status is job.status or may(JOB, old.status, job.status)

@@ -1,202 +1,134 @@
 """Why things have not ended: every state says a reason, since when, and when it is looked at next."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from gateway.domain import approval, waiting
 from gateway.domain.approval import Mode, Policy, Verdict
-from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
-from gateway.domain.scheduling.messages import (
-    Accepted,
-    CreateAt,
-    Lost,
-    PollTaskAt,
-    Refused,
-    ReserveAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopRequested,
-    SuspendRequested,
-    TaskReported,
-)
+from gateway.domain.scheduling.messages import ReserveAt, StopRequested, SuspendRequested
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
-from tests.domain.scheduled import after, claimed
+from tests.domain.script import A1, A2, C1, C2, POLL_2, S1, X1, X2, AllAnswer, after, lost, no, ok, reported
 from tests.domain.test_resources import with_pool
 
 READY, RUNNING = JobStatus.READY, JobStatus.RUNNING
 BUSY = Failure("RESOURCES_BUSY", "needs cpu 12, free 8, held by job-7")
+SUSPEND = SuspendRequested("n2", at(6))
 
 
-def creating() -> Job:
-    return after(claimed(a_job(), 1), Accepted(CreateAt("n1"), at(2)))
+def set_to(dag: str, **common) -> Job:
+    return a_job(status=RUNNING, spec=a_spec(dag, job_params={"common": common}))
 
 
-def approving() -> Job:
-    return after(creating(), Accepted(CreateAt("n2"), at(3), Acceptance(waits=True, within=60.0)))
+def failing(**common) -> Job:
+    """Return a job ``a -> b; c`` whose a has just failed at n1."""
+    broke = reported(TaskStatus.FAILED, "n1", seconds=3, failure=Failure("EXIT_1", "no", "n1"))
+    return after(set_to("a -> b; c", **common), 1, AllAnswer(2), ok(A1, 2), ok(A2, 2), broke)
 
 
-def busy() -> Job:
-    job = after(creating(), Accepted(CreateAt("n2"), at(3), Acceptance(holds=True)))
-    return after(claimed(job, 4), Refused(ReserveAt("n2"), BUSY, at(5)))
+CREATING = after(a_job(), 1, ok(C1, 2))
+HOLDS = after(CREATING, ok(C2, 3, Acceptance(holds=True)), 4)
+UNDER_WAY = after(a_job("a -> b", RUNNING), 1, ok(A1, 2), ok(A2, 2))
+AWAY = after(UNDER_WAY, 10, lost(POLL_2, 13, message="no answer"))
+ENDING = after(UNDER_WAY, StopRequested("n1", at(7)), 8)
+AGREES = Acceptance(waits=True, within=60.0)
 
-
-def running() -> Job:
-    job = claimed(a_job("a -> b", RUNNING), 1)
-    return after(job, *(Accepted(StartTaskAt(n, "a"), at(2)) for n in ("n1", "n2")))
-
-
-def away() -> Job:
-    return after(claimed(running(), 10), Lost(PollTaskAt("n2", "a", ("host",)), at(13), True, "no answer"))
-
-
-def ending() -> Job:
-    return claimed(after(running(), StopRequested("n1", at(7))), 8)
-
-
-def undelivered() -> Job:
-    job = after(ending(), Accepted(StopAt("n1"), at(9)), Lost(StopAt("n2"), at(10), delivered=True))
-    assert job.outcome is Outcome.STOPPED
-    return job
-
-
-JOBS: dict[str, tuple[Callable[[], Job], str, str, float]] = {
-    "an answer to the creation is missing": (creating, "CREATING", "n2", 1),
-    "the creation is lost": (
-        lambda: after(creating(), Lost(CreateAt("n2"), at(3), False, "no")),
-        "UNREACHABLE",
-        "n2",
+JOBS: dict[str, tuple[Job, str, str, float]] = {
+    "an answer to the creation is missing": (CREATING, "CREATING", "n2", 1),
+    "the creation is lost": (after(CREATING, lost(C2, 3, delivered=False)), "UNREACHABLE", "n2", 3),
+    "somebody has to agree": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "n2 until", 3),
+    "images are fetched": (
+        after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))),
+        "PREPARING",
+        "n2: 1 image",
         3,
     ),
-    "somebody has to agree": (approving, "APPROVAL", "n2 until", 3),
-    "a node has too little free": (busy, "RESOURCES", "held by job-7", 5),
-    "the start is not answered": (lambda: claimed(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
-    "tasks run": (running, "RUNNING", "a under way", 1),
-    "a node does not answer": (away, "UNREACHABLE", "no answer of n2 since", 13),
-    "it is suspended": (lambda: after(running(), SuspendRequested("n2", at(6))), "SUSPENDED", "n2", 6),
-    "it is being stopped": (ending, "ENDING", "STOPPED", 7),
-    "a stop is not acknowledged": (undelivered, "STOP_NOT_ACKNOWLEDGED", "n2", 8),
+    "a node has too little free": (after(HOLDS, no(ReserveAt("n2"), 5, BUSY)), "RESOURCES", "held by job-7", 5),
+    "the start is not answered": (after(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
+    "nor by one": (after(a_job(status=READY), 4, ok(S1, 5)), "STARTING", "of n2", 4),
+    "tasks run": (UNDER_WAY, "RUNNING", "a under way", 1),
+    "a node does not answer": (AWAY, "UNREACHABLE", "no answer of n2 since", 13),
+    "again and again": (
+        after(AWAY, *(s for t in (20, 40) for s in (t, lost(POLL_2, t + 3, message="refused")))),
+        "UNREACHABLE",
+        "(n2: 3 tries, refused)",
+        13,
+    ),
+    "it is suspended": (after(UNDER_WAY, SUSPEND), "SUSPENDED", "n2", 6),
+    "it is being stopped": (ENDING, "ENDING", "STOPPED", 7),
+    "a stop is not acknowledged": (after(ENDING, ok(X1, 9), lost(X2, 10)), "STOP_NOT_ACKNOWLEDGED", "n2", 8),
 }
 
 
-@pytest.mark.parametrize(("make", "reason", "words", "since"), JOBS.values(), ids=JOBS)
-def test_what_a_job_waits_for(make: Callable[[], Job], reason: str, words: str, since: float):
-    found = waiting.of_job(make())
-    assert found is not None
+@pytest.mark.parametrize(("job", "reason", "words", "since"), JOBS.values(), ids=JOBS)
+def test_what_a_job_waits_for(job: Job, reason: str, words: str, since: float):
+    found = waiting.of_job(job)
     assert (found.reason, found.since) == (reason, at(since)), found
-    assert words in found.message
-    assert found.next_check is not None
+    assert words in found.message and found.next_check is not None
     assert set(found.as_dict()) == {"reason", "message", "since", "next_check"}
 
 
-def test_a_silent_node_is_told_with_the_tries_since_and_what_came_of_the_last():
-    job = away()
-    for second in (20, 40):
-        job = after(claimed(job, second), Lost(PollTaskAt("n2", "a", ("host",)), at(second + 3), True, "refused"))
-    found = waiting.of_job(job)
-    assert found is not None and found.message.endswith("(n2: 3 tries, refused)"), found.message
-
-
 def test_an_ended_job_waits_for_nothing():
-    job = after(ending(), *(Accepted(StopAt(n), at(9)) for n in ("n1", "n2")))
+    job = after(ENDING, ok(X1, 9), ok(X2, 9))
     assert job.outcome is Outcome.STOPPED and waiting.of_job(job) is None
     assert set(waiting.of_tasks(job).values()) == {None}
 
 
-def stopped_upstream() -> Job:
-    common = {"common": {"tolerable_tasks": ["a"]}}
-    job = claimed(a_job(status=RUNNING, spec=a_spec("a -> b; c", job_params=common)), 1)
-    job = after(job, *(Accepted(StartTaskAt(n, t), at(2)) for n in ("n1", "n2") for t in "ac"))
-    return after(
-        job, TaskReported("task_a", "n1", "guest", TaskStatus.FAILED, at(3), Failure("EXIT_1", "no", "n1"))
-    )
-
-
-def one_at_a_time() -> Job:
-    common = {"common": {"task_parallelism": 1}}
-    return claimed(a_job("a; b", RUNNING, spec=a_spec("a; b", job_params=common)), 1)
-
-
-TASKS: dict[str, tuple[Callable[[], Job], str, str, str]] = {
-    "its job waits": (creating, "a", "JOB", "CREATING"),
-    "it runs": (running, "a", "RUNNING", "n1"),
-    "its start is not answered": (lambda: claimed(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
-    "it is about to start": (lambda: a_job("a -> b", RUNNING), "a", "STARTING", "due"),
-    "it needs another's output": (running, "b", "UPSTREAM", "output of a"),
-    "a node of it is away": (away, "a", "UNREACHABLE", "n2 since"),
-    "its upstream has failed": (stopped_upstream, "b", "UPSTREAM_FAILED", "never starts"),
-    "its job is suspended": (
-        lambda: after(a_job(status=RUNNING), SuspendRequested("n2", at(6))),
-        "a",
-        "SUSPENDED",
-        "n2",
-    ),
-    "its job ends": (ending, "b", "JOB", "ENDING"),
+TASKS: dict[str, tuple[Job, str, str, str]] = {
+    "its job waits": (CREATING, "a", "JOB", "CREATING"),
+    "it runs": (UNDER_WAY, "a", "RUNNING", "n1"),
+    "its start is not answered": (after(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
+    "it is about to start": (a_job("a -> b", RUNNING), "a", "STARTING", "due"),
+    "it needs another's output": (UNDER_WAY, "b", "UPSTREAM", "output of a"),
+    "a node of it is away": (AWAY, "a", "UNREACHABLE", "n2 since"),
+    "its upstream has failed": (failing(tolerable_tasks=["a"]), "b", "UPSTREAM_FAILED", "never starts"),
+    "it is tried again": (failing(auto_retries=1), "a", "RETRY", "attempt 0 failed (EXIT_1)"),
+    "its job is suspended": (after(a_job(status=RUNNING), SUSPEND), "a", "SUSPENDED", "n2"),
+    "its job ends": (ENDING, "b", "JOB", "ENDING"),
     "its turn has not come": (
-        one_at_a_time,
+        after(set_to("a; b", task_parallelism=1), 1),
         "b",
         "PARALLELISM",
-        "no more than 1 of the job's tasks run in parallel",
+        "no more than 1 of the job's tasks run in parallel; under way: a",
     ),
 }
 
 
-@pytest.mark.parametrize(("make", "task", "reason", "words"), TASKS.values(), ids=TASKS)
-def test_what_a_task_waits_for(make: Callable[[], Job], task: str, reason: str, words: str):
-    found = waiting.of_tasks(make())[task]
-    assert found is not None
+@pytest.mark.parametrize(("job", "task", "reason", "words"), TASKS.values(), ids=TASKS)
+def test_what_a_task_waits_for(job: Job, task: str, reason: str, words: str):
+    found = waiting.of_tasks(job)[task]
     assert found.reason == reason, found
     assert words in found.message and found.since >= at(0)
     assert found.next_check or reason == "SUSPENDED", "until somebody resumes it there is nothing to look at"
 
 
-def asked() -> LocalJob:
-    spec = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
-    return approval.opened(LocalJob(spec, "n1", READY, at(0), "d"), Policy(Mode.PERSON), "a person", at(1))
+SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
+NEW, HERE = LocalJob(SPEC, "n1", READY, at(0), "d"), a_local_job(a_run(status=RunStatus.RUNNING))
+ASKED = approval.opened(NEW, Policy(Mode.PERSON), "a person", at(1))
+UNUSED = approval.asked(NEW, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
+SUCCEEDED = a_local_job(a_run(status=RunStatus.SUCCESS))
 
-
-def refused() -> LocalJob:
-    job = machine.apply(asked(), Decided(False, "li", "no", at(5)))
-    return machine.step(job, at(6))[0]
-
-
-def silent() -> LocalJob:
-    job = replace(a_local_job(a_run(status=RunStatus.RUNNING)), spec=asked().spec)
-    return machine.step(job, at(5000))[0]
-
-
-def unused() -> LocalJob:
-    new = LocalJob(asked().spec, "n1", READY, at(0), "d")
-    return approval.asked(new, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
-
-
-LOCALS: dict[str, tuple[Callable[[], LocalJob], str]] = {
-    "somebody has to agree": (asked, "APPROVAL"),
-    "the decision is being told": (refused, "CONFIRMING"),
-    "the approved job is not created": (unused, "CREATION"),
-    "it has not been started": (lambda: a_local_job(status=READY), "START"),
-    "a container runs": (lambda: a_local_job(a_run(status=RunStatus.RUNNING)), "RUNNING"),
-    "nothing to do here": (lambda: a_local_job(a_run(status=RunStatus.SUCCESS)), "NEXT_TASK"),
-    "the scheduling node is silent": (silent, "UNREACHABLE"),
-    "it is cleaned up": (
-        lambda: a_local_job(a_run(status=RunStatus.SUCCESS), status=JobStatus.FINISHED),
-        "CLEANING",
-    ),
+LOCALS: dict[str, tuple[LocalJob, str]] = {
+    "somebody has to agree": (ASKED, "APPROVAL"),
+    "the decision is being told": (after(ASKED, Decided(False, "li", "no", at(5)), 6), "CONFIRMING"),
+    "the approved job is not created": (UNUSED, "CREATION"),
+    "it has not been started": (a_local_job(status=READY), "START"),
+    "a container runs": (HERE, "RUNNING"),
+    "nothing to do here": (SUCCEEDED, "NEXT_TASK"),
+    "the scheduling node is silent": (after(replace(HERE, spec=SPEC), 5000), "UNREACHABLE"),
+    "it is cleaned up": (replace(SUCCEEDED, status=JobStatus.FINISHED), "CLEANING"),
 }
 
 
-@pytest.mark.parametrize(("make", "reason"), LOCALS.values(), ids=LOCALS)
-def test_what_a_job_here_waits_for(make: Callable[[], LocalJob], reason: str):
-    local = make()
+@pytest.mark.parametrize(("local", "reason"), LOCALS.values(), ids=LOCALS)
+def test_what_a_job_here_waits_for(local: LocalJob, reason: str):
     found = waiting.of_local(local)
-    assert found is not None and found.reason == reason, found
+    assert found.reason == reason, found
     assert found.message and found.since >= at(0)
     guards = local.spec.scheduler != local.node  # else its own scheduling side tells when
     assert found.next_check is not None or not guards
@@ -212,13 +144,6 @@ def test_what_a_run_waits_for(status: RunStatus):
 
 def test_a_run_that_waits_for_others_of_its_job_says_so():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    local, _ = machine.step(with_pool(first, second, cpu=4), at(1))
-    found = waiting.of_runs(local)[second.run_id]
-    assert found is not None and found.reason == "RESOURCES" and found.next_check is not None
+    found = waiting.of_runs(after(with_pool(first, second, cpu=4), 1))[second.run_id]
+    assert found.reason == "RESOURCES" and found.next_check is not None
     assert found.message == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
-
-
-def test_the_answer_to_a_start_is_named_by_node():
-    job = after(claimed(a_job(status=READY), 4), Accepted(StartAt("n1"), at(5)))
-    found = waiting.of_job(job)
-    assert found is not None and found.message.endswith("n2")

@@ -1,0 +1,86 @@
+"""A job as the rules take it on, at the scheduling node (`Job`) or at a party (`LocalJob`): a script of steps.
+
+A step is an event, a number (the moment at which what is due is claimed) or `AllAnswer`. The rest are short
+names for what scripts are made of.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.domain.approval import ApprovalReported
+from gateway.domain.execution import machine as execution
+from gateway.domain.execution import messages as at_party
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.run import LocalJob
+from gateway.domain.scheduling import machine as scheduling
+from gateway.domain.scheduling import messages as at_scheduler
+from gateway.domain.scheduling.messages import Accepted, Lost, PollTaskAt, Refused, Request, TaskReported
+from gateway.domain.spec import Failure
+from gateway.domain.states import TaskStatus
+from tests.builders import at
+
+Record = TypeVar("Record", Job, LocalJob)
+
+ONE, THREE = {"guest": ("n1",)}, {"guest": ("n1",), "host": ("n2", "n3")}
+C1, C2, C3, C4 = (at_scheduler.CreateAt(f"n{i}") for i in range(1, 5))
+S1, S2, S3, S4 = (at_scheduler.StartAt(f"n{i}") for i in range(1, 5))
+X1, X2, X3, X4 = (at_scheduler.StopAt(f"n{i}") for i in range(1, 5))
+A1, A2, A3 = (at_scheduler.StartTaskAt(f"n{i}", "a") for i in range(1, 4))
+B1, B2 = (at_scheduler.StartTaskAt(f"n{i}", "b") for i in range(1, 3))
+POLL, POLL_2 = PollTaskAt("n1", "a", ("guest",)), PollTaskAt("n2", "a", ("host",))
+NO = Failure("BECAUSE", "of something")
+
+
+@dataclass(frozen=True)
+class AllAnswer:
+    """Everything that is due is claimed, and every request answered well."""
+
+    seconds: float
+
+
+Step = at_scheduler.Event | at_party.Event | AllAnswer | float
+
+
+def after(record: Record, *steps: Step) -> Record:
+    for one in steps:
+        if isinstance(one, AllAnswer):
+            record, requests = scheduling.step(record, at(one.seconds))
+            record = after(record, *(ok(request, one.seconds) for request in requests))
+        elif isinstance(one, float | int):
+            record = rules(record).step(record, at(one))[0]
+        else:
+            record = rules(record).apply(record, one)
+    return record
+
+
+def due(record: Job | LocalJob, seconds: float = 0.0) -> list:
+    return rules(record).plan(record, at(seconds))
+
+
+def rules(record: Job | LocalJob):
+    return scheduling if isinstance(record, Job) else execution
+
+
+def reason(record: Job | LocalJob) -> str:
+    """Why the job ends; empty where it does not, or succeeds."""
+    return record.ending.failure.reason if record.ending and record.ending.failure else ""
+
+
+def ok(request: Request, seconds: float, added: Acceptance | None = None) -> Accepted:
+    return Accepted(request, at(seconds), added)
+
+
+def no(request: Request, seconds: float, failure: Failure = NO) -> Refused:
+    return Refused(request, failure, at(seconds))
+
+
+def lost(request: Request, seconds: float, *, delivered: bool = True, message: str = "") -> Lost:
+    return Lost(request, at(seconds), delivered, message)
+
+
+def says(node: str, seconds: float, failure: Failure | None = None) -> ApprovalReported:
+    return ApprovalReported(node, at(seconds), failure)
+
+
+def reported(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> TaskReported:
+    return TaskReported(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
