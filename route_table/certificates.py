@@ -3,17 +3,24 @@
 import logging
 import re
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_private_key,
+)
 
 from route_table.model import Bearer, Identity, Problem, Unusable, read_file, short
 
@@ -22,6 +29,10 @@ log = logging.getLogger(__name__)
 _LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 MAX_FILE = 1024 * 1024
 """bytes"""
+_LEAST_RSA = 2048
+"""bits"""
+PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+"""by which a signed request is checked"""
 
 
 class Expiry(NamedTuple):
@@ -81,8 +92,39 @@ def bearer(pem: str) -> Bearer:
 
 def pin(certificate: x509.Certificate) -> str:
     """Return ``sha256:`` and the hexadecimal digest of a certificate's public key (SubjectPublicKeyInfo)."""
-    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return "sha256:" + sha256(key).hexdigest()
+    return key_pin(certificate.public_key())
+
+
+def key_pin(key: PublicKeyTypes) -> str:
+    """Return ``sha256:`` and the hexadecimal digest of a public key (SubjectPublicKeyInfo)."""
+    return "sha256:" + sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def written(key: PublicKeyTypes) -> str:
+    """Return a public key as routes hold it: base64 of its SubjectPublicKeyInfo, a PEM file without its frame."""
+    return b64encode(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
+
+
+@lru_cache(maxsize=1024)
+def public_key(text: str) -> PublicKey:
+    """Read a public key that routes hold. Raises ValueError where no request can be signed with such a one."""
+    try:
+        key: Any = load_der_public_key(b64decode(text, validate=True))
+    except UnsupportedAlgorithm as error:
+        raise ValueError from error
+    signature_algorithm(key)
+    return cast(PublicKey, key)
+
+
+def signature_algorithm(key: object) -> str:
+    """Return how a kind of key signs requests, in the words of RFC 9421. Raises ValueError for other kinds."""
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return "ed25519"
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return "ecdsa-p256-sha256"
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _LEAST_RSA:
+        return "rsa-v1_5-sha256"
+    raise ValueError("must be a key for Ed25519, for ECDSA on P-256, or for RSA with 2048 bits or more")
 
 
 def _names(certificate: x509.Certificate) -> set[str]:

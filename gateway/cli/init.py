@@ -19,6 +19,7 @@ from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.files import nearest
 from gateway.domain.resources import GIB
+from gateway.identity.keys import Keyring
 
 ROUTES = """\
 # Node id -> how its gateway is reached. This node itself needs no entry.
@@ -76,6 +77,12 @@ def example(node: str, engine: str, routes: str, folder: Path) -> str:
     lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
     lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
     return "\n".join([*lines, *_settings(Settings, None, "", chosen)]) + "\n"
+
+
+def own_key(folder: Path) -> str:
+    """Return the id of the key that a new node signs with: made now, unless it has one already."""
+    ring = Keyring(folder / str(Settings.model_fields["state_dir"].default))
+    return (ring.signing or ring.make("ed25519")).id
 
 
 def _part_of(size: int) -> float:

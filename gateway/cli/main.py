@@ -60,8 +60,8 @@ def init(
     engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented configuration and an empty route table beside it."""
-    from gateway.cli.init import ROUTES, docker_answers, example
+    """Write a commented configuration, an empty route table beside it, and the key pair that signs requests."""
+    from gateway.cli.init import ROUTES, docker_answers, example, own_key
     from gateway.config.values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
@@ -78,10 +78,12 @@ def init(
         routes.write_text(ROUTES, encoding="utf-8")
         for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
+        key = own_key(output.parent)
     except OSError as error:
         text = f"{output} cannot be written: {error.strerror}; give another --output"
         raise CallFailed(text, EXIT_BAD_INPUT) from None
     say(f"wrote {output} and {routes}; engine kind: {kind}")
+    say(f"this node signs its requests with the key {key}")
     if kind is EngineKind.process:
         say("the process engine runs vendor code with the gateway's own rights: for trials, not for production")
     if node is None:
@@ -146,6 +148,7 @@ def version() -> None:
 for _group in (
     node.commands,
     node.tokens,
+    node.identity,
     data.commands,
     jobs.commands,
     data.models,

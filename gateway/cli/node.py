@@ -1,4 +1,4 @@
-"""Commands about the node itself: tokens, database, doctor, drain, clean-up, audit, resources, settings."""
+"""Commands about the node itself: tokens, key pairs, doctor, drain, clean-up, audit, resources, settings."""
 
 import json
 import time
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(name="")
 tokens = group("token", "Who may use the operator listener, and in which role.")
+identity = group("identity", "The key pair with which this node signs what it requests of partners.")
 
 
 # ------------------------------------------------------------- tokens, in the database: the first one needs none
@@ -135,6 +137,66 @@ def _audit(store: "Store", action: str, before: Any, after: Any) -> None:
 
     detail = {"before": before, "after": after}
     SqlAudit(store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)
+
+
+# ------------------------------------------------------------- the node's key pairs, in files of its state folder
+
+
+@command(identity, "show", "--config node.yml")
+def show_identity(config: Config = DEFAULT_CONFIG) -> Output:
+    """Show the node's key pairs: the one that signs, and during a rotation the next one."""
+    keys = _identity(config)
+    yield {"keys": keys}
+    if keys:
+        listing({"keys": keys}, "keys", "key", {key: key for key in ("use", "algorithm", "id")})
+    else:
+        say("this node has no key pair and signs nothing: bfia-gateway identity rotate makes one")
+
+
+@command(identity, "export", "> our-keys.pem")
+def export_identity(config: Config = DEFAULT_CONFIG) -> Output:
+    """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
+    keys = _identity(config)
+    yield {"keys": keys}
+    for key in keys:
+        say("\n".join(["-----BEGIN PUBLIC KEY-----", *wrap(key["public_key"], 64), "-----END PUBLIC KEY-----"]))
+
+
+@command(identity, "rotate", "--finish")
+def rotate_identity(
+    algorithm: Annotated[
+        Literal["ed25519", "ecdsa-p256-sha256", "rsa-v1_5-sha256"],
+        typer.Option(help="How the new key signs."),
+    ] = "ed25519",
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Sign with the next key from now on, and delete the one before.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+) -> Output:
+    """Make the next key pair, or with --finish sign with it.
+
+    In between, partners add what `identity export` prints to their routes; afterwards they remove the old key.
+    """
+    from gateway.identity.keys import Keyring
+
+    before, ring = _identity(config), Keyring(settings_of(config).state_dir)
+    if not finish:
+        ring.make(algorithm)
+    elif not ring.switch():
+        raise CallFailed("there is no next key: bfia-gateway identity rotate makes one")
+    keys = _identity(config)
+    with closing(_store(config)) as store:
+        _audit(store, "identity rotate", before, keys)
+    yield {"keys": keys}
+    newest = keys[-1]
+    say(f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key")
+
+
+def _identity(config: Path) -> list[dict[str, str]]:
+    from gateway.identity.keys import Keyring
+
+    pairs = Keyring(settings_of(config).state_dir).pairs.items()
+    return [{"use": use, "id": p.id, "algorithm": p.algorithm, "public_key": p.public} for use, p in pairs]
 
 
 # ---------------------------------------------------------------- looking after a node

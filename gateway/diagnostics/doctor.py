@@ -28,6 +28,7 @@ from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted
 from gateway.http.server import bound, same, serving
+from gateway.identity.keys import Keyring
 from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step, Trial
 from gateway.store.database import connect, revisions
@@ -169,6 +170,7 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     files += [peer.key] if peer is not None else []
     routes = _routes(settings).table.routes.values()
     files += [Path(route.identity.key) for route in routes if route.identity.key]
+    files += Keyring(settings.state_dir).files.values()
     if settings.database.url.startswith("sqlite:///"):
         file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]

@@ -1,0 +1,148 @@
+"""Key pairs that sign requests: Ed25519, ECDSA on P-256, RSA; named by the digest of the public key."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import cast
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+from route_table.certificates import PublicKey, key_pin, signature_algorithm, stamp, written
+
+PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+_P256 = 32
+"""bytes of each of the two numbers of an ECDSA signature"""
+
+MAKERS: Mapping[str, Callable[[], PrivateKey]] = {
+    "ed25519": ed25519.Ed25519PrivateKey.generate,
+    "ecdsa-p256-sha256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "rsa-v1_5-sha256": lambda: rsa.generate_private_key(65537, 3072),
+}
+"""algorithm, by its name in RFC 9421 -> what makes a key for it"""
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key with what others know of it."""
+
+    private: PrivateKey
+
+    @cached_property
+    def id(self) -> str:
+        """``sha256:`` and the hexadecimal digest of the public key (SubjectPublicKeyInfo)."""
+        return key_pin(self.private.public_key())
+
+    @cached_property
+    def algorithm(self) -> str:
+        """Its name in RFC 9421."""
+        return signature_algorithm(self.private.public_key())
+
+    @cached_property
+    def public(self) -> str:
+        """The public key as routes hold it: base64 of its SubjectPublicKeyInfo."""
+        return written(self.private.public_key())
+
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature in the form of RFC 9421: of ECDSA both numbers, one after the other."""
+        match self.private:
+            case ed25519.Ed25519PrivateKey():
+                return self.private.sign(content)
+            case rsa.RSAPrivateKey():
+                return self.private.sign(content, PKCS1v15(), SHA256())
+        r, s = decode_dss_signature(self.private.sign(content, ec.ECDSA(SHA256())))
+        return r.to_bytes(_P256, "big") + s.to_bytes(_P256, "big")
+
+
+def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
+    """Tell whether a signature of content was made with the private key of a public one."""
+    try:
+        match key:
+            case ed25519.Ed25519PublicKey():
+                key.verify(signature, content)
+            case rsa.RSAPublicKey():
+                key.verify(signature, content, PKCS1v15(), SHA256())
+            case ec.EllipticCurvePublicKey():
+                if len(signature) != 2 * _P256:
+                    return False
+                r, s = (int.from_bytes(half, "big") for half in (signature[:_P256], signature[_P256:]))
+                key.verify(encode_dss_signature(r, s), content, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+class Keyring:
+    """The node's own key pairs in PEM files: the one that signs, and during a rotation the next one.
+
+    A running gateway notices a change of the files at its next request. Safe to use from several threads.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.folder = state_dir / "identity"
+        self.files = {"signing": self.folder / "signing.pem", "next": self.folder / "next.pem"}
+        self._lock = Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._signing: KeyPair | None = None
+
+    @property
+    def signing(self) -> KeyPair | None:
+        """The pair that signs; None: this node has none yet."""
+        current = stamp(str(self.files["signing"]))
+        with self._lock:
+            if current != self._stamp:
+                self._signing, self._stamp = self._read("signing"), current
+            return self._signing
+
+    @property
+    def pairs(self) -> dict[str, KeyPair]:
+        """The pairs that partners have to know, by their use."""
+        found = {use: self._read(use) for use in self.files}
+        return {use: pair for use, pair in found.items() if pair is not None}
+
+    def make(self, algorithm: str) -> KeyPair:
+        """Make a pair: the one that signs if there is none, else the next one, in the place of any other next."""
+        use = "next" if self.files["signing"].exists() else "signing"
+        pair = KeyPair(MAKERS[algorithm]())
+        content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self.folder / f"{use}.part"
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(content)
+        part.replace(self.files[use])
+        return pair
+
+    def switch(self) -> bool:
+        """Sign with the next pair from now on, and delete the one before; False: no rotation is under way."""
+        try:
+            self.files["next"].replace(self.files["signing"])
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read(self, use: str) -> KeyPair | None:
+        """Return a pair. Raises `Invalid` for a file that holds none that can sign."""
+        try:
+            key = load_pem_private_key(self.files[use].read_bytes(), None)
+            signature_algorithm(key.public_key())
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"
+            raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
+        return KeyPair(cast(PrivateKey, key))

@@ -1,0 +1,75 @@
+"""The node's own key pairs: made by `init`, closed to others, rotated with both keys known."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_public_key
+
+from gateway.errors import Invalid
+from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
+from route_table.certificates import key_pin, public_key
+from tests.cli import call
+
+
+@pytest.mark.parametrize("algorithm", MAKERS)
+def test_a_signature_holds_for_its_key_and_content_alone(algorithm: str):
+    pair, other = KeyPair(MAKERS[algorithm]()), KeyPair(MAKERS[algorithm]())
+    signature = pair.sign(b"this")
+    assert pair.algorithm == algorithm and key_pin(public_key(pair.public)) == pair.id
+    assert verifies(public_key(pair.public), signature, b"this")
+    assert not verifies(public_key(pair.public), signature, b"that")
+    assert not verifies(public_key(other.public), signature, b"this")
+    assert not verifies(public_key(pair.public), signature[:-1], b"this")
+
+
+@pytest.mark.parametrize("key", [rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP384R1())])
+def test_a_weak_key_or_one_of_another_kind_signs_nothing(tmp_path: Path, key: Any):
+    ring = Keyring(tmp_path)
+    ring.make("ed25519")
+    ring.files["signing"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(Invalid, match="must be a private key"):
+        _ = ring.signing
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "node.yml"
+    assert call("init", "--node", "A1", "--engine", "process", "-o", str(file)).exit_code == 0
+    return file
+
+
+def run(config: Path, *words: str) -> list[dict[str, str]]:
+    done = call("identity", *words, "--config", str(config), "--json")
+    assert done.exit_code == 0, done.stderr
+    found: list[dict[str, str]] = json.loads(done.stdout)["keys"]
+    return found
+
+
+def test_init_makes_a_key_that_is_closed_to_others_and_stays(config: Path):
+    (key,) = run(config, "show")
+    ring = Keyring(config.parent / "var")
+    assert (key["use"], key["algorithm"]) == ("signing", "ed25519")
+    assert stat.S_IMODE(ring.files["signing"].stat().st_mode) == 0o600
+    assert stat.S_IMODE(ring.folder.stat().st_mode) == 0o700
+    again = call("init", "--node", "A1", "--engine", "process", "-o", str(config), "--force")
+    assert key["id"] in again.stdout and run(config, "show") == [key]
+
+
+def test_both_keys_are_exported_during_a_rotation_and_the_old_one_signs_until_its_end(config: Path):
+    (old,) = run(config, "show")
+    ring = Keyring(config.parent / "var")
+    assert call("identity", "rotate", "--finish", "--config", str(config)).exit_code == 1
+    assert [key["use"] for key in run(config, "rotate", "--algorithm", "ecdsa-p256-sha256")] == ["signing", "next"]
+    assert ring.signing is not None and ring.signing.id == old["id"]
+    _, new = run(config, "export")
+    printed = call("identity", "export", "--config", str(config)).stdout
+    pems = [part + "-----END PUBLIC KEY-----" for part in printed.split("-----END PUBLIC KEY-----")[:-1]]
+    assert [key_pin(load_pem_public_key(pem.strip().encode())) for pem in pems] == [old["id"], new["id"]]
+    (left,) = run(config, "rotate", "--finish")
+    assert left == new | {"use": "signing"}
+    assert ring.signing is not None and ring.signing.id == new["id"]
+    assert [path.name for path in ring.folder.iterdir()] == ["signing.pem"]
