@@ -16,6 +16,24 @@ from tests.plain import NO_TLS
 
 HOME = ROOT / ".venv-fate-flow"
 PYTHON = HOME / "bin" / "python"
+HOOK = """\
+import threading
+
+from fate_flow.hook import HookManager
+from fate_flow.hook.flow import site_authentication
+
+published, one_at_a_time = HookManager.SITE_AUTHENTICATION[0], threading.Lock()
+
+
+def authentication(parm):
+    with one_at_a_time:
+        return published(parm)
+
+
+HookManager.SITE_AUTHENTICATION[0] = authentication
+"""
+"""FATE-Flow's own check of signatures, one request after the other: each reloads the permissions of all in place,
+so of two at once one may be refused (5004, or "dictionary changed size during iteration")"""
 
 
 @dataclass
@@ -60,6 +78,8 @@ class FateSite:
         conf["fateflow"] |= {"http_port": self.port, "grpc_port": grpc, "proxy_name": "nginx"}
         conf["default_engines"]["federation"] = "osx"  # with ``standalone`` it would call only itself
         conf["authentication"]["site"] = True
+        conf["hook_module"]["site_authentication"] = "one_at_a_time"
+        (self.home / "python/one_at_a_time.py").write_text(HOOK)
         conf["federation"]["nginx"] = {"host": "127.0.0.1", "http_port": self.proxy_port}
         file.write_text(yaml.safe_dump(conf))
 

@@ -309,6 +309,16 @@ def test_answers_that_are_not_a_success(
     assert (type(caught.value), caught.value.reason) == (kind, reason)
 
 
+@pytest.mark.parametrize("answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}])
+def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(
+    partner: ParticipantClient, there: Fate, answer: Any
+):
+    answers = [OK, answer, answer]
+    there.answers["/partner/job/stop"] = lambda _: answers.pop()
+    partner.caller.post("/v2/partner/job/stop", {})
+    assert answers == []
+
+
 def test_an_id_that_fates_database_cannot_store_is_named_as_the_cause(partner: ParticipantClient, there: Fate):
     long = replace(SPEC, job_id="job-0123456789abcdef0123456789abcdef")
     partner.create_job(long, ME)  # FATE on SQLite, and a gateway like this one, take it
