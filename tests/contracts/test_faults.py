@@ -32,6 +32,12 @@ SETTINGS = {
 _numbers = count()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def impatient(world: World) -> None:
+    """Let `ME` give up a node that does not answer a creation after two seconds."""
+    world.me.scheduler._timing = replace(world.me.scheduler._timing, create_deadline=2.0)
+
+
 def a_job_of(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any) -> JobSpec:
     spec = a_spec(dag, roles, job_id=f"job-faults-{next(_numbers)}", job_params={"common": common})
     spec = replace(spec, scheduler=ME, initiator=ME)

@@ -8,22 +8,26 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapter.bfia import translate, wire
+from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.profiles import PROFILES
 from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import TaskReport
 from gateway.runtime.context import traced
+from route_table.live import LiveRoutes
 from tests.adapter.bfia import goldens
 from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import Clients, ScriptedPeer, says
 from tests.builders import a_spec
 from tests.e2e.jobs import user_job
-from tests.inprocess import ME, PEER
+from tests.e2e.nodes import free_ports
+from tests.inprocess import ME, PEER, STRANGER
 
 # ---------------------------------------------------------------- headers
 
@@ -98,6 +102,14 @@ def test_the_trace_follows_the_job(peer: ScriptedPeer, spec_peer: Clients):
     with traced("trace-of-call"):
         spec_peer.participant.start_job("job-1", ME)
     assert [a.headers["x-trace-id"] for a in peer.asked] == ["trace-of-job", "trace-of-call"]
+
+
+def test_a_node_is_reached_where_somebody_listens_at_its_route(served: tuple[ScriptedPeer, str], tmp_path: Path):
+    file = tmp_path / "routes.yml"
+    file.write_text(f"A: {{url: '{served[1]}'}}\nB: {{url: 'http://127.0.0.1:{free_ports(1)[0]}'}}\n")
+    protocol = BfiaProtocol(ME, LiveRoutes(file))
+    assert [protocol.reaches(node) for node in ("A", "B", STRANGER)] == [True, False, False]
+    protocol.close()
 
 
 # ---------------------------------------------------------------- bodies

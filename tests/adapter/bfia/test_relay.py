@@ -111,7 +111,7 @@ def push(gateway: Gateway, **headers: str) -> dict[str, Any]:
 
 
 def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
-    assert hello(allowed.a, B)["node_id"] == B
+    assert hello(allowed.a, B)["node_id"] == B and allowed.a.protocol.reaches(B)
     found = steps(allowed.a, B)
     assert failed(found) == [] and found["relay"]["result"] == "ok", found
     assert f"passed on by {X}" in found["route"]["found"]

@@ -1,6 +1,7 @@
 """A job's timeline tells every request to another node: where it went, what came back, how long it took."""
 
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -88,7 +89,11 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
     assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
 
 
-def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(site: Site):
+def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    quick = replace(site.node.scheduler._timing, retry_first=0.02, create_deadline=2.0)
+    monkeypatch.setattr(site.node.scheduler, "_timing", quick)
     site.peer.will(raw(b"", reset=True))
     spec = a_job_with(SPEC)
     with pytest.raises(GatewayError):

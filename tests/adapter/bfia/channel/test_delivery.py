@@ -184,6 +184,23 @@ async def test_a_sequence_that_is_not_what_we_think_loses_nothing(desk, caller):
     assert [await box.peek() for _ in range(4)] == [b"a", b"b", b"a", b""]
 
 
+@pytest.mark.parametrize(
+    ("headers", "body", "dropped"),
+    [
+        ({}, {"topic": "a"}, {"a"}),
+        ({"x-ptp-topic": "b"}, {"topic": "a"}, {"b"}),
+        ({"x-ptp-topic": ""}, {"topic": "a"}, {""}),
+        ({}, b"", set()),
+    ],
+)
+async def test_a_release_drops_the_topic_that_it_names(desk, caller, headers, body, dropped):
+    box = Container(caller, desk)
+    for topic in ("a", "b", ""):
+        assert await box.push("alpha", b"x", topic) == OK
+    assert (await box.post("release", body, **headers))["code"] == OK
+    assert {topic for topic in ("a", "b", "") if not await box.peek(topic)} == dropped
+
+
 async def test_when_the_job_ends_everything_is_freed_and_refused(alpha, beta, client):
     guest, host = Container(client, alpha), Container(client, beta)
     assert await guest.push("beta", b"unread") == OK
