@@ -124,14 +124,15 @@ def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
 
 
-def test_silence_rejects_the_job_at_the_deadline(tmp_path: Path):
-    with two_nodes(tmp_path, me={"approval": {"mode": "person", "deadline_seconds": 1}}) as world:
-        spec = replace(a_spec("a", ROLES), scheduler=PEER)
-        world.peer.coordinator.submit_job(spec, PEER)
-        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
-        failure = world.scheduled(spec).ending.failure
-        assert (failure.reason, failure.node) == ("APPROVAL_TIMEOUT", ME)
-        assert world.local(spec.job_id).status is JobStatus.REJECTED
+def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch):
+    rules = world.me.admission._rules
+    hasty = replace(rules, policy=replace(rules.policy, deadline=0.2))
+    monkeypatch.setattr(world.me.admission, "_rules", hasty)
+    world.peer.coordinator.submit_job(spec, PEER)
+    world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
+    failure = world.scheduled(spec).ending.failure
+    assert (failure.reason, failure.node) == ("APPROVAL_TIMEOUT", ME)
+    assert world.local(spec.job_id).status is JobStatus.REJECTED
 
 
 def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_back(tmp_path: Path):
@@ -228,12 +229,13 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_pa
 
 
 @pytest.mark.parametrize("profile", ["fate", "kuscia"])
-def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help(tmp_path: Path, profile: str):
-    with two_nodes(tmp_path, me={"approval": PERSON}) as world:
-        entry = {PEER: {"url": world.peer.addresses()["peer"], "profile": profile}}
-        (tmp_path / ME / "routes.yml").write_text(yaml.safe_dump(entry))
-        world.me.routes.reload()
-        with pytest.raises(Refused, match=r"approval\.rules") as caught:
-            world.me.participant.create_job(replace(a_spec("a", ROLES), scheduler=PEER), PEER)
-        assert caught.value.reason == "APPROVAL_UNSUPPORTED"
-        assert world.me.store.local_jobs.find("job-1") is None
+def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help(
+    world: World, spec: JobSpec, profile: str
+):
+    routes = world.me.routes
+    routes.edit(Change(PEER, {"profile": profile}, whole=False), "ann")
+    with pytest.raises(Refused, match=r"approval\.rules") as caught:
+        world.me.participant.create_job(spec, PEER)
+    routes.edit(Change(PEER, {"profile": "spec"}, whole=False), "ann")
+    assert caught.value.reason == "APPROVAL_UNSUPPORTED"
+    assert world.me.store.local_jobs.find(spec.job_id) is None

@@ -1,6 +1,7 @@
 """Folders that a container filled: however deep they are, they are measured, cut to size and deleted."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gateway.jobs.retention import size_of
 from tests.builders import a_run
 
 MIB = 1024**2
+DEEP = 400
 
 
 def nest(top: Path, levels: int, name: str = "d") -> int:
@@ -32,6 +34,15 @@ def put(here: int, size: int, name: str = "data") -> None:
     with open(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=here), "wb") as file:
         file.write(b"a line\n" * (size // 7))
     os.close(here)
+
+
+@pytest.fixture(autouse=True)
+def little_stack() -> Iterator[None]:
+    """Let Python recurse so little that folders need not be thousands of levels deep to be too deep for it."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(300)
+    yield
+    sys.setrecursionlimit(usual)
 
 
 @pytest.fixture
@@ -51,7 +62,7 @@ def run() -> Run:
 def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(workspace: Workspace, run: Run) -> None:
     workspace.prepare(run)
     log = workspace.logs(run) / "log"
-    nested = nest(log, 1500)
+    nested = nest(log, DEEP)
     (log / "run.log").write_bytes(b"x" * 300_000)
     before = len(os.listdir("/proc/self/fd"))
     assert DiskWatch(workspace).over(run) is None
@@ -60,7 +71,7 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     failure = DiskWatch(workspace).over(run)
     assert failure is not None and failure.reason == "NO_SPACE" and "0.0" in failure.message
     workspace.clear(run)
-    assert {entry.name for entry in of_files(log, "log", [])} == {"log/run.log", "log/" + "d/" * 1500 + "data"}
+    assert {entry.name for entry in of_files(log, "log", [])} == {"log/run.log", "log/" + "d/" * DEEP + "data"}
     assert size_of(log) > 128 * 1024
     workspace.forget(run)
     assert not workspace.logs(run).exists()
@@ -85,10 +96,10 @@ def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path
 
 def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
     (source := tmp_path / "storage").mkdir()
-    put(nest(source, 1100), 10)
+    put(nest(source, DEEP), 10)
     data_workspace.copy_checkpoint(source, tmp_path / "runs")
     (copied,) = (e for e in files.walk(tmp_path / "runs") if e.is_file())
-    assert copied.path == str(tmp_path / "runs" / ("d/" * 1100 + "data"))
+    assert copied.path == str(tmp_path / "runs" / ("d/" * DEEP + "data"))
 
 
 def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:

@@ -41,9 +41,21 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-@pytest.fixture
-def daemon() -> Iterator[OwnDocker]:
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls") / "keys"
+
+
+@pytest.fixture(scope="module")
+def daemon(keys: Path) -> Iterator[OwnDocker]:
+    """A daemon that listens on its socket, and with TLS on a port."""
     with contextlib.closing(OwnDocker()) as daemon:
+        certificates(keys, daemon.inner)
+        daemon.start(
+            "-H", f"tcp://{daemon.inner}:{PORT}", "--tlsverify", "--tlscacert", f"{keys}/ca.pem",
+            "--tlscert", f"{keys}/server.pem", "--tlskey", f"{keys}/server-key.pem",
+        )  # fmt: skip
+        daemon.load(BASE)
         yield daemon
 
 
@@ -63,16 +75,9 @@ class Harness(DockerHarness):
 
 
 def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
-    daemon: OwnDocker, tmp_path: Path
+    daemon: OwnDocker, keys: Path, tmp_path: Path
 ) -> None:
-    keys, others = tmp_path / "keys", tmp_path / "others"
-    certificates(keys, daemon.inner)
-    certificates(others, daemon.inner)
-    daemon.start(
-        "-H", f"tcp://{daemon.inner}:{PORT}", "--tlsverify", "--tlscacert", f"{keys}/ca.pem",
-        "--tlscert", f"{keys}/server.pem", "--tlskey", f"{keys}/server-key.pem",
-    )  # fmt: skip
-    daemon.load(BASE)
+    certificates(others := tmp_path / "others", daemon.inner)
 
     def tls(ca: Path, client: Path | None) -> dict[str, str]:
         own = {"cert": f"{client}/client.pem", "key": f"{client}/client-key.pem"} if client else {}
@@ -106,8 +111,6 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
 def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
     daemon: OwnDocker, tmp_path: Path
 ) -> None:
-    daemon.start()
-    daemon.load(BASE)
     with (
         contextlib.closing(Harness(daemon.url)) as harness,
         contextlib.closing(DockerHarness(f"bfia-JG-{uuid.uuid4().hex[:8]}")) as beside,

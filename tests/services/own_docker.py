@@ -164,7 +164,7 @@ def certificates(folder: Path, address: str) -> None:
     server = f"subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n"
     (folder / "server.ext").write_text(server)
     (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
-    new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
+    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     _do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
         cwd=folder)  # fmt: skip
     for who in ("server", "client"):

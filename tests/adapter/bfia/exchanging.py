@@ -7,6 +7,7 @@ knows and something had to stand there. Ids, names and nonces are made up throug
 may stand beside what a reply shows.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +176,16 @@ class OneNode:
 
 def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     """Answer the request of an exchange; return the reply."""
+    request = one["request"]
+    body = request.get("body")
+    content = None if body is None else json.dumps(body, ensure_ascii=False)
+    client = TestClient(_application(profile), raise_server_exceptions=False)
+    answer = client.request(request["method"], request["target"], content=content, headers=request["headers"])
+    return {"status": answer.status_code, "body": answer.json()}
 
+
+@functools.cache
+def _application(profile: Profile) -> FastAPI:
     def profile_of(node: NodeId) -> Profile:
         return profile if node == PEER else PROFILES["spec"]
 
@@ -189,9 +199,4 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     app.include_router(interconn.router(ME, node, node, peers))
     app.include_router(interconn.audit_router(node, peers))
     envelope.install(app, as_200)
-    request = one["request"]
-    body = request.get("body")
-    content = None if body is None else json.dumps(body, ensure_ascii=False)
-    client = TestClient(app, raise_server_exceptions=False)
-    answer = client.request(request["method"], request["target"], content=content, headers=request["headers"])
-    return {"status": answer.status_code, "body": answer.json()}
+    return app
