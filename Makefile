@@ -51,7 +51,7 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
+test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 

@@ -1,41 +1,18 @@
 #!/usr/bin/env bash
-# services.sh up|down|status|python: a Docker daemon and a MariaDB server for the test suite, without systemd.
+# services.sh up|down|status|python: Docker, MariaDB, S3 and HDFS for the test suite, without systemd.
 # `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
+# S3 and HDFS are at the address of Docker's bridge: the same for the host and its containers.
 # `python` only sees to a Python 3.11 that makes virtual environments.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-rt=${BFIA_RT:-/tmp/bfia-rt}
+# shellcheck disable=SC1091
+source "$here/common.sh"
 sock=${BFIA_DOCKER_SOCK:-/var/run/docker.sock}
 dbport=${BFIA_DB_PORT:-13306}
 dbdata=$rt/db/data
 [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && dbdata=/dev/shm/bfia-db$rt # every test makes its own tables
-mkdir -p "$rt"; chmod 755 "$rt"
+export S3_PORT=${BFIA_S3_PORT:-17480} HDFS_PORT=${BFIA_HDFS_PORT:-28020}
 export DOCKER_HOST=unix://$sock
-
-say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
-die() { say "FATAL: $*"; exit 1; }
-
-alive() { # a pid file whose process runs; a zombie does not count
-  local pid; [ -s "$1" ] || return 1
-  pid=$(cat "$1"); [ -r "/proc/$pid/status" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"
-}
-
-wait_for() { # NAME SECONDS COMMAND...
-  local name=$1 end=$((SECONDS + $2)); shift 2
-  until "$@" >/dev/null 2>&1; do [ $SECONDS -lt $end ] || die "$name is not ready"; sleep 0.1; done
-  say "$name is ready"
-}
-
-install_packages() {
-  local missing=() p
-  for p in "$@"; do dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p"); done
-  [ ${#missing[@]} -eq 0 ] && return
-  say "installing ${missing[*]}"
-  local options=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-  apt-get "${options[@]}" update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y -qq --no-install-recommends "${missing[@]}" \
-    >"$rt/apt.log" 2>&1 || { tail -20 "$rt/apt.log" >&2; die "apt-get install failed"; }
-}
 
 python_up() { # a Python 3.11 that makes virtual environments with pip in them; Debian has parts of it in extra packages
   local trial; trial=$(mktemp -d)
@@ -92,20 +69,36 @@ base_image() {
     bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
 }
 
+bridge() { ip -4 -o address show docker0 | awk '{ sub("/.*", "", $4); print $4 }'; }
+
 case ${1:-up} in
   up)
-    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl openssh-server iproute2
-    python_up; docker_up; mariadb_up; base_image
+    # shellcheck disable=SC2046
+    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
+      openssh-server iproute2 $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages)
+    python_up; docker_up
+    host=$(bridge); export S3_HOST=$host HDFS_HOST=$host
+    bash "$here/s3.sh" start & s3=$!
+    (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start) & hdfs=$!
+    mariadb_up; base_image; wait $s3; wait $hdfs
     {
       printf 'export DOCKER_HOST=unix://%s\n' "$sock"
       printf 'export BFIA_TEST_DB_URL=mysql+pymysql://bfia:bfia@127.0.0.1:%s\n' "$dbport"
       printf 'export BFIA_TEST_BASE_IMAGE=bfia-base:py311\n'
+      printf 'export BFIA_TEST_S3=http://%s:%s\n' "$host" "$S3_PORT"
+      printf 'export BFIA_TEST_S3_KEY=bfia-root-key BFIA_TEST_S3_SECRET=bfia-root-secret\n'
+      printf 'export BFIA_TEST_S3_ROLE=arn:aws:iam:::role/bfia-run\n'
+      printf 'export BFIA_TEST_HDFS="hdfs://%s:%s http://%s:%s"\n' "$host" "$HDFS_PORT" "$host" $((HDFS_PORT + 1))
     } >"$rt/env"
     ;;
   python) python_up ;;
-  down) for f in "$rt/db.pid" "$rt/dockerd.pid"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
+  down)
+    bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
+    for f in "$rt/db.pid" "$rt/dockerd.pid"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
   status)
     if alive "$rt/db.pid"; then echo "mariadb up"; else echo "mariadb down"; fi
-    if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi ;;
+    if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi
+    S3_HOST=$(bridge) bash "$here/s3.sh" status || true
+    HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true ;;
   *) die "usage: services.sh up|down|status|python" ;;
 esac

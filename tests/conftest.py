@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import docker.errors
+import httpx
 import pymysql
 import pytest
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from engines.docker.network import PREFIX, Firewall
+from tests import storages
 from tests.services import own_docker, registry, sshd
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +58,14 @@ def _mariadb() -> None:
     sa.create_engine(os.environ["BFIA_TEST_DB_URL"] + "/").connect().close()
 
 
+def _s3() -> None:
+    storages.client().list_buckets()
+
+
+def _hdfs() -> None:
+    httpx.get(f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", trust_env=False).raise_for_status()
+
+
 def _registry() -> None:
     if not Path(registry.PROGRAM).exists():
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
@@ -74,6 +84,8 @@ def _fate_flow() -> None:
 PROBES = {
     "docker": _docker,
     "mariadb": _mariadb,
+    "s3": _s3,
+    "hdfs": _hdfs,
     "registry": _registry,
     "own_docker": own_docker.usable,
     "sshd": sshd.usable,

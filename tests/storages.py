@@ -1,0 +1,92 @@
+"""A bucket and a folder of the test's own on the suite's real S3 and HDFS."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import botocore.session
+import opendal
+from botocore.config import Config
+
+HDFS_USER = "root"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket or folder that lasts as long as the test."""
+
+    url: str
+    """as a container gets it, with the server's own key"""
+    operator: opendal.Operator
+    name: str
+    """of the bucket, or path of the folder"""
+
+
+def client(service: str = "s3", **credentials: str) -> Any:
+    """Return a client of the S3 server, or of its ``sts``; with its own key unless told another."""
+    own = {
+        "aws_access_key_id": os.environ["BFIA_TEST_S3_KEY"],
+        "aws_secret_access_key": os.environ["BFIA_TEST_S3_SECRET"],
+    }
+    return botocore.session.get_session().create_client(
+        service,
+        endpoint_url=os.environ["BFIA_TEST_S3"],
+        region_name="default",
+        config=Config(s3={"addressing_style": "path"}, proxies={}),
+        **(own | credentials),
+    )
+
+
+@contextlib.contextmanager
+def bucket() -> Iterator[Place]:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    s3 = client()
+    s3.create_bucket(Bucket=name)
+    key, secret = os.environ["BFIA_TEST_S3_KEY"], os.environ["BFIA_TEST_S3_SECRET"]
+    operator = opendal.Operator(
+        "s3",
+        bucket=name,
+        endpoint=os.environ["BFIA_TEST_S3"],
+        region="default",
+        access_key_id=key,
+        secret_access_key=secret,
+    )
+    query = urlencode({"username": key, "password": secret, "bucket": name})
+    try:
+        yield Place(f"s3://{urlsplit(os.environ['BFIA_TEST_S3']).netloc}?{query}", operator, name)
+    finally:
+        with contextlib.suppress(s3.exceptions.NoSuchBucket):  # a test may have removed it
+            empty(s3, name)
+            s3.delete_bucket(Bucket=name)
+
+
+def empty(s3: Any, name: str) -> None:
+    """Remove all objects of a bucket and the uploads that were not finished."""
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
+        for entry in page.get("Contents", []):
+            s3.delete_object(Bucket=name, Key=entry["Key"])
+    for upload in s3.list_multipart_uploads(Bucket=name).get("Uploads", []):
+        s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Place]:
+    name = f"/test/{uuid.uuid4().hex[:12]}"
+    node = hdfs()[0]
+    os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
+    operator = opendal.Operator("hdfs-native", name_node=node, root=name)
+    operator.create_dir("/")
+    try:
+        yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name})}", operator, name)
+    finally:
+        operator.remove_all("/")
+
+
+def hdfs() -> tuple[str, str]:
+    """Return the NameNode's address for its own protocol and for WebHDFS."""
+    native, web = os.environ["BFIA_TEST_HDFS"].split()
+    return native, web
