@@ -9,8 +9,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import botocore.session
+import httpx
 import opendal
 from botocore.config import Config
+
+from tests.plain import NO_TLS
 
 HDFS_USER = "root"
 
@@ -76,14 +79,16 @@ def empty(s3: Any, name: str) -> None:
 @contextlib.contextmanager
 def folder() -> Iterator[Place]:
     name = f"/test/{uuid.uuid4().hex[:12]}"
-    node = hdfs()[0]
+    node, web = hdfs()
+    url, user = f"{web}/webhdfs/v1{name}", {"user.name": HDFS_USER}
+    httpx.put(url, params={"op": "MKDIRS", **user}, trust_env=False, verify=NO_TLS).raise_for_status()
     os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
     operator = opendal.Operator("hdfs-native", name_node=node, root=name)
-    operator.create_dir("/")
     try:
         yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name})}", operator, name)
     finally:
-        operator.remove_all("/")
+        away = {"op": "DELETE", "recursive": "true", **user}
+        httpx.delete(url, params=away, trust_env=False, verify=NO_TLS).raise_for_status()
 
 
 def hdfs() -> tuple[str, str]:
