@@ -55,7 +55,7 @@ def test_hdfs_keeps_files_of_odd_names_and_guards_folders_of_others(monkeypatch:
         with pytest.raises(opendal.exceptions.PermissionDenied):
             other.write("mine", b"x")
         monkeypatch.setenv("HADOOP_USER_NAME", "bob")
-        with pytest.raises(opendal.exceptions.Error, match="Permission denied: user=bob"):
+        with pytest.raises(opendal.exceptions.Unexpected, match="Permission denied: user=bob"):
             opendal.Operator("hdfs-native", name_node=native, root=place.name).write("mine", b"")
 
 
