@@ -202,15 +202,10 @@ def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
     return tuple(alike) if len({p.task for p in alike}) == 1 else ()
 
 
-def askers(spec: JobSpec) -> tuple[NodeId, ...]:
-    """Return the nodes that must be allowed to use a model: who hands the job in, and all who take part."""
-    return tuple(dict.fromkeys((spec.initiator, *spec.nodes)))
-
-
 def not_allowed(spec: JobSpec, model: PartyModel, granted: Sequence[NodeId]) -> list[NodeId]:
-    """Return the nodes of a job that may not use a model: neither among its own parties nor granted it."""
+    """Return who submitted the job or takes part, and may not use a model: no party of it, and not granted it."""
     may = {p.node for p in model.parties} | set(granted)
-    return [node for node in askers(spec) if node not in may]
+    return [node for node in dict.fromkeys((spec.initiator, *spec.nodes)) if node not in may]
 
 
 # ---------------------------------------------------------------- at the scheduling node

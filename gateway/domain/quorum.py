@@ -36,11 +36,6 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
     return True
 
 
-def tolerable(spec: JobSpec) -> frozenset[str]:
-    """Return the tasks whose failure the job may survive."""
-    return frozenset(spec.common.get("tolerable_tasks") or ())
-
-
 # ---------------------------------------------------------------- running with fewer
 
 
@@ -79,12 +74,8 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
     excluded = job.nodes[node].excluded
     if excluded is None:
         return redaction.for_node(job.spec, node, job.ending)
-    return Ending(Outcome.STOPPED, _excluded_at(job), replace(excluded, message=f"left out: {excluded.message}"))
-
-
-def _excluded_at(job: Job) -> datetime:
-    """Return the moment that counts for who was left out: the job's end, or for one under way its beginning."""
-    return job.ending.at if job.ending else job.created_at
+    at = job.ending.at if job.ending else job.created_at
+    return Ending(Outcome.STOPPED, at, replace(excluded, message=f"left out: {excluded.message}"))
 
 
 # ---------------------------------------------------------------- failures that are borne
@@ -92,7 +83,11 @@ def _excluded_at(job: Job) -> datetime:
 
 def tolerated(job: Job, task: Task, at: datetime) -> Job | None:
     """Return the job as it goes on after a task has failed; None where it cannot."""
-    if task.name not in tolerable(job.spec) or task.ending is not None or job.ending is not None:
+    if (
+        task.name not in (job.spec.common.get("tolerable_tasks") or ())
+        or task.ending is not None
+        or job.ending is not None
+    ):
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
     skipped = Failure("UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name)

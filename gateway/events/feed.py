@@ -8,11 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gateway.domain.events import NAME_OF, entries
 from gateway.store import events as stored
+from gateway.store.serialization import as_time, loads
 from gateway.store.store import Store
 
 
@@ -81,11 +82,11 @@ class Feed:
                 row.id,
                 NAME_OF[row.event],
                 row.job_id,
-                datetime.fromtimestamp(row.at, UTC),
+                as_time(row.at),
                 row.side,
                 row.actor,
                 row.event,
-                row.detail,
+                loads(dict, row.detail),
             )
             for row in stored.after(self._store, number, until, entries(names), job_id, limit)
         )

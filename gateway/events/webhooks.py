@@ -109,7 +109,7 @@ class Webhooks:
         for hook in self._hooks:
             cursor = stored.cursor(self._store, hook.key)
             tries, cause = self._trouble.get(hook.key, (0, ""))
-            number = cursor.number if cursor else newest
+            number = newest if cursor is None else cursor
             found.append(
                 {
                     "url": without_password(hook.url),
@@ -140,7 +140,7 @@ class Webhooks:
         cursor = stored.cursor(self._store, hook.key)
         if cursor is None:
             return self._pace.look
-        page = self._feed.after(cursor.number, hook.events, limit=_AT_ONCE)
+        page = self._feed.after(cursor, hook.events, limit=_AT_ONCE)
         for event in page.events:
             cause = self._send(hook, event, http)
             if cause:
@@ -149,7 +149,7 @@ class Webhooks:
             moved = stored.move_cursor(self._store, hook.key, self._holder, event.id)
             if not moved or self._stopping.is_set() or not self._hold(hook):
                 return self._pace.look
-        if page.next > (page.events[-1].id if page.events else cursor.number):
+        if page.next > (page.events[-1].id if page.events else cursor):
             stored.move_cursor(self._store, hook.key, self._holder, page.next)
         return 0.0 if len(page.events) == _AT_ONCE else self._pace.look
 

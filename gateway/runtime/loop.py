@@ -1,7 +1,4 @@
-"""What advances records: a loop over those that are due, turns of those who change one, and the shell of both.
-
-`Loop` and `gateway.runtime.loop` hold the only waiting in the core.
-"""
+"""What advances records: a loop over those that are due, turns of those who change one, and the shell of both."""
 
 import heapq
 import itertools

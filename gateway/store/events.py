@@ -1,42 +1,16 @@
 """Reads the timeline as one sequence over all jobs; keeps how far each receiver of events has got."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from gateway.store import schema
 from gateway.store.database import repeating
-from gateway.store.serialization import loads
 from gateway.store.store import Store
 
 _WEBHOOK = schema.webhook
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the timeline; ``at`` is in seconds since the epoch."""
-
-    id: int
-    job_id: str
-    side: str
-    at: float
-    event: str
-    actor: str
-    detail: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """How far a receiver has got, and who delivers to it until when."""
-
-    number: int
-    """of the last line of the timeline that it has received"""
-    holder: str
-    until: float
-    """seconds since the epoch; then another gateway may deliver"""
 
 
 def has_many_writers(store: Store) -> bool:
@@ -61,20 +35,19 @@ def until_gap(store: Store, start: int, end: int) -> int:
     return last
 
 
-def after(store: Store, number: int, until: int, entries: Sequence[str], job_id: str, limit: int) -> list[Row]:
-    """Return lines of these kinds after a number, up to another one, of a job or (empty) of all, oldest first."""
+def after(store: Store, number: int, until: int, entries: Sequence[str], job_id: str, limit: int) -> list[Any]:
+    """Return rows of these kinds after a number, up to another one, of a job or (empty) of all, oldest first."""
     t = schema.timeline
     query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
     if job_id:
         query = query.where(t.c.job_id == job_id)
-    rows = store.rows(query.order_by(t.c.id).limit(limit))
-    return [Row(r.id, r.job_id, r.side, r.at, r.event, r.actor, loads(dict, r.detail)) for r in rows]
+    return store.rows(query.order_by(t.c.id).limit(limit))
 
 
-def cursor(store: Store, key: str) -> Cursor | None:
-    """Return how far a receiver has got; None: nothing was ever delivered to it."""
-    row = store.first(sa.select(_WEBHOOK).where(_WEBHOOK.c.key == key))
-    return Cursor(row.number, row.holder, row.until) if row else None
+def cursor(store: Store, key: str) -> int | None:
+    """Return the number of the last line that a receiver has received; None: it is not known."""
+    number: int | None = store.value(sa.select(_WEBHOOK.c.number).where(_WEBHOOK.c.key == key))
+    return number
 
 
 def add_cursor(store: Store, key: str, number: int) -> None:

@@ -6,12 +6,14 @@ process of the operating system: when that dies, everything that belongs to it s
 
 import heapq
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from datetime import datetime
+from functools import reduce
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tests.builders import at
+from tests.builders import T0, at
 
 Process = Generator[float, None, None]
 R = TypeVar("R")
@@ -118,3 +120,52 @@ class Stored(Generic[R]):
         self.value = value
         self.version += 1
         return True
+
+
+class Shell(Generic[R]):
+    """Processes that do with a record as the gateway's shell does; ``rules`` is the machine that decides."""
+
+    def __init__(self, rules: Any, record: R, timing: Any, seed: int) -> None:
+        self.rules = rules
+        self.timing = timing
+        self.works = Clockwork(seed)
+        self.store = Stored(record, self._check_move)
+        self.alive: list[Life] = []
+        self._next_tick: dict[Life, float] = {}
+
+    def wake(self) -> None:
+        """Have every process that lives look at the record when something is due."""
+        due = self.rules.next_due(self.store.value, self.timing)
+        if due is None:
+            return
+        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
+        for life in self.alive:
+            if self._next_tick.get(life, float("inf")) > at:
+                self._next_tick[life] = at
+                self.works.spawn(self._tick(life, at), life, at - self.works.now)
+
+    def _tick(self, life: Life, at: float) -> Process:
+        if self._next_tick.get(life) == at:
+            del self._next_tick[life]
+            yield self.works.pause(0.05)
+            yield from self._record(life, [])
+            self.wake()
+
+    def stored(self, changes: Iterable[Callable[[R], R]]) -> Generator[float, None, tuple[R, R, list[Any]]]:
+        """Take in news, decide, store both in one write; return the record before and after, and what is to do."""
+        now = self.works.clock()
+        while True:
+            old, version = self.store.load()
+            yield self.works.pause(0.02)
+            record, commands = self.rules.step(reduce(lambda r, change: change(r), changes, old), now, self.timing)
+            if record is old or self.store.save(replace(record, notes=()), version):
+                break
+        if again := set(commands) & set(self.rules.plan(record, now, self.timing)):
+            raise Broken(f"still planned right after they were claimed: {again}")
+        return old, record, commands
+
+    def _record(self, life: Life, changes: Iterable[Callable[[R], R]]) -> Process:
+        raise NotImplementedError
+
+    def _check_move(self, old: R, new: R) -> None:
+        raise NotImplementedError

@@ -1,48 +1,35 @@
 """What a job and a task are, for every mix of what their parts are: truth tables, played through the rules."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement, permutations, product
 
 import pytest
 
 from adapter.bfia.translate import outcome_of, progress_of, status_of
+from gateway.domain.dag import Dag
 from gateway.domain.job import Job
-from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import Accepted, StopAt, TaskReported
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
-from tests.builders import a_job, at
+from tests.builders import a_job, a_spec
+from tests.domain.script import AllAnswer, after, reported
 
 PENDING, READY, RUNNING = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.RUNNING
 SUCCESS, FAILED = TaskStatus.SUCCESS, TaskStatus.FAILED
 MULTISETS = [m for n in range(5) for m in combinations_with_replacement(TaskStatus, n)]
-NODES = {"guest": ("n1",), "host": ("n2",)}
 
 
 def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
-    """Return a job of unrelated tasks after both nodes have told that its tasks are in these states."""
+    """Return a job of unrelated tasks that both nodes have told to be in these states."""
     names = [f"t{i}" for i in range(len(states))]
-    job = a_job("; ".join(names) or "a", JobStatus.RUNNING, roles=NODES)
-    if not names:
-        job = a_job(
-            spec=type(job.spec)(**{**_fields(job), "dag": type(job.spec.dag)(())}), status=JobStatus.RUNNING
-        )
-    job, requests = machine.step(job, at(0))
-    for request in requests:
-        job = machine.apply(job, Accepted(request, at(1)))
+    spec = a_spec("; ".join(names) if names else Dag(()))
+    job = after(a_job(spec=spec, status=JobStatus.RUNNING), AllAnswer(0))
     for name, status in zip(names, states, strict=True):
-        for node in ("n1", "n2"):
-            if status is not PENDING:
-                job = machine.apply(job, TaskReported(f"task_{name}", node, "", status, at(2)))
-    job, requests = machine.step(job, at(3))
-    if stops_answered:
-        for request in requests:
-            if isinstance(request, StopAt):
-                job = machine.apply(job, Accepted(request, at(4)))
-    return job
+        job = told(job, name, dict.fromkeys(("n1", "n2"), status))
+    return after(job, *([AllAnswer(3)] if stops_answered else [3]))
 
 
-def _fields(job: Job) -> dict[str, object]:
-    return {name: getattr(job.spec, name) for name in job.spec.__dataclass_fields__}
+def told(job: Job, name: str, states: Mapping[str, TaskStatus]) -> Job:
+    """Return the job after nodes have told how a task is there, in this order; PENDING is not told."""
+    return after(job, *(reported(s, node, name, 2) for node, s in states.items() if s is not PENDING))
 
 
 def wanted(states: Sequence[TaskStatus]) -> tuple[JobStatus, Outcome | None]:
@@ -85,14 +72,9 @@ PARTIES = ("n1", "n2", "n3")
 def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(states: tuple[TaskStatus, ...]):
     merged = merge(states)
     expected = merged if may(TASK, READY, merged) else READY
-    for order in permutations(range(3)):
-        job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)})
-        job, requests = machine.step(job, at(0))
-        for request in requests:
-            job = machine.apply(job, Accepted(request, at(1)))
-        for i in order:
-            if states[i] is not PENDING:
-                job = machine.apply(job, TaskReported("task_a", PARTIES[i], "", states[i], at(2)))
+    roles = {"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)}
+    for order in permutations(zip(PARTIES, states, strict=True)):
+        job = told(after(a_job(status=JobStatus.RUNNING, roles=roles), AllAnswer(0)), "a", dict(order))
         task = job.tasks["a"]
         assert task.status is expected
         assert (task.failure is not None) is (expected is FAILED)
@@ -101,12 +83,8 @@ def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(sta
 
 @pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
 def test_what_is_made_of_a_peers_job_that_tells_its_tasks_only(states: tuple[TaskStatus, ...]):
-    if set(states) <= {PENDING}:
-        expected = JobStatus.PENDING
-    else:
-        expected = wanted(states)[0]
     status = status_of(set(states))
-    assert status is expected
+    assert status is (JobStatus.PENDING if set(states) <= {PENDING} else wanted(states)[0])
     outcome = outcome_of(status, states)
     assert outcome is wanted(states)[1]
     progress = progress_of(outcome, states)

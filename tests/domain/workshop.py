@@ -37,7 +37,7 @@ from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
 from gateway.domain.timeouts import RunTiming
 from tests.builders import T0
-from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
+from tests.domain.clockwork import Broken, Life, Process, Shell
 
 Change = Callable[[LocalJob], LocalJob]
 Outcomes = Callable[[datetime], list[Event]]
@@ -95,14 +95,12 @@ class Box:
     """what the executing process has taken in of its reports"""
 
 
-class Workshop:
+class Workshop(Shell[LocalJob]):
     """Plays a shift."""
 
     def __init__(self, shift: Shift, timing: RunTiming = RunTiming()) -> None:
+        super().__init__(machine, shift.local, timing, shift.seed)
         self.shift = shift
-        self.timing = timing
-        self.works = Clockwork(shift.seed)
-        self.store = Stored(shift.local, self._check_move)
         self.boxes: dict[str, Box] = {}
         self.past: dict[str, Box] = {}
         """every container there ever was"""
@@ -111,9 +109,7 @@ class Workshop:
         self.actions: Counter[Action] = Counter()
         self.closed = 0
         self.engine_failed: set[str] = set()
-        self._life = Life("nobody")
         self.lives = 0
-        self._next_tick = float("inf")
         self._asked_to_end = False
 
     @property
@@ -144,53 +140,32 @@ class Workshop:
     def _begin_life(self) -> None:
         self.lives += 1
         dies_at = self.shift.dies_at if self.lives == 1 else None
-        self._life = Life(f"process {self.lives}", self.shift.crash, self.shift.trouble_until, dies_at)
-        self._life.on_death = lambda: self.works.call(self._begin_life, self.works.random.uniform(1.0, 20.0))
-        self._next_tick = float("inf")
+        life = Life(f"process {self.lives}", self.shift.crash, self.shift.trouble_until, dies_at)
+        life.on_death = self._bury
+        self.alive = [life]
         if self.lives > 1:  # before it does or hears anything else
             local = machine.apply(self.local, Restarted(self.works.clock()), self.timing)
             self.store.save(replace(local, notes=()), self.store.version)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
-        due = machine.next_due(self.local, self.timing)
-        if due is None:
-            return
-        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
-        if at < self._next_tick:
-            self._next_tick = at
-            self.works.spawn(self._tick(at), self._life, at - self.works.now)
+    def _bury(self) -> None:
+        self.alive.clear()
+        self.works.call(self._begin_life, self.works.random.uniform(1.0, 20.0))
 
-    def _tick(self, at: float) -> Process:
-        if self._next_tick == at:
-            self._next_tick = float("inf")
-            yield self.works.pause(0.05)
-            yield from self._record([])
-            self._wake()
-
-    def _news(self, event: Event) -> None:
-        self.works.spawn(self._record([event]), self._life)
-
-    def _record(self, events: Iterable[Event]) -> Process:
-        """Do as the shell does: take in news, decide, store both in one write, then act."""
-        now, life = self.works.clock(), self._life
-        while True:
-            old, version = self.store.load()
-            yield self.works.pause(0.02)
-            local = old
-            for event in events:
-                local = machine.apply(local, event, self.timing)
-            local, actions = machine.step(local, now, self.timing)
-            if local is old or self.store.save(replace(local, notes=()), version):
-                break
-        again = set(actions) & set(machine.plan(local, now, self.timing))
-        if again:
-            raise Broken(f"still planned right after they were claimed: {again}")
+    def _take_in(self, life: Life, events: Iterable[Event]) -> Process:
+        yield from self._record(life, [self._applying(event) for event in events])
         self._note_heard(events)
-        self._wake()
+
+    def _applying(self, event: Event) -> Change:
+        return lambda local: machine.apply(local, event, self.timing)
+
+    def _record(self, life: Life, changes: Iterable[Change]) -> Process:
+        """Do as the shell does, then act."""
+        _, _, actions = yield from self.stored(changes)
+        self.wake()
         self._end_when_over()
         for action in actions:
-            self.works.spawn(self._act(action), life, self.works.pause(0.2))
+            self.works.spawn(self._act(life, action), life, self.works.pause(0.2))
 
     def _note_heard(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -199,7 +174,7 @@ class Workshop:
                 if run.name in self.past:
                     self.past[run.name].heard.append(event.status)
 
-    def _act(self, action: Action) -> Process:
+    def _act(self, life: Life, action: Action) -> Process:
         self.works.say(f"{action}")
         self.actions[action] += 1
         if self.trouble:
@@ -209,14 +184,16 @@ class Workshop:
             kind = "well"
         if kind == "refused":
             yield 0.01
-            yield from self._record(self._failed(action))
+            yield from self._take_in(life, self._failed(action))
             return
         yield self.works.random.uniform(0.0, CALL_LASTS if kind != "well" else 0.1)
         outcomes = self._effect(action)
         if kind == "never returns":
             return
         yield self.works.pause(0.1)
-        yield from self._record(self._failed(action) if kind == "answer lost" else outcomes(self.works.clock()))
+        yield from self._take_in(
+            life, self._failed(action) if kind == "answer lost" else outcomes(self.works.clock())
+        )
 
     def _failed(self, action: Action) -> list[Event]:
         """Return what the shell makes of an engine or a node that did not answer properly."""
@@ -291,8 +268,8 @@ class Workshop:
         box = self.boxes.get(run.name)
         if box is None or (box.exit is not None and box.exit.code in (137, 143)):
             return  # it was killed before it came to that
-        if self._life.alive and not self.trouble:
-            self._news(Reported(run.run_id, status, self.works.clock()))
+        for life in self.alive if not self.trouble else ():
+            self.works.spawn(self._take_in(life, [Reported(run.run_id, status, self.works.clock())]), life)
 
     def _exit(self, run: Run, code: int, oom: bool = False) -> None:
         box = self.boxes.get(run.name)
@@ -300,13 +277,13 @@ class Workshop:
             return
         box.exit = Exit(code, 9 if code == 137 else None, oom, None, self.works.clock(), box.program.missing)
         self.works.say(f"{run.name} exits with {code}")
-        if self._life.alive and not self.trouble:
-            self.works.spawn(self._look(run), self._life)
+        for life in self.alive if not self.trouble else ():
+            self.works.spawn(self._look(life, run), life)
 
-    def _look(self, run: Run) -> Process:
+    def _look(self, life: Life, run: Run) -> Process:
         """The engine tells of an exit: the shell looks and records what it sees."""
         yield self.works.pause(0.1)
-        yield from self._record(self._probe(run)(self.works.clock()))
+        yield from self._take_in(life, self._probe(run)(self.works.clock()))
 
     def _kill(self, name: str) -> None:
         run = next(r for r in self.local.runs if r.name == name)
@@ -343,11 +320,11 @@ class Workshop:
         """The scheduling node asks until a process lives to answer."""
 
         def ask() -> None:
-            if not self._life.alive:
+            if not self.alive:
                 self.works.call(ask, 1.0)
                 return
             self.works.say(f"{stop}")
-            self.works.spawn(self._record([replace(stop, at=self.works.clock())]))
+            self.works.spawn(self._take_in(self.alive[0], [replace(stop, at=self.works.clock())]))
 
         self.works.call(ask, max(when - self.works.now, 0.0))
 

@@ -35,7 +35,7 @@ from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 from tests.builders import T0
-from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
+from tests.domain.clockwork import Broken, Life, Process, Shell
 from tests.domain.node_sim import Answer, Change, NodeSim, applying
 from tests.domain.plot import Outage, Plot
 
@@ -43,22 +43,18 @@ CLIENT_DEADLINE = 10.0
 """A client waits this long for an answer; a request arrives within it or never."""
 
 
-class World:
+class World(Shell[Job]):
     """Plays a plot."""
 
     def __init__(self, plot: Plot, timing: Timing = Timing()) -> None:
+        super().__init__(machine, plot.job(), timing, plot.seed)
         self.plot = plot
-        self.timing = timing
-        self.works = Clockwork(plot.seed)
-        self.store = Stored(plot.job(), self._check_move)
         self.nodes = {node: NodeSim(self, node) for node in plot.spec.nodes}
         self.calls: Counter[Request] = Counter()
         self.troubled: set[type[Request]] = set()
         self.stopped: set[str] = set()
         """tasks of which a stop was taken in before they were over"""
-        self._planners: list[Life] = []
         self.lives = 0
-        self._next_tick: dict[Life, float] = {}
         self.ended_at = 0.0
 
     @property
@@ -100,48 +96,19 @@ class World:
         dies_at = self.plot.dies_at if self.lives == 1 else None
         life = Life(f"planner {self.lives}", self.plot.crash, self.plot.trouble_until, dies_at)
         life.on_death = lambda: self._bury(life)
-        self._planners.append(life)
-        self._wake()
+        self.alive.append(life)
+        self.wake()
 
     def _bury(self, life: Life) -> None:
-        self._planners.remove(life)
+        self.alive.remove(life)
         self.works.call(self._begin_planner, self.works.random.uniform(0.0, 20.0))
 
-    def _wake(self) -> None:
-        due = machine.next_due(self.job, self.timing)
-        if due is None:
-            return
-        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
-        for life in self._planners:
-            if self._next_tick.get(life, float("inf")) > at:
-                self._next_tick[life] = at
-                self.works.spawn(self._tick(life, at), life, at - self.works.now)
-
-    def _tick(self, life: Life, at: float) -> Process:
-        if self._next_tick.get(life) == at:
-            del self._next_tick[life]
-            yield self.works.pause(0.05)
-            yield from self._record(life, [])
-            self._wake()
-
     def _record(self, life: Life, changes: Iterable[Change], stops: str = "") -> Process:
-        """Do as the shell does: take in news, decide, store both in one write, then make the calls."""
-        now = self.works.clock()
-        while True:
-            old, version = self.store.load()
-            yield self.works.pause(0.02)
-            job = old
-            for change in changes:
-                job = change(job)
-            job, requests = machine.step(job, now, self.timing)
-            if job is old or self.store.save(replace(job, notes=()), version):
-                break
-        again = set(requests) & set(machine.plan(job, now, self.timing))
-        if again:
-            raise Broken(f"still planned right after they were claimed: {again}")
+        """Do as the shell does, then make the calls."""
+        old, job, requests = yield from self.stored(changes)
         if stops and old.ending is None and not ended(TASK, old.tasks[stops].status):
             self.stopped |= downstream(old.spec.dag, [stops])
-        self._wake()
+        self.wake()
         for request in requests:
             if isinstance(request, StartTaskAt) and job.suspended and not old.tasks[request.task].begun:
                 raise Broken(f"{request} while the job is suspended")
@@ -163,14 +130,14 @@ class World:
 
     def _ask(self, stop: StopRequested | TaskStopRequested | SuspendRequested) -> None:
         """A user's stop: repeated until a planner lives that takes it in."""
-        if not self._planners:
+        if not self.alive:
             self.works.call(lambda: self._ask(stop), 1.0)
             return
         self.works.say(f"somebody asks: {stop}")
         # whoever asks waits for the answer, so this record is not lost to a crash
         task = stop.task if isinstance(stop, TaskStopRequested) else ""
         change = applying(replace(stop, at=self.works.clock()))
-        self.works.spawn(self._record(self._planners[0], [change], stops=task))
+        self.works.spawn(self._record(self.alive[0], [change], stops=task))
 
     # ------------------------------------------------------------ the network
 
@@ -229,8 +196,8 @@ class World:
             self.works.call(lambda: self._pushed(news), delay * (i + 1))
 
     def _pushed(self, news: TaskReported | ApprovalReported) -> None:
-        if self._planners:
-            life = self.works.random.choice(self._planners)
+        if self.alive:
+            life = self.works.random.choice(self.alive)
             self.works.spawn(self._record(life, [applying(replace(news, at=self.works.clock()))]), life)
 
     # ------------------------------------------------------------ what must always hold
