@@ -183,7 +183,7 @@ class RequestOrigin:
     node: NodeId = ""
     """set once the node may speak here"""
     key: str = ""
-    """id of the FATE application that signed the request, once the signature was checked"""
+    """id of the key, or of the FATE application, that signed the request, once the signature was checked"""
 
     def detail(self) -> dict[str, str]:
         """Return what the timeline and the audit say of it."""

@@ -52,6 +52,8 @@ class GatewayError(Exception):
     code = 500
     job_id = ""
     """a job that is kept all the same, and tells more"""
+    inside: "GatewayError | None" = None
+    """what this node's own log and audit have in its place"""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)
@@ -212,7 +214,8 @@ def counted(count: int, thing: str, things: str = "") -> str:
 
 
 def brief(error: GatewayError) -> GatewayError:
-    """Return an error of the same code and reason whose text is short and which holds nothing of what was sent."""
+    """Return what log and audit have of an error: its text is short, and nothing of what was sent is in it."""
+    error = error.inside or error
     found = GatewayError(error.message[:500], reason=error.reason)
     found.code = error.code
     return found

@@ -26,11 +26,14 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tokens import CommentToken
 
+from route_table.certificates import public_key
 from route_table.model import (
     DEFAULT_DEADLINE,
     DEFAULT_ENTRY,
     DEFAULT_PROFILE,
+    FATES,
     PROFILES,
+    SIGNING,
     InvalidRoutes,
     Problem,
     Route,
@@ -55,13 +58,18 @@ KEYS: dict[str, str] = {
     "server_name": "the name that the peer's certificate must bear; default: the host",
     "peer_certificate": "what the certificate that the node connects with must bear: a subject alternative name "
     "or sha256:DIGEST of its public key; several separated by commas; default: the node id",
+    "keys": "public keys that sign the node's requests: in PEM form, or base64 separated by commas",
+    "signing": "required, accepted or off; default: required with keys, else accepted",
     "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
     "default: all",
 }
 """key of an entry -> its meaning"""
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
-_OPTIONS = ("profile", "institution", "deadline", "enabled", "via", "relay", "components", "peer_certificate")
+_OPTIONS = (
+    *("profile", "institution", "deadline", "enabled", "via", "relay", "components", "peer_certificate"),
+    *("keys", "signing"),
+)
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
 MAX_DEADLINE = 3600.0
@@ -82,6 +90,7 @@ _FILE = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}")
 _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 _BORNE = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 """what a certificate bears: the pin of its key or a name, in lower case"""
+_KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
 _BOOLEANS = {**dict.fromkeys(("true", "yes", "on"), True), **dict.fromkeys(("false", "no", "off"), False)}
 _NULLS = ("", "~", "null", "Null", "NULL")
 
@@ -272,10 +281,14 @@ def _route(node: str, entry: _Entry) -> Route:
     url = _address(entry)
     _check_tls(entry, url)
     if node == DEFAULT_ENTRY:
-        for key in ("institution", "components", "peer_certificate"):
+        for key in ("institution", "components", "peer_certificate", "keys"):
             if key in entry.values:
                 entry.reject(key, "belongs to one node; the default route serves many")
     values = {key: entry.values.get(key) for key in TLS_KEYS} | {key: entry.read(key) for key in _OPTIONS}
+    if values["signing"] == "required" and not entry.has("keys"):
+        entry.refuse("keys", "is missing: with signing: required, requests are checked by the node's public keys")
+    if values["keys"] and values["profile"] == FATES:
+        entry.reject("keys", "has no use for FATE's protocol, whose signatures are those of fate.sites")
     return Route(node, url, **{key: value for key, value in values.items() if value is not None})
 
 
@@ -362,6 +375,16 @@ def _parts(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
+def _keys(text: str) -> tuple[str, ...]:
+    """Read public keys in PEM form or in base64 with commas. Raises ValueError."""
+    found = tuple(filter(None, (re.sub(r"\s", "", part) for part in _KEY_ENDS.split(text))))
+    if not found:
+        raise ValueError
+    for key in found:
+        public_key(key)
+    return found
+
+
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "host": (
         _checked(_host, _host),
@@ -387,6 +410,11 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the absolute path of a PEM file")),
     "server_name": (_checked(str, _host), "must be a host name or an address"),
     "components": (_parts(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"),
+    "keys": (
+        _keys,
+        "must be public keys for Ed25519, ECDSA on P-256 or RSA with 2048 bits or more, PEM or base64",
+    ),
+    "signing": (_checked(str, SIGNING.__contains__), f"must be one of {', '.join(SIGNING)}"),
     "peer_certificate": (
         lambda text: _parts(_BORNE)(text.lower()),
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

@@ -6,8 +6,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROFILES = ("spec", "fate", "kuscia", "audited", "fate-partner")
+FATES = "fate-partner"
+PROFILES = ("spec", "fate", "kuscia", "audited", FATES)
 DEFAULT_PROFILE = "spec"
+SIGNING = ("required", "accepted", "off")
 DEFAULT_DEADLINE = 10.0
 DEFAULT_ENTRY = "default"
 """the entry that serves nodes without one of their own; no node may be called so"""
@@ -120,7 +122,8 @@ class Route:
     what comes from that node or is for it, where the other end's route says so too.
     ``ca`` to ``server_name`` are an `Identity`. ``components`` are patterns of those that the node may have run
     here, in which ``*`` stands for anything; none: all of them. ``peer_certificate`` says what the certificate
-    that the node shows when it connects must bear (`bound_to`); none: the node's id.
+    that the node shows when it connects must bear (`bound_to`); none: the node's id. ``keys`` are the public keys
+    that sign the node's requests (base64 of SubjectPublicKeyInfo), ``signing`` one of `SIGNING` (`signed`).
     """
 
     node: str
@@ -137,6 +140,13 @@ class Route:
     server_name: str | None = None
     components: tuple[str, ...] = ()
     peer_certificate: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    signing: str | None = None
+
+    @property
+    def signed(self) -> str:
+        """Whether requests are signed, both ways: where it is not said, ``required`` if there are keys."""
+        return self.signing or ("required" if self.keys else "accepted")
 
     def bound_to(self, certificate: Bearer) -> bool:
         """Tell whether a client certificate is that of the node that is called on this route.

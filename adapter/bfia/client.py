@@ -24,6 +24,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
+from gateway.identity.keys import KeyPair
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced
@@ -225,6 +226,8 @@ class BfiaProtocol:
         self._connections = Connections(observe)
         self.sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {}
         """returns further headers by which this node proves itself to another"""
+        self.key: Callable[[], KeyPair | None] = lambda: None
+        """returns the key pair that signs requests"""
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
@@ -292,4 +295,4 @@ class BfiaProtocol:
 
     def peer(self, node: NodeId) -> Peer:
         """Return the HTTP client for a node, as its route says at each call."""
-        return Peer(self._me, node, self._routes, self._connections, self.sign)
+        return Peer(self._me, node, self._routes, self._connections, self.sign, self.key)

@@ -33,6 +33,8 @@ from gateway.errors import (
     shorten,
     shown,
 )
+from gateway.identity.keys import KeyPair
+from gateway.identity.messages import Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
 from route_table.certificates import stamp
@@ -40,7 +42,7 @@ from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
 UNSIGNED = "unsigned"
-"""the word that says so in ``x-auth-sign``: requests are not signed yet"""
+"""the word that says so in ``x-auth-sign``"""
 INTERCONN = "/v1/interconn/schedule"
 JOB_AUDIT = "/v1/interconn/job/audit"
 OPTIONAL = {
@@ -121,10 +123,12 @@ class Peer:
         routes: LiveRoutes,
         connections: Connections,
         sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {},
+        key: Callable[[], KeyPair | None] = lambda: None,
     ) -> None:
-        """``sign`` returns further headers for a request to a node, made anew for each."""
+        """``sign`` returns further headers for a request to a node, made anew for each; ``key`` signs requests."""
         self._me = me
         self._sign = sign
+        self._key = key
         self._node = node
         self._routes = routes
         self._connections = connections
@@ -199,6 +203,8 @@ class Peer:
             extensions=asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )
+        if route.signed != "off" and (pair := self._key()) is not None:
+            self._put_signature(pair, request, full)
         began = time.monotonic()
 
         def note(http: int | None, code: Any, message: str) -> None:
@@ -230,6 +236,13 @@ class Peer:
         if status in (429, 502, 503, 504):
             raise PeerUnreachable(f"{called} answers HTTP {status}")
         return status, answer
+
+    def _put_signature(self, pair: KeyPair, request: httpx.Request, path: str) -> None:
+        headers = request.headers
+        query, hashed = request.url.query.decode(), digest(request.content)
+        signable = Signable(request.method, path, query, hashed, self._me, self._node)
+        headers["content-digest"] = hashed
+        headers["x-auth-sign"] = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
 
     def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Whether a response means that nothing is served there, rather than that something was refused.

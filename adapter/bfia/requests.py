@@ -1,7 +1,7 @@
 """What the routers of this protocol share: who sends a request, its parameters, and the threads of its work."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +11,7 @@ from fastapi import Depends, Header, Request
 from starlette.types import Scope
 
 from adapter.bfia.envelope import ok
+from adapter.bfia.peer import UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json
@@ -18,8 +19,10 @@ from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed
+from gateway.identity.messages import Signable, Verifier
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
+from route_table.model import Route
 
 X = TypeVar("X")
 Done = Answer[Empty]
@@ -27,6 +30,9 @@ Done = Answer[Empty]
 
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
 _CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
+_SIGNED = ("/v1/interconn/", "/v2/")
+_CHANNEL = "/v1/interconn/chan/"
+_NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
 
@@ -129,6 +135,38 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
     return sender.source
+
+
+def signed(
+    verifier: Verifier, entry_of: Callable[[NodeId], Route | None], limiter: CapacityLimiter
+) -> Callable[[Request], Awaitable[None]]:
+    """Return what refuses a request that is not signed as the route of its node says, before its body is read on.
+
+    Channel messages come from a node's transport, which signs nothing. The sender is not told what is wrong.
+    """
+
+    async def check(request: Request) -> None:
+        sender, headers, scope = incoming(request), request.headers, request.scope
+        if not scope["path"].startswith(_SIGNED) or scope["path"].startswith(_CHANNEL):
+            return
+        route, value = entry_of(sender.source), ", ".join(headers.getlist("x-auth-sign"))
+        if route is None or route.signed == "off":
+            return
+        if route.signed == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
+            return
+        body = await request.body()
+        path, query = (scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
+        named = (", ".join(headers.getlist(n)) for n in ("content-digest", "x-source-node-id", "x-target-node-id"))
+        signable = Signable(request.method, path, query, *named)
+        try:
+            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
+        except NotAllowed as error:
+            refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
+            refused.inside = error
+            raise refused from None
+        origin().key = key
+
+    return check
 
 
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:

@@ -13,46 +13,22 @@ seconds, so of the requests of one second its tools sign one in 9,000 like anoth
 import hashlib
 import hmac
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping
-from itertools import takewhile
+from collections.abc import Mapping
 from uuid import uuid4
 
 from gateway.auth import Identity, Unauthenticated
 from gateway.config.schema import FateApp, FateClient, FateSite
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotAllowed
+from gateway.identity.messages import UsedSignatures
 from gateway.ports import Clock
 
 VALID_MS = 60_000
 """how far a signed request's time may be from this machine's"""
+REMEMBERED = 2 * VALID_MS / 1000
+"""seconds"""
 _NAMES = ("appId", "Timestamp", "Nonce", "Signature")
-
-First = Callable[[str, str, float], str]
-"""From a signature, a request's fingerprint and seconds to remember it, return the request that used it first."""
-
-
-class UsedSignatures:
-    """Remembers signatures while they are valid; safe to use from several threads."""
-
-    def __init__(self, first: First = lambda _, request, __: request) -> None:
-        """``first`` consults the node's other gateways; it may wait for a database."""
-        self._first = first
-        self._lock = threading.Lock()
-        self._used: dict[str, tuple[float, str]] = {}
-        """signature -> end of its validity by `time.monotonic`, and the request that used it first"""
-
-    def accept(self, signature: str, request: str) -> bool:
-        """Record a signature; return False if another request used it before."""
-        now, validity = time.monotonic(), 2 * VALID_MS / 1000
-        with self._lock:
-            for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
-                del self._used[old]
-            known = self._used.get(signature)
-        first = known[1] if known is not None else self._first(signature, request, validity)
-        with self._lock:
-            return self._used.setdefault(signature, (now + validity, first))[1] == request
 
 
 class SignedHeaders:
@@ -90,7 +66,7 @@ class Signatures:
 
     def __init__(self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None) -> None:
         self._sites = sites
-        self._used = used or UsedSignatures()
+        self._used = used or UsedSignatures(REMEMBERED)
 
     def asks(self, node: NodeId) -> bool:
         """Whether a node has to sign."""
@@ -127,7 +103,7 @@ class ClientSignatures:
     def __init__(self, apps: Mapping[str, FateClient], clock: Clock, used: UsedSignatures | None = None) -> None:
         self._apps = apps
         self._clock = clock
-        self._used = used or UsedSignatures()
+        self._used = used or UsedSignatures(REMEMBERED)
 
     def identify(self, headers: Mapping[str, str], read: str) -> Identity | None:
         """Return who signed, None without a signature. Raises `Unauthenticated`; may wait for the database.

@@ -74,6 +74,12 @@ class RouteEntry(BaseModel):
     components: str | None = Field(
         default=None, description="What the node may have run here: provider/name patterns, separated by commas."
     )
+    keys: str | None = Field(
+        default=None, description="Public keys that sign the node's requests: PEM, or base64 separated by commas."
+    )
+    signing: str | None = Field(
+        default=None, description="required, accepted or off; default: required with keys, else accepted."
+    )
 
 
 class RouteEdit(Authored):

@@ -35,9 +35,11 @@ from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Refusals, noting_refusals
 from gateway.http.peers import PeerIdentity, shown, with_identity, with_lookup, with_quota
+from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
 from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
+from gateway.store.repositories import SqlUsedSignatures
 from gateway.version import VERSION
 from route_table import certificates
 
@@ -234,7 +236,11 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
     }
-    signed = [node.fate.signed(lambda request: requests.incoming(request).source, limiters)]
+    verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
+    signed = [
+        requests.signed(verifier, node.peer_table.entry, limiters.rest),
+        node.fate.signed(lambda request: requests.incoming(request).source, limiters),
+    ]
     if settings.listen.container is None:
         both = [*for_containers, *for_peers_here]
         apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)

@@ -38,6 +38,7 @@ from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
+from gateway.identity.keys import Keyring
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.coordinator import Coordinator
@@ -232,6 +233,9 @@ class Gateway:
             settings, self.store, self.registry, self.protocol, self.peer_table.profile_name, self.clock
         )
         self.protocol.sign = self.fate.sign
+        keyring = Keyring(settings.state_dir)
+        _ = keyring.signing  # a file that cannot be used is refused at the start
+        self.protocol.key = lambda: keyring.signing
         self.peers = Peers(
             settings.node.id,
             {a.name: a for a in (self.protocol, self.fate.protocol)},

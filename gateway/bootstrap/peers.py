@@ -19,8 +19,8 @@ from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
 from adapter.fate.requests import FateParts, signed
+from adapter.fate.signing import REMEMBERED
 from adapter.fate.signing import Signatures as FateSignatures
-from adapter.fate.signing import UsedSignatures
 from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens
 from gateway.config import schema
@@ -31,6 +31,7 @@ from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
 from gateway.http.peers import UnknownPeer, unknown_peer
+from gateway.identity.messages import UsedSignatures
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
@@ -64,7 +65,7 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self.used = UsedSignatures(SqlUsedSignatures(store, clock).first)
+        self.used = UsedSignatures(REMEMBERED, SqlUsedSignatures(store, clock).first)
         self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
@@ -185,6 +186,10 @@ class PeerTable:
     def former(self, node: str) -> Route | None:
         """Return the route that a node without one had, where the request under way is about it."""
         return found.route if (found := unknown_peer(node)) else None
+
+    def entry(self, node: str) -> Route | None:
+        """Return a node's own entry, also one that is disabled, or the route that a node without one had."""
+        return self._routes.table.routes.get(node) or self.former(node)
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""

@@ -42,6 +42,8 @@ _ENTRY: dict[str, Any] = {
         "What the certificate that it connects with must have: a subject alternative name, or sha256:DIGEST of "
         "its public key; default: its node id."
     ),
+    "keys": _text('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
+    "signing": _text("required, accepted or off; default: required with keys, else accepted."),
     "components": _text('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
 }
 """options of `add` and `edit`: the keys of a route"""

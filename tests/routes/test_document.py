@@ -4,12 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from route_table.document import KEYS, MAX_TEXT, parse
 from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
+
+KEY = "MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="
+PEM = f"-----BEGIN PUBLIC KEY-----\n{KEY}\n-----END PUBLIC KEY-----\n"
 
 
 def the_route(text: str) -> Route:
@@ -29,6 +33,22 @@ def test_every_key_of_an_entry_is_read():
     assert the_route(text) == Route(
         "A1", "https://gateway.example:7380/bfia", "fate", "JG0100001100000000", 2.5, False
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "signed"),
+    [
+        ({}, "accepted"),
+        ({"keys": KEY}, "required"),
+        ({"keys": PEM + PEM}, "required"),
+        ({"keys": f"{KEY}, {KEY}", "signing": "accepted"}, "accepted"),
+        ({"signing": "off"}, "off"),
+    ],
+)
+def test_keys_are_read_in_each_form_and_require_signatures_unless_it_is_said(given, signed):
+    route = the_route(yaml.safe_dump({"A": {"url": "http://h"} | given}))
+    assert route.signed == signed and set(route.keys) <= {KEY} and bool(route.keys) is ("keys" in given)
+    assert the_route(dump(RouteTable(1, {"A": route}))) == route
 
 
 @pytest.mark.parametrize("node", ["0123", "no", "yes", "null", "22:30", "1e3", "0x1F", "1_000", "2026-11-21"])
@@ -112,6 +132,16 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         ("A: {host: h, port: 1, relay: 2}", "A.relay", "line 1: must be true or false"),
         ("A: {host: h, port: 1, components: 'a/b, c'}", "A.components", "line 1: must be patterns such as"),
         ("A: {host: h, port: 1, peer_certificate: 'sha256:x'}", "A.peer_certificate", "line 1: must be subject"),
+        ("A: {host: h, port: 1, keys: 'MCow'}", "A.keys", "line 1: must be public keys for Ed25519"),
+        ("A: {host: h, port: 1, keys: ','}", "A.keys", "line 1: must be public keys for Ed25519"),
+        ("A: {host: h, port: 1, signing: maybe}", "A.signing", "line 1: must be one of required, accepted, off"),
+        ("A: {host: h, port: 1, signing: required}", "A.keys", "line 1: is missing: with signing: required"),
+        (
+            f"A: {{host: h, port: 1, profile: fate-partner, keys: {KEY}}}",
+            "A.keys",
+            "line 1: has no use for FATE's",
+        ),
+        (f"default: {{url: 'http://x', keys: {KEY}}}", "default.keys", "line 1: belongs to one node"),
         ("X: {url: 'http://x'}\nA: {via: X, host: h}", "A.host", "line 2: must not be given with via"),
         ("A: {via: X}", "A.via", "line 1: names a node without an entry of its own"),
         ("D: {via: A}\nA: {via: B}\nB: {via: A}", "A.via", "line 2: leads in a circle"),

@@ -105,7 +105,7 @@ def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, th
     stored: dict[str, str] = {}
     apps = {"ann": FateClient(app_token=TOKEN, role=Role.VIEWER)}
     gateways = [  # two of one node, on one database
-        ClientSignatures(apps, lambda: now, UsedSignatures(lambda s, r, _: stored.setdefault(s, r)))
+        ClientSignatures(apps, lambda: now, UsedSignatures(120, lambda s, r, _: stored.setdefault(s, r)))
         for _ in range(2)
     ]
     assert gateways[0].identify(headers(at=NOW), first) is not None

@@ -1,0 +1,140 @@
+"""Signatures of requests between nodes: RFC 9421, carried in the header ``x-auth-sign``. See docs/signing.md.
+
+Covered are method, path, query, body and both node ids, not scheme and host, which relays and proxies change: for
+whom a request is, its target's id says. There is one form, so that nobody chooses what a signature covers.
+"""
+
+import hashlib
+import re
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from uuid import uuid4
+
+from gateway.domain.spec import NodeId
+from gateway.errors import NotAllowed
+from gateway.identity.keys import KeyPair, verifies
+from gateway.ports import Clock
+from route_table.certificates import key_pin, public_key, signature_algorithm
+
+VALID_SECONDS = 300
+"""how far the time of a signature may be from this machine's"""
+COVERED = ("@method", "@path", "@query", "content-digest", "x-source-node-id", "x-target-node-id")
+_NAMES = " ".join(f'"{name}"' for name in COVERED)
+_PARAMS = f'({_NAMES});created={{}};nonce="{{}}";keyid="{{}}";alg="{{}}"'
+_FORM = re.compile(
+    rf"input=(\({_NAMES}\);created=([0-9]{{1,12}});"
+    r'nonce="([A-Za-z0-9-]{16,64})";keyid="(sha256:[0-9a-f]{64})";alg="([a-z0-9_-]{1,40})"), '
+    r"signature=:([A-Za-z0-9+/]+={0,2}):"
+)
+
+First = Callable[[str, str, float], str]
+"""From a signature, a request's fingerprint and seconds to remember it, return the request that used it first."""
+
+
+class UsedSignatures:
+    """Remembers signatures while they are valid; safe to use from several threads."""
+
+    def __init__(self, seconds: float, first: First = lambda _, request, __: request) -> None:
+        """``first`` consults the node's other gateways; it may wait for a database."""
+        self._seconds = seconds
+        self._first = first
+        self._lock = threading.Lock()
+        self._used: dict[str, tuple[float, str]] = {}
+        """signature -> end of its validity by `time.monotonic`, and the request that used it first"""
+
+    def accept(self, signature: str, request: str) -> bool:
+        """Record a signature; return False if another request used it before."""
+        now = time.monotonic()
+        with self._lock:
+            for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
+                del self._used[old]
+            known = self._used.get(signature)
+        first = known[1] if known is not None else self._first(signature, request, self._seconds)
+        with self._lock:
+            return self._used.setdefault(signature, (now + self._seconds, first))[1] == request
+
+
+@dataclass(frozen=True)
+class Signable:
+    """What a signature covers of a request. ``path`` and ``query`` are as sent, without the prefix of a proxy."""
+
+    method: str
+    path: str
+    query: str
+    digest: str
+    source: NodeId
+    target: NodeId
+
+    def base(self, params: str) -> bytes:
+        """Return the bytes that are signed."""
+        values = (self.method, self.path, f"?{self.query}", self.digest, self.source, self.target)
+        return signature_base(list(zip(COVERED, values, strict=True)), params)
+
+
+def signature_base(components: Sequence[tuple[str, str]], params: str) -> bytes:
+    """Return the signature base of RFC 9421, 2.5: a line for each component, and one for the parameters."""
+    lines = [f'"{name}": {value}' for name, value in (*components, ("@signature-params", params))]
+    return "\n".join(lines).encode("latin-1")
+
+
+def digest(body: bytes) -> str:
+    """Return the value of ``content-digest`` (RFC 9530)."""
+    return f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def sign(pair: KeyPair, request: Signable, nonce: str, created: int) -> str:
+    """Return the value of ``x-auth-sign``: what RFC 9421 has in Signature-Input and Signature."""
+    params = _PARAMS.format(created, nonce, pair.id, pair.algorithm)
+    return f"input={params}, signature=:{b64encode(pair.sign(request.base(params))).decode()}:"
+
+
+class Verifier:
+    """Checks what other nodes have signed for this one."""
+
+    def __init__(self, node: NodeId, clock: Clock, first: First) -> None:
+        """``first``: as in `UsedSignatures`."""
+        self._node = node
+        self._clock = clock
+        self._used = UsedSignatures(2 * VALID_SECONDS, first)
+
+    def check(self, request: Signable, body: bytes, value: str, keys: Iterable[str]) -> str:
+        """Return the id of the key that has signed a request, in time and once, by the value of ``x-auth-sign``.
+
+        ``keys``: the sender's, as its route has them. Raises `NotAllowed`; may wait for the database.
+        """
+        found = _FORM.fullmatch(value)
+        if found is None:
+            raise NotAllowed("x-auth-sign holds no signature in the form of this node", reason="SIGNATURE_MISSING")
+        params, created, nonce, key_id, algorithm, signature = found.groups()
+        key = next((key for key in map(public_key, keys) if key_pin(key) == key_id), None)
+        if key is None:
+            raise NotAllowed(f"the route of {request.source} has no key {key_id}", reason="SIGNATURE_KEY_UNKNOWN")
+        age = self._clock().timestamp() - int(created)
+        if abs(age) > VALID_SECONDS:
+            text = f"the request was signed {age:.0f} s ago: more than {VALID_SECONDS}; compare the clocks"
+            raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
+        if request.target != self._node:
+            raise NotAllowed(f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG")
+        if request.digest != digest(body):
+            raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
+        given = _decoded(signature)
+        if algorithm != signature_algorithm(key) or not verifies(key, given, request.base(params)):
+            text = f"the signature is not one of this request by the key {key_id}"
+            raise NotAllowed(text, reason="SIGNATURE_WRONG")
+        # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
+        if not self._used.accept(hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex):
+            raise NotAllowed(f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED")
+        return key_id
+
+
+def _decoded(text: str) -> bytes:
+    """Return bytes of base64; none for what is not written as an encoder writes it."""
+    try:
+        found = b64decode(text, validate=True)
+    except ValueError:
+        return b""
+    return found if b64encode(found).decode() == text else b""
