@@ -18,6 +18,7 @@ ELSEWHERE = {
     **dict.fromkeys((*TLS, "HANDSHAKE_FAILURE", "UNKNOWN_CA"), "alerts of TLS"),
     "BFIA_GATEWAY_TOKEN": "the environment",
     "BFIA_GATEWAY_URL": "the environment",
+    "HADOOP_USER_NAME": "the environment",
     "MAX_BYTES": "the name of a constant",
     "SC_PAGE_SIZE": "sysconf",
     "SC_PHYS_PAGES": "sysconf",

@@ -15,7 +15,7 @@ from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, p
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import near
@@ -131,7 +131,7 @@ Reason = Annotated[Why, Body(openapi_examples=_REASONS)]
 def router(
     datasets: Datasets,
     sharing: Sharing,
-    storage: FileStorage,
+    storage: Storage,
     clock: Clock,
     nodes: Callable[[], Iterable[str]] = tuple,
 ) -> APIRouter:
@@ -182,7 +182,7 @@ def router(
                 "label_name": meta.pop("label_name", ""),
                 "sid": dataset.sid,
                 "meta": meta,
-                "there": storage.exists(at),
+                "there": storage.exists(dataset.address),
                 "grants": [granted(g) for g in sharing.grants(at)],
                 "grants_default": sharing.default,
                 "used_by": sharing.users(at),
@@ -194,18 +194,14 @@ def router(
         at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
     ) -> Response:
         dataset = get(at)
-        seen = vars(preview(storage, at, rows, table=True))
+        seen = vars(preview(storage, dataset.address, rows, table=True))
         shown = {key: value for key, value in seen.items() if key != "value"}
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, **shown})
 
     @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
     def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "") -> Response:
-        """The bytes of all partitions, one after the other; each begins with its header line.
-
-        The whole comes with its sha256, a range (206) without.
-        """
-        get(at)
-        return download(storage, at, f"{at.namespace}-{at.name}.csv", range_, if_range)
+        """One table with one header. The whole comes with its sha256, a range (206) without."""
+        return download(storage, get(at).address, f"{at.namespace}-{at.name}.csv", range_, if_range)
 
     def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
         before, after = sharing.switch(at, disabled=disabled)
@@ -245,7 +241,9 @@ def router(
     ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
         found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
-        page = page_of("grants", found, lambda g: (*vars(g.dataset).values(), g.node), after, limit, granted)
+        page = page_of(
+            "grants", found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit, granted
+        )
         return Reply({"default": sharing.default, **page})
 
     @router.put(

@@ -15,7 +15,7 @@ from fastapi import Header
 from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.deps import Reply
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, envelope
 
@@ -54,20 +54,18 @@ class Preview:
         return {name: value for name, value in vars(self).items() if name not in without}
 
 
-def preview(storage: FileStorage, address: Address, most: int, *, table: bool) -> Preview:
+def preview(storage: Storage, address: Address, most: int, *, table: bool) -> Preview:
     """Look at the beginning of an output. ``table``: the flow calls it data, so it is CSV rather than JSON.
 
     Raises `NotFound`.
     """
-    parts = len(storage.partitions(address))
-    heads, size, room = [], 0, MOST_BYTES
-    for number in range(parts):
-        with storage.open_partition(address, number) as file:
-            head = file.read(room)
-            room -= len(head)
-            length = file.seek(0, io.SEEK_END)
-        size += length
-        heads.append((head, len(head) == length))
+    files = storage.partitions(address)
+    heads, room, parts, size = [], MOST_BYTES, len(files), sum(part.size for part in files)
+    for part in files:
+        with storage.open_file(address, part.name) as file:
+            head = file.read(min(room, part.size))
+        room -= len(head)
+        heads.append((head, len(head) == part.size))
     if not table and (found := _json(heads, size)):
         return found
     if found := _table(heads, size, most, least=1 if table else 2):
@@ -161,7 +159,7 @@ def attachment(name: str) -> dict[str, str]:
     }
 
 
-def download(storage: FileStorage, address: Address, name: str, range_: str, if_range: str) -> Response:
+def download(storage: Storage, address: Address, name: str, range_: str, if_range: str) -> Response:
     """Return the bytes of all parts, one after the other, or the range of them that a request asks for.
 
     The whole is read once before, for its checksum. Raises `NotFound`.

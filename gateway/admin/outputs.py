@@ -14,7 +14,7 @@ from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, p
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.errors import GatewayError, NotFound
 from gateway.ports import Limiters
@@ -101,7 +101,7 @@ class _Output:
         return {**place, **self.address.as_dict()}
 
 
-def router(store: Store, storage: FileStorage) -> APIRouter:
+def router(store: Store, storage: Storage) -> APIRouter:
     """Return the paths of the outputs and reports at this node."""
     router = api_router()
 
@@ -223,7 +223,7 @@ def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
     return router
 
 
-def _line(storage: FileStorage, found: _Output) -> dict[str, Any]:
+def _line(storage: Storage, found: _Output) -> dict[str, Any]:
     run = found.run
     try:
         value = showable(storage.read_json(found.address, _MOST_JSON))
@@ -240,7 +240,7 @@ def _line(storage: FileStorage, found: _Output) -> dict[str, Any]:
     }
 
 
-def _report_line(storage: FileStorage, job_id: str, found: _Output) -> dict[str, Any]:
+def _report_line(storage: Storage, job_id: str, found: _Output) -> dict[str, Any]:
     run = found.run
     place = (job_id, "reports", run.task_name, run.party.label, found.key)
     return {
@@ -251,7 +251,7 @@ def _report_line(storage: FileStorage, job_id: str, found: _Output) -> dict[str,
     }
 
 
-def _find(store: Store, storage: FileStorage, wanted: Wanted) -> _Output:
+def _find(store: Store, storage: Storage, wanted: Wanted) -> _Output:
     """Return an output that lies in the storage. Raises `NotFound`, saying which part of its name is unknown."""
     job_id, task, party, key = wanted.job_id, wanted.task, wanted.role, wanted.key
     local = store.local_jobs.get(job_id)

@@ -29,9 +29,9 @@ from gateway.data.files import DiskWatch, check_storage, full, made, try_to_writ
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
 from gateway.data.sharing import KnownJobs, Sharing
-from gateway.data.storage import FileStorage
 from gateway.data.workspace import Workspace
 from gateway.domain.datasets import Default
+from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError
 from gateway.events.feed import Feed
@@ -162,7 +162,7 @@ class Gateway:
 
     def _build_registries(self) -> None:
         settings, store = self.settings, self.store
-        self.storage = FileStorage(settings.storage.path)
+        self.storage = parts.storages(settings)
         self.datasets = Datasets(self.storage, SqlDatasets(store), settings.data.roots)
         self.registry = Registry(SqlProviders(store), self.clock)
         self.tokens = SqlTokens(store)
@@ -204,6 +204,7 @@ class Gateway:
             self.runs_folder,
             contained=docker is not None,
             log_bytes=settings.limits.run_log_bytes,
+            url_of=self._storage_url,
         )
         others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
         engines = {"": parts.main_of(self.engine), **others}
@@ -339,7 +340,7 @@ class Gateway:
         self.admission = Admission(
             self.context, self.planner, self.inheritance, self.sharing, self.resources, self.readiness, rules
         )
-        keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper]
+        keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper, self.datasets.keeper]
         self.left = Left(self.store, self.storage, self.runs_folder, settings.retention, keepers)
         self.deleting = Deleting(self.context, self.left, self.peers, self.sessions.end)
         self.participant = Participant(
@@ -369,6 +370,10 @@ class Gateway:
         self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
 
     # ------------------------------------------------------------ what parts call
+
+    def _storage_url(self, run: Run, begins: bool) -> str:
+        remote = self.storage.remote_of(run)
+        return "" if remote is None else remote.url()
 
     def _check_storage(self) -> None:
         try:

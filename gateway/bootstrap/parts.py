@@ -16,6 +16,10 @@ from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from gateway.config.engine import DaemonSettings, DockerEngineSettings
 from gateway.config.schema import Settings
+from gateway.data.file_storage import FileStorage
+from gateway.data.files import whole
+from gateway.data.remote_storage import Remote
+from gateway.data.storages import Storages
 from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
@@ -48,6 +52,38 @@ def run_timing(settings: Settings) -> RunTiming:
         silence_fails=settings.limits.exit_without_report == "fails",
         orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
     )
+
+
+def storages(settings: Settings) -> Storages:
+    """Return the storages of a node. Raises `Invalid` where a file with a password cannot be read."""
+    problems, remotes = [], []
+    for name, one in settings.storages.items():
+        password = one.password
+        if one.password_file is not None and not password:
+            try:
+                password = whole(one.password_file, 4096).decode().strip()
+            except (OSError, ValueError) as error:
+                path = f"storages.{name}.password_file"
+                problems.append(Problem(path, f"cannot be read: {error}", str(one.password_file)))
+        host, folder = str(one.parts.hostname), one.parts.path.strip("/")
+        folder = folder if one.kind == "s3" else f"/{folder}"
+        remotes.append(
+            Remote(
+                name,
+                one.kind,
+                host,
+                one.port,
+                folder,
+                one.username,
+                password,
+                tls=one.tls,
+                region=one.region,
+                role=one.role,
+            )
+        )
+    if problems:
+        raise Invalid(problems)
+    return Storages(FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file")
 
 
 def admission_rules(settings: Settings) -> admission.Rules:

@@ -66,6 +66,8 @@ def _shown(path: tuple[int | str, ...], value: Any) -> Any:
         return None
     if (path[0] == "auth" and path[-1] != "mode") or path[0] in ("events", "fate"):
         return HIDDEN
+    if path[0] == "storages" and (len(path) < 3 or path[2] == "password"):
+        return HIDDEN
     return without_password(str(value)) if path[0] == "database" else value
 
 

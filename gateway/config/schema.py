@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.auth import Role
 from gateway.config.engine import EngineSettings
+from gateway.config.storages import RemoteSettings
 from gateway.config.tls import PeerTls
 from gateway.config.values import (
     DEFAULT_STORAGE,
@@ -20,6 +21,7 @@ from gateway.config.values import (
     HttpUrl,
     NodeName,
     Section,
+    StorageName,
     Token,
 )
 
@@ -289,6 +291,11 @@ class Storage(Section):
         default=None,
         description="Where tables, models and reports lie: file:///path; default: var/storage beside this file.",
     )
+    stand_in: Literal["file", "none"] = Field(
+        default="file",
+        description="file: this folder also serves components whose storageEngine lists none of this node's "
+        "storages; none: jobs with such a component are refused (STORAGE_MISMATCH).",
+    )
 
     @property
     def path(self) -> Path:
@@ -396,6 +403,11 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     database: Database = Database()
     storage: Storage = Storage()
+    storages: dict[StorageName, RemoteSettings] = Field(
+        default_factory=dict,
+        description="Storages elsewhere by their names: {lake: {url: s3://host:port/bucket, "
+        "username, password_file}}. The first gets what is uploaded; a task reads and writes where its data lies.",
+    )
     engine: EngineSettings
     route_table: RouteTableSettings = RouteTableSettings()
     data: Data = Data()
@@ -445,6 +457,17 @@ class Settings(BaseSettings):
                 "engine.docker.daemons need listen.container.advertise: where containers of every daemon reach "
                 "this gateway, such as http://10.0.0.5:7381"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _storages_are_reached(self) -> "Settings":
+        if self.storages and self.engine.kind == "docker" and not self.engine.docker.network:
+            raise ValueError(
+                "storages with engine.kind: docker need engine.docker.network: a network of yours from which "
+                "containers reach them; the closed network that the gateway makes by itself has no way out"
+            )
+        if len({one.username for one in self.storages.values() if one.kind == "hdfs"}) > 1:
+            raise ValueError("storages of kind hdfs must all have the same username")
         return self
 
     @model_validator(mode="after")

@@ -55,9 +55,15 @@ def _database(value: str) -> str:
 
 def _file_url(value: str) -> str:
     if not value.startswith("file://"):
-        raise ValueError(f"storage kind {value.partition(':')[0]!r} is not supported yet; use file:///path")
+        raise ValueError("must be file:///path; s3:// and hdfs:// go into storages: {lake: {url: …}}")
     if not value.startswith("file:///"):
         raise ValueError("must be file:// and an absolute path: file:///path")
+    return value
+
+
+def _storage_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value):
+        raise ValueError("a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them")
     return value
 
 
@@ -95,6 +101,7 @@ NodeName = Annotated[
 DatabaseUrl = Annotated[str, AfterValidator(_database)]
 FileUrl = Annotated[str, AfterValidator(_file_url)]
 Token = Annotated[str, AfterValidator(_token)]
+StorageName = Annotated[str, AfterValidator(_storage_name)]
 
 
 def without_password(url: str) -> str:

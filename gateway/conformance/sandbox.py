@@ -24,7 +24,8 @@ from engines.files import is_folder, walk
 from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
 from gateway.data.datasets import Datasets
-from gateway.data.storage import FileStorage
+from gateway.data.file_storage import FileStorage
+from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain.dag import ComponentRef, Dag, DagNode
@@ -212,7 +213,7 @@ class _Trial:
         root.mkdir(parents=True, exist_ok=True)
         storage = FileStorage(root)
         tables = [one.name for one in self.component.inputs if one.group == "data"]
-        datasets = Datasets(storage, MemoryDatasets())
+        datasets = Datasets(Storages(storage), MemoryDatasets())
         for name, address in () if self.plan.empty else run.inputs.items():
             content = self.plan.inputs[run.party.role][name]
             if name in tables:

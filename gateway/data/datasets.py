@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from gateway.data.storage import METADATA, FileStorage, Staging, taken
+from gateway.data.staging import Staging
+from gateway.data.storage import METADATA, taken
+from gateway.data.storages import Storages
 from gateway.data.upload import SID, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
@@ -59,7 +62,7 @@ class Datasets:
 
     def __init__(
         self,
-        storage: FileStorage,
+        storage: Storages,
         repository: DatasetRepository,
         roots: Sequence[Path] = (),
         clock: Callable[[], datetime] = _now,
@@ -93,7 +96,11 @@ class Datasets:
             return self._store(upload, file, f"file:{filename}", received.staging)
 
     def _refuse_taken(self, upload: Upload) -> None:
-        if not upload.overwrite and self._storage.taken(upload.address):
+        if upload.overwrite:
+            return
+        known = self._repository.get(upload.address.namespace, upload.address.name)
+        where = known.address if known is not None else upload.address
+        if self._storage.taken(where) or self._storage.exists(upload.address):
             raise taken(upload.address)
 
     def _store(self, upload: Upload, file: BinaryIO, origin: str, staging: Staging) -> Dataset:
@@ -124,10 +131,15 @@ class Datasets:
         )
         if self.disabled(address):  # new content does not enable a dataset
             dataset = replace(dataset, disabled=True)
+        if storage := self._storage.default:  # what was there before stays whole until this is
+            dataset = replace(dataset, storage=storage, place=f"{address.name}.{secrets.token_hex(4)}")
+        old = self._repository.get(address.namespace, address.name)
         with _storage():
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
-            with self._storage.published(staging, address, overwrite=upload.overwrite):
+            with self._storage.published(staging, dataset.address, overwrite=upload.overwrite):
                 self._repository.put(dataset)
+            if old is not None and old.address != dataset.address:
+                self._storage.delete(old.address)
         return dataset
 
     # ------------------------------------------------------------ reading
@@ -138,9 +150,10 @@ class Datasets:
         known = self._repository.get(address.namespace, address.name)
         if known is not None and known.disabled:
             raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
-        if not self._storage.exists(address):
+        place = self._place(address, known)
+        if not self._storage.exists(place):
             raise _unknown(address, "is not in this node's storage")
-        return address
+        return place
 
     def disabled(self, address: Address) -> bool:
         """Tell whether a dataset was disabled for jobs."""
@@ -154,7 +167,16 @@ class Datasets:
 
     def exists(self, address: Address) -> bool:
         """Tell whether anything lies at an address."""
-        return self._storage.exists(address)
+        known = self._repository.get(address.namespace, address.name)
+        return self._storage.exists(self._place(address, known))
+
+    def _place(self, address: Address, known: Dataset | None) -> Address:
+        return self._storage.find(address.namespace, address.name) if known is None else known.address
+
+    def keeper(self, address: Address) -> Sequence[str]:
+        """Say which uploaded dataset lies at a place of a storage elsewhere."""
+        uploaded = self.list() if address.storage else []
+        return [f"dataset {one.dataset_id}" for one in uploaded if one.place and one.address == address]
 
     def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
@@ -168,7 +190,7 @@ class Datasets:
         """Return what the storage says of a dataset, or the record where both agree. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
-        found = self._described(address)
+        found = self._described(address, self._place(address, known))
         if found is None or (known is not None and known.checksum == found.checksum):
             if known is None:
                 raise _unknown(address, "is not known on this node")
@@ -182,20 +204,22 @@ class Datasets:
     def delete(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> None:
         """Delete a dataset and what is known of it. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
+        place = self._place(address, self._repository.get(address.namespace, address.name))
         with _storage():
-            there = self._storage.delete(address)
+            there = self._storage.delete(place)
         known = self._repository.delete(address.namespace, address.name)
         if not (there or known):
             raise _unknown(address, "is not known on this node")
 
-    def _described(self, address: Address) -> Dataset | None:
+    def _described(self, address: Address, place: Address) -> Dataset | None:
         """Return what a table in the storage says of itself; None where there is none."""
-        if not self._storage.exists(address):
+        if not self._storage.exists(place):
             return None
         metadata: Mapping[str, Any] = {}
         with suppress(GatewayError):
-            metadata = self._storage.metadata(address)
-        return dataset_of(address, metadata)
+            metadata = self._storage.metadata(place)
+        found = replace(dataset_of(address, metadata), storage=place.storage)
+        return found if place.name == address.name else replace(found, place=place.name)
 
 
 def _address(dataset_id: str, namespace: str, name: str) -> Address:

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.data.storage import METADATA, FileStorage, Staging
+from gateway.data.staging import Staging
+from gateway.data.storage import METADATA, Storage
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.domain.problems import LARGEST_NAME, Problem
@@ -88,7 +89,7 @@ class _Manifest(_Strict):
     models: list[_PartyParts] = Field(min_length=1)
 
 
-def write(storage: FileStorage, models: Sequence[PartyModel]) -> Iterator[bytes]:
+def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
     out = _Drain()
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
@@ -173,7 +174,7 @@ def read(path: Path) -> list[PartyModel]:
 
 @contextmanager
 def unpacked(
-    path: Path, models: Sequence[PartyModel], storage: FileStorage
+    path: Path, models: Sequence[PartyModel], storage: Storage
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Unpack the files aside; entering what this gives stores all of them or none. Raises `Invalid`."""
     with ExitStack() as stack, _opened(path) as archive:
@@ -184,7 +185,7 @@ def unpacked(
 
 
 @contextmanager
-def _in_place(storage: FileStorage, places: dict[Address, Staging]) -> Iterator[None]:
+def _in_place(storage: Storage, places: dict[Address, Staging]) -> Iterator[None]:
     with ExitStack() as stack:
         for address, staging in places.items():
             stack.enter_context(storage.published(staging, address, overwrite=True))

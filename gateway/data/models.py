@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.data import model_archive
 from gateway.data.files import nearest
-from gateway.data.storage import FileStorage
+from gateway.data.storages import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode
 from gateway.domain.models import Kept, ModelPart, PartyModel
@@ -43,7 +43,7 @@ class Models:
         self,
         node: NodeId,
         kept: SqlModels,
-        storage: FileStorage,
+        storage: Storages,
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
         reserve: int = 0,
@@ -224,7 +224,7 @@ def _uses(spec: JobSpec, model_id: str, version: str) -> bool:
     return name.predicts and (name.model_id, name.version) == (model_id, version)
 
 
-def _damage(storage: FileStorage, part: ModelPart) -> list[str]:
+def _damage(storage: Storages, part: ModelPart) -> list[str]:
     where = f"{part.address.namespace}#{part.address.name}"
     try:
         there = {file.name: file for file in storage.sums(part.address)}

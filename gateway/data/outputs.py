@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.data.datasets import dataset_of
 from gateway.data.sharing import Sharing
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain import datasets
 from gateway.domain.datasets import Default
 from gateway.domain.job import Job
@@ -90,7 +90,7 @@ class OutputCatalog:
         self,
         node: NodeId,
         store: Store,
-        storage: FileStorage,
+        storage: Storage,
         shared: Sharing,
         ask: Ask,
         note: Note,
@@ -186,7 +186,7 @@ class OutputCatalog:
         if not self._storage.exists(address):
             return plain
         try:
-            files = [path.stat().st_size for path in self._storage.partitions(address)]
+            files = [part.size for part in self._storage.partitions(address)]
             document = self._storage.metadata(address)
         except (Invalid, TooLarge):  # then only the size of the data is known
             document = {}

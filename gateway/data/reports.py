@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, FileStorage
+from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, Storage
 from gateway.domain.dag import group
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
@@ -52,10 +52,10 @@ class Report:
     problem: str = ""
 
 
-def read_report(storage: FileStorage, address: Address) -> Report:
+def read_report(storage: Storage, address: Address) -> Report:
     """Read a report, whatever is in it."""
     try:
-        size = sum(path.lstat().st_size for path in storage.partitions(address))
+        size = sum(part.size for part in storage.partitions(address))
     except (GatewayError, OSError) as error:
         return Report(problem=f"cannot be read: {error}")
     if size > LARGEST_JSON:
@@ -70,7 +70,7 @@ def read_report(storage: FileStorage, address: Address) -> Report:
     return Report("json", values, tuple(series))
 
 
-def _csv(storage: FileStorage, address: Address) -> Report:
+def _csv(storage: Storage, address: Address) -> Report:
     try:
         columns = storage.columns(address)
         points: list[tuple[Scalar, ...]] = []
@@ -157,7 +157,7 @@ def _cell(text: str) -> Scalar:
     return number if math.isfinite(number) else text
 
 
-def output_warnings(storage: FileStorage, spec: JobSpec, run: Run) -> tuple[str, ...]:
+def output_warnings(storage: Storage, spec: JobSpec, run: Run) -> tuple[str, ...]:
     """Return warnings about the outputs of a run that has succeeded: missing, malformed, or not declared."""
     found: list[str] = []
     try:
@@ -171,7 +171,7 @@ def output_warnings(storage: FileStorage, spec: JobSpec, run: Run) -> tuple[str,
     return tuple(found)
 
 
-def _warnings(storage: FileStorage, spec: JobSpec, run: Run) -> Iterator[str]:
+def _warnings(storage: Storage, spec: JobSpec, run: Run) -> Iterator[str]:
     node = spec.dag.get(run.task_name)
     types = {output.key: output.type for output in node.outputs} if node else {}
     for key, name in run.output_keys.items():
@@ -185,13 +185,13 @@ def _warnings(storage: FileStorage, spec: JobSpec, run: Run) -> Iterator[str]:
         for extra in _beside(storage, address):
             yield f"output {key} holds {extra!r}, which is not part of it"
     declared = {address.name for address in run.outputs.values()}
-    for namespace in {address.namespace for address in run.outputs.values()}:
-        for entry in _names(storage, Address(namespace, "x"), parent=True):
+    for namespace, at in {(address.namespace, address.storage) for address in run.outputs.values()}:
+        for entry in storage.names(namespace, at):
             if entry.startswith(f"{run.task_id}-") and entry not in declared:
                 yield f"undeclared output {entry.removeprefix(f'{run.task_id}-')!r}"
 
 
-def _metadata_problem(storage: FileStorage, address: Address) -> str:
+def _metadata_problem(storage: Storage, address: Address) -> str:
     """Say why the metadata that a task wrote cannot be read; empty where it can, or where there is none."""
     try:
         storage.metadata(address)
@@ -200,17 +200,9 @@ def _metadata_problem(storage: FileStorage, address: Address) -> str:
     return ""
 
 
-def _beside(storage: FileStorage, address: Address) -> list[str]:
+def _beside(storage: Storage, address: Address) -> list[str]:
     """Return the names in an output's folder that are neither its parts nor its metadata."""
-    names = _names(storage, address)
+    names = sorted(name for name in storage.files(address) if not name.startswith("."))
     return [
         n for n in names if n != METADATA and not (n.startswith(PARTITION) and n[len(PARTITION) :].isdecimal())
     ]
-
-
-def _names(storage: FileStorage, address: Address, parent: bool = False) -> list[str]:
-    path = storage.path(address)
-    folder = path.parent if parent else path
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))

@@ -134,7 +134,7 @@ class Sharing:
         if problems:
             raise Invalid(problems)
         before = self._known(dataset, node)
-        made = Grant(known.address, node, now, by, reason, expires_at)
+        made = Grant(Address(known.namespace, known.name), node, now, by, reason, expires_at)
         self._grants.put(made)
         return before, made
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,13 +75,24 @@ class Workspace:
 
     Contained: the container gets its inputs read-only and its own outputs read-write, never the storage's root.
     Not contained (process engine): the run sees the root, with the gateway's own rights.
+    What lies at a storage elsewhere, a run reads and writes there itself.
     """
 
-    def __init__(self, root: Path, runs: Path, *, contained: bool, log_bytes: int = 32 * 1024**2) -> None:
+    def __init__(
+        self,
+        root: Path,
+        runs: Path,
+        *,
+        contained: bool,
+        log_bytes: int = 32 * 1024**2,
+        url_of: Callable[[Run, bool], str] = lambda run, begins: "",
+    ) -> None:
+        """``url_of`` returns the address of a run's storage elsewhere; with True for a run that begins."""
         self._root = root.absolute()
         self._runs = runs.absolute()
         self._contained = contained
         self._log_bytes = log_bytes
+        self._url_of = url_of
 
     def logs(self, run: Run) -> Path:
         """Return the directory in which a run's logs are kept."""
@@ -96,23 +107,25 @@ class Workspace:
         if run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
             copy_checkpoint(source, self._path(run.checkpoint))
-        return self.placement(run)
+        return self.placement(run, begins=True)
 
-    def placement(self, run: Run) -> Placement:
+    def placement(self, run: Run, *, begins: bool = False) -> Placement:
         """Return how a run sees its places; makes none of them."""
         log = self.logs(run) / "log"
         checkpoint = self._path(run.checkpoint) if run.checkpoint else None
+        elsewhere = self._url_of(run, begins)
         if not self._contained:
-            return Placement(f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
+            return Placement(elsewhere or f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
-        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _once(run.inputs)]
-        mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _once(run.outputs)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _here(run.inputs)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)]
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
-        return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), INSIDE_CHECKPOINT if checkpoint else "")
+        inside = INSIDE_CHECKPOINT if checkpoint else ""
+        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside)
 
     def _make_outputs(self, run: Run, log: Path) -> None:
-        outputs = [self._path(address) for address in run.outputs.values()]
+        outputs = [self._path(address) for address in _here(run.outputs)]
         if not self._contained:
             self._root.mkdir(parents=True, exist_ok=True)
             return
@@ -125,7 +138,7 @@ class Workspace:
     def clear(self, run: Run) -> None:
         """Close the run's outputs, delete the empty ones, and shorten log files that are too long."""
         self._shorten_logs(run)
-        for address in run.outputs.values():
+        for address in _here(run.outputs):
             path = self._path(address)
             if self._contained and path.is_dir():
                 path.chmod(0o755)  # it is over: whoever reads it later changes nothing
@@ -141,7 +154,7 @@ class Workspace:
     def used(self, run: Run, most: int) -> Written:
         """Return what a run has written; ``most`` + 1 files are counted. Raises `Unmeasurable`."""
         kept = [run.checkpoint] if run.checkpoint else []
-        outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
+        outputs = {self._path(address) for address in (*_here(run.outputs), *kept)}
         size = files = 0
         for path in (*outputs, self.logs(run) / "log"):
             try:
@@ -182,5 +195,5 @@ def _closed(folder: Path) -> None:
         folder.mkdir(mode=0o700)
 
 
-def _once(addresses: Mapping[str, Address]) -> list[Address]:
-    return list(dict.fromkeys(addresses.values()))
+def _here(addresses: Mapping[str, Address]) -> list[Address]:
+    return list(dict.fromkeys(address for address in addresses.values() if not address.storage))

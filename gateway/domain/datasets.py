@@ -148,11 +148,13 @@ class Dataset:
     types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
     sid: str = ""  # name of the generated column, empty where there is none
     description: str = ""
+    storage: str = ""  # which of the node's named storages; empty: the folder that every node has
+    place: str = ""  # the name under which it lies there, new with each upload; empty: its own
 
     @property
     def address(self) -> Address:
         """Where it lies in the storage."""
-        return Address(self.namespace, self.name)
+        return Address(self.namespace, self.place or self.name, self.storage)
 
     @property
     def dataset_id(self) -> str:

@@ -18,6 +18,7 @@ class Address:
 
     namespace: str
     name: str
+    storage: str = ""  # which of the node's named storages; empty: the folder that every node has
 
     def as_dict(self) -> dict[str, str]:
         """Return it for JSON."""

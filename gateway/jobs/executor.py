@@ -11,7 +11,7 @@ import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.reports import output_warnings
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
@@ -138,7 +138,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         launching: Launching,
         peers: Peers,
         lanes: Lanes,
-        storage: FileStorage,
+        storage: Storage,
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:

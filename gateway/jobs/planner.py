@@ -3,7 +3,7 @@
 Also what this node has left of an earlier job that a new one can take over, compared when the new one is created.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from uuid import uuid4
 from engines.base import EngineError, run_name
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
-from gateway.data.storage import FileStorage
+from gateway.data.storages import Storages
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component, order
 from gateway.domain.datasets import same_family
@@ -32,8 +32,6 @@ from provider_registry.values import format_problem, match_inputs, match_outputs
 
 TABLE_FORMAT = "csv"
 """how uploaded tables lie in the storage"""
-STORAGE_KIND = "file"
-"""what containers get their data from, in the words of ``storageEngine``"""
 
 
 class _Planned(NamedTuple):
@@ -52,7 +50,7 @@ class TaskPlanner:
         context: NodeContext,
         registry: Registry,
         datasets: Datasets,
-        storage: FileStorage,
+        storage: Storages,
         models: Models,
         defaults: Defaults,
         engines: Mapping[str, str],
@@ -73,7 +71,7 @@ class TaskPlanner:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
         problems: list[Problem] = []
         warnings: list[Problem] = []
-        elsewhere: dict[str, Problem] = {}
+        plans: dict[tuple[str, Party], Run] = {}
         for i, node in enumerate(spec.dag.nodes):
             try:
                 provider, component = self._find(node)
@@ -85,13 +83,40 @@ class TaskPlanner:
             for party in spec.parties_at(self._node):
                 if party.role not in component.roles:
                     continue
-                if warning := _storage_problem(node, component):
-                    elsewhere.setdefault(str(node.component), warning)
                 plan = self._plan(spec, node, "", party, provider, component)
+                plans[node.name, party] = plan.run
                 problems += plan.problems
                 warnings += plan.warnings
                 warnings += self._format_warnings(spec, node, party, component)
-        return validation.applied(spec, _once(problems), _once([*elsewhere.values(), *warnings]))
+        return validation.applied(spec, _once([*problems, *self._mismatches(spec, plans)]), _once(warnings))
+
+    def _mismatches(self, spec: JobSpec, plans: Mapping[tuple[str, Party], Run]) -> Iterator[Problem]:
+        """Find the tasks whose component does not work with the storage where its data will lie."""
+        places: dict[tuple[str, Party], str] = {}
+        for node in map(spec.dag.__getitem__, order(spec.dag)):
+            for party in spec.parties_at(self._node):
+                if (run := plans.get((node.name, party))) is None:
+                    continue
+                _, component = self._find(node)
+                lies = [places[i.task, party] for i in node.inputs if (i.task, party) in places]
+                lies += [address.storage for address in run.inputs.values()]
+                storage = self._storage_for(component, lies)
+                places[node.name, party] = storage or ""
+                if storage is None:
+                    kinds = sorted({self.storage.kind(one) for one in lies} or set(self.storage.kinds()))
+                    rule = (
+                        f"STORAGE_MISMATCH: the description's storageEngine lists "
+                        f"{', '.join(component.storage_engines)}; {'the data of ' if lies else ''}{party.label} "
+                        f"{'lies in' if lies else 'has at this node'}: {', '.join(kinds)}"
+                    )
+                    yield Problem(f"dag.components.{node.name}", rule, list(component.storage_engines))
+
+    def _storage_for(self, component: Component, lies: Sequence[str]) -> str | None:
+        """Return where a task reads and writes: where its data lies; None where its component cannot."""
+        serving = self.storage.serving(component.storage_engines)
+        if not lies:
+            return serving[0] if serving else None
+        return lies[0] if len(set(lies)) == 1 and lies[0] in serving else None
 
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
         inputs = {spec.name: spec for spec in component.inputs}
@@ -205,7 +230,6 @@ class TaskPlanner:
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
-        outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
         of_model = self.models.inputs(spec, party, node, component)
         declared = {one.name for one in component.inputs}
@@ -216,6 +240,8 @@ class TaskPlanner:
             Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared
         ]
         inputs = {**of_model, **inputs}
+        storage = self._storage_for(component, [address.storage for address in inputs.values()]) or ""
+        outputs = {name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()}
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
         checkpoint, checkpoint_from = rerun.checkpoints(spec, node.name, party)
@@ -287,13 +313,6 @@ class TaskPlanner:
 def _once(problems: Sequence[Problem]) -> list[Problem]:
     """Leave out what several parties share word for word, such as a problem of a common parameter."""
     return list({str(one): one for one in problems}.values())
-
-
-def _storage_problem(node: DagNode, component: Component) -> Problem | None:
-    if not component.storage_engines or STORAGE_KIND in map(str.lower, component.storage_engines):
-        return None
-    rule = f"the description's storageEngine does not list {STORAGE_KIND}, which is what this node has"
-    return Problem(f"dag.components.{node.name}", rule, list(component.storage_engines))
 
 
 @dataclass

@@ -21,7 +21,8 @@ from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
-from gateway.data.storage import FOLDER, FileStorage, clear_leftover, leftovers
+from gateway.data.staging import FOLDER, clear_leftover, leftovers
+from gateway.data.storages import Storages
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
@@ -76,7 +77,7 @@ class Left:
     """What jobs have left on the disks of this node, and who refers to it."""
 
     def __init__(
-        self, store: Store, storage: FileStorage, runs: Path, keep: Retention, keepers: list[Keeper]
+        self, store: Store, storage: Storages, runs: Path, keep: Retention, keepers: list[Keeper]
     ) -> None:
         """``runs``: the folder with the logs of each run."""
         self.store = store
@@ -93,7 +94,12 @@ class Left:
 
     def item(self, job_id: str, address: Address, why: str) -> Item:
         """Return what a cleaning or a deletion shows of an output."""
-        return Item("outputs", _text_of(address), job_id, size_of(self.storage.path(address)), why)
+        size = self.storage.size(address) if address.storage else size_of(self.storage.path(address))
+        return Item("outputs", _text_of(address), job_id, size, why)
+
+    def delete(self, name: str) -> None:
+        """Delete an output by the name that an item gave it."""
+        self.storage.delete(self.storage.find(*name.split("#", 1)))
 
     def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
         """Say who needs the data beside its own job, each in a few words."""
@@ -156,14 +162,14 @@ class Cleaner:
         self._alone = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
-        root, runs = left.storage.root, left.runs
+        runs = left.runs
         self._sweeps = (
             _Sweep("container", self._containers, lambda item: engine.remove(item.name)),
             _Sweep("session", self._sessions, lambda item: end_session(item.job)),
-            _Sweep("upload", self._uploads, lambda item: clear_leftover(root, item.name)),
+            _Sweep("upload", self._uploads, self._clear_upload),
             _Sweep("log_copy", self._copies, lambda item: shutil.rmtree(runs / item.name / "copying", True)),
             _Sweep("logs", self._logs, lambda item: files.remove(runs / item.name)),
-            _Sweep("outputs", self._outputs, lambda item: left.storage.delete(_address(item.name))),
+            _Sweep("outputs", self._outputs, lambda item: left.delete(item.name)),
             _Sweep("job", self._jobs, self._drop),
         )
 
@@ -245,6 +251,16 @@ class Cleaner:
         for name in leftovers(root):
             yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
 
+    def _clear_upload(self, item: Item) -> None:
+        """Delete what a dead process left, at another storage too, unless it ended between the last two steps."""
+        storage = self._left.storage
+
+        def elsewhere(target: Address) -> bool:
+            kept = any(keeper(target) for keeper in self._left.keepers)
+            return kept or storage.delete(target) or True
+
+        clear_leftover(storage.root, item.name, elsewhere)
+
     def _copies(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield copies of a log that nobody has written to for longer than a copy takes; the log itself stays."""
         for path in sorted(self._left.runs.glob("*/copying")):
@@ -275,7 +291,7 @@ class Cleaner:
         if not (limits := self._limits(self._left.keep.outputs_seconds)):
             return
         # every text before a dash in the storage's namespaces: <job>-<role>-<index>
-        names = [path.name.split("-") for path in self._left.storage.root.glob("*-*-*")]
+        names = [name.split("-") for name in self._left.storage.namespaces() if name.count("-") > 1]
         with_data = {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
         for job_id, used in self._past(min(limits), now, with_data):
             for address in self._left.outputs(self._store.local_jobs.find(job_id)):
@@ -516,11 +532,6 @@ def _outputs_of(local: LocalJob | None) -> list[Address]:
 
 def _text_of(address: Address) -> str:
     return f"{address.namespace}#{address.name}"
-
-
-def _address(text: str) -> Address:
-    namespace, _, name = text.partition("#")
-    return Address(namespace, name)
 
 
 def size_of(path: Path) -> int:

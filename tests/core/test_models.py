@@ -10,8 +10,8 @@ import pytest
 
 from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
+from gateway.data.file_storage import FileStorage
 from gateway.data.models import Models
-from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.data.datasets import Datasets
-from gateway.data.storage import FileStorage
+from gateway.data.file_storage import FileStorage
+from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
@@ -31,7 +32,7 @@ NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 class Site:
     def __init__(self, folder: Path, repository: MemoryDatasets | None = None) -> None:
-        self.storage = FileStorage(folder / "storage")
+        self.storage = Storages(FileStorage(folder / "storage"))
         self.repository = repository or MemoryDatasets()
         self.roots = [folder / "one", folder / "two"]
         self.datasets = Datasets(self.storage, self.repository, self.roots, lambda: NOW)
@@ -54,7 +55,7 @@ class Site:
         return [(p.path, p.rule) for p in caught.value.problems]
 
     def parts(self, address: Address = HERE) -> list[str]:
-        return [p.read_bytes().decode() for p in self.storage.partitions(address)]
+        return [(self.storage.path(address) / p.name).read_bytes().decode() for p in self.storage.partitions(address)]
 
     def empty(self) -> bool:
         """Whether neither a table nor anything half-written is in the storage."""

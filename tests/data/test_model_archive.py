@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.data import model_archive
-from gateway.data.storage import FileStorage
+from gateway.data.file_storage import FileStorage
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address

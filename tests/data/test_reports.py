@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.data import reports
+from gateway.data.file_storage import FileStorage
 from gateway.data.reports import Series, output_warnings, read_report
-from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
 from gateway.domain.states import RunStatus

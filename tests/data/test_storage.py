@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.storage import FOLDER, FileStorage, name_rule
+from gateway.data.file_storage import FileStorage
+from gateway.data.staging import FOLDER
+from gateway.data.storage import Stored, name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 
@@ -152,9 +155,9 @@ def test_what_is_not_a_file_in_place_of_data_is_not_read(storage: FileStorage, t
     (path / "metadata").mkdir()
     for address in (linked, piped):
         assert not storage.exists(address)
-        for read in (storage.read_json, storage.metadata):
-            with pytest.raises(NotFound):
-                read(address)
+        assert storage.metadata(address) == {}
+        with pytest.raises(NotFound):
+            storage.read_json(address)
 
 
 def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(storage: FileStorage) -> None:
@@ -212,7 +215,7 @@ WRITER = """
     from pathlib import Path
     from gateway.data import storage as data_storage
     from gateway.domain.run import Address
-    from gateway.data.storage import FileStorage
+    from gateway.data.file_storage import FileStorage
 
     storage, at = FileStorage(Path(sys.argv[1])), sys.argv[2]
 
@@ -276,12 +279,12 @@ def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStor
 
 def test_data_deleted_while_it_is_looked_at_is_missing(storage: FileStorage):
     class Vanishing(FileStorage):
-        def partitions(self, address: Address) -> list[Path]:
-            found = super().partitions(address)
+        def files(self, address: Address) -> Mapping[str, Stored]:
+            found = super().files(address)
             self.delete(address)
             return found
 
     put(storage, data_0="a\n1\n")
     with pytest.raises(NotFound) as caught:
-        Vanishing(storage.root).stamp(HERE)
+        Vanishing(storage.root).sums(HERE)
     assert caught.value.reason == "DATA_MISSING"

@@ -23,7 +23,7 @@ from pathlib import Path
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
 from gateway.data.reports import read_report
-from gateway.data.storage import FileStorage
+from gateway.data.file_storage import FileStorage
 
 storage, place = FileStorage(Path(sys.argv[1])), Address("ns", "report")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,7 +17,7 @@ from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
 from gateway.data.outputs import OutputMetadata, Wanted
-from gateway.data.storage import FileStorage
+from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.domain.spec import NodeId
 from gateway.jobs.coordinator import Coordinator
@@ -52,7 +52,7 @@ class ClientParts:
     store: Store
     registry: Registry
     run_logs: RunLogs
-    storage: FileStorage
+    storage: Storage
     datasets: Datasets
     facts_of: Callable[[Wanted], Sequence[OutputMetadata]]
     """returns metadata of outputs, those of other parties too. Raises `NotFound`, `NotAllowed`, `NotServed`"""

@@ -19,7 +19,7 @@ from adapter.fate.tools.deps import CHUNK, GZIP, TAG, TAR, Call, ClientParts, Me
 from adapter.fate.tools.jobs import UPLOAD
 from adapter.fate.tools.rows import sight
 from gateway.data.outputs import Wanted
-from gateway.data.storage import FileStorage
+from gateway.data.storage import PARTITION, Storage
 from gateway.domain.dag import DagNode
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address, Run
@@ -246,13 +246,11 @@ def _metric(key: str) -> dict[str, Any]:
     return {"name": key, "type": "report", "groups": [], "step_axis": None}
 
 
-def _files(storage: FileStorage, found: Mapping[str, Address]) -> Iterator[Member]:
+def _files(storage: Storage, found: Mapping[str, Address]) -> Iterator[Member]:
     for key, address in found.items():
-        for number in range(len(storage.partitions(address))):
-            with storage.open_partition(address, number) as file:
-                size = file.seek(0, 2)
-                file.seek(0)
-                yield Member(f"{key}/data_{number}", size, iter(lambda file=file: file.read(CHUNK), b""))  # type: ignore[misc]
+        for part in storage.partitions(address):
+            with storage.open_file(address, part.name) as file:
+                yield Member(f"{key}/{part.name}", part.size, iter(lambda file=file: file.read(CHUNK), b""))  # type: ignore[misc]
 
 
 def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str, Any]:
@@ -263,30 +261,29 @@ def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str,
     return {"dry_run": asked.dry_run, "items": [asdict(item) for item in items]}
 
 
-def _members(storage: FileStorage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:
+def _members(storage: Storage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:
     """Yield ``<folder>/0.csv`` and ``<folder>/0.meta`` of a table. Raises `NotFound`."""
     skips: list[int] = []
     first, size = b"", 0
-    for number in range(len(storage.partitions(address))):
-        with storage.open_partition(address, number) as file:
+    for number, part in enumerate(storage.partitions(address)):
+        with storage.open_file(address, part.name) as file:
             line = file.readline(_LONGEST_HEADER)
-            first = first if number else line
-            skips.append(len(line) if (number or not header) and line == first else 0)
-            size += file.seek(0, 2) - skips[-1]
+        first = first if number else line
+        skips.append(len(line) if (number or not header) and line == first else 0)
+        size += part.size - skips[-1]
     yield Member(f"{folder}/0.csv", size, _chunks(storage, address, skips))
     meta = json.dumps({"header": _columns(storage, address)}).encode()
     yield Member(f"{folder}/0.meta", len(meta), (meta,))
 
 
-def _chunks(storage: FileStorage, address: Address, skips: Sequence[int]) -> Iterator[bytes]:
+def _chunks(storage: Storage, address: Address, skips: Sequence[int]) -> Iterator[bytes]:
     for number, skip in enumerate(skips):
-        with storage.open_partition(address, number) as file:
-            file.seek(skip)
+        with storage.open_file(address, f"{PARTITION}{number}", skip) as file:
             while data := file.read(CHUNK):
                 yield data
 
 
-def _columns(storage: FileStorage, address: Address) -> list[str]:
+def _columns(storage: Storage, address: Address) -> list[str]:
     try:
         return storage.columns(address)
     except GatewayError:

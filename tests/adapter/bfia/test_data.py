@@ -14,7 +14,9 @@ from fastapi import FastAPI
 from adapter.bfia import data, envelope
 from adapter.bfia.examples import UPLOAD
 from gateway.data.datasets import Datasets
-from gateway.data.storage import FOLDER, FileStorage
+from gateway.data.file_storage import FileStorage
+from gateway.data.staging import FOLDER
+from gateway.data.storages import Storages
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 
@@ -30,7 +32,7 @@ class Site:
     def __init__(self, folder: Path, *, max_upload: int = 10**6) -> None:
         self.roots = folder / "server"
         self.roots.mkdir()
-        self.storage = FileStorage(folder / "storage")
+        self.storage = Storages(FileStorage(folder / "storage"))
         self.datasets = Datasets(self.storage, MemoryDatasets(), [self.roots])
         self.app = FastAPI()
         self.app.include_router(data.router(data.Uploads(self.datasets, max_upload)))

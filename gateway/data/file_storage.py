@@ -1,0 +1,133 @@
+"""``file://`` storage: one folder. Nothing here follows a symbolic link or opens what is not a file.
+
+A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as some algorithm images write it.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.data.staging import Staging, clear_leftover, drop_if_empty, leftovers
+from gateway.data.storage import PARTITION, Storage, Stored, check_names, id_of, missing, wrong_names
+from gateway.domain.run import Address
+from gateway.errors import NotFound
+
+
+class FileStorage(Storage):
+    """Tables, models and reports below one folder. Opening it clears what a dead process was writing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        for name in leftovers(self.root):
+            clear_leftover(self.root, name)
+
+    def path(self, address: Address) -> Path:
+        """Return the place of an address. Raises `Invalid` for a name that cannot be a folder's."""
+        check_names(address)
+        return self.root / address.namespace / address.name
+
+    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+        path = self.path(address)
+        found = {f"{PARTITION}0": path} if _is_file(path) else {}
+        if _is_folder(path):
+            found = {name: path / name for name in _names(path)}
+        stored = {}
+        for name, file in found.items():
+            with suppress(OSError, ValueError):  # deleted meanwhile
+                status = file.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    stored[name] = Stored(name, status.st_size, f"{status.st_mtime_ns:x}")
+        return stored
+
+    def exists(self, address: Address) -> bool:  # noqa: D102
+        if wrong_names(address):
+            return False
+        path = self.root / address.namespace / address.name
+        return _is_file(path) or (_is_folder(path) and _is_file(path / f"{PARTITION}0"))
+
+    def taken(self, address: Address) -> bool:
+        """Tell whether anything but an empty folder lies there. Raises `Invalid`."""
+        path = self.path(address)
+        return os.path.lexists(path) and not (_is_folder(path) and not _names(path))
+
+    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+        folder = self.root / namespace
+        return sorted(_names(folder)) if _is_folder(folder) else []
+
+    def namespaces(self) -> set[str]:  # noqa: D102
+        return {path.name for path in self.root.glob("[!.]*")}
+
+    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+        path = self.path(address)
+        if _is_file(path) and name == f"{PARTITION}0":
+            file = _opened(path, id_of(address))
+        elif _is_folder(path):
+            file = _opened(path / name, id_of(address))
+        else:
+            raise missing(address)
+        if start:
+            file.seek(start)
+        return file
+
+    def staging(self) -> Staging:  # noqa: D102
+        return Staging(self.root)
+
+    @contextmanager
+    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+        target = self.path(address)
+        staging.put(target, address, overwrite)
+        try:
+            yield
+        except BaseException:
+            staging.take_back(target)
+            raise
+
+    def delete(self, address: Address) -> bool:  # noqa: D102
+        path = self.path(address)
+        if not os.path.lexists(path):
+            return False
+        with self.staging() as staging:
+            try:
+                path.rename(staging.folder / "deleted")
+            except FileNotFoundError:
+                return False
+        drop_if_empty(path.parent)
+        return True
+
+
+def _names(folder: Path) -> list[str]:
+    """List a folder; nothing where it has just been deleted."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISREG)
+
+
+def _is_folder(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISDIR)
+
+
+def _mode_is(path: Path, kind: Callable[[int], bool]) -> bool:
+    try:
+        return kind(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _opened(path: Path, what: str) -> BinaryIO:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        text = f"{what}: {path.name} cannot be opened ({error.strerror})"
+        raise NotFound(text, reason="DATA_MISSING") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotFound(f"{what}: {path.name} is not a file", reason="DATA_MISSING")
+    return os.fdopen(handle, "rb")

@@ -1,0 +1,283 @@
+"""Storages elsewhere, S3 and HDFS, in the form in which `gateway.data.storage` describes tables."""
+
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import quote, urlencode
+
+from opendal import Operator, exceptions
+from opendal.layers import RetryLayer, TimeoutLayer
+
+from gateway.data.staging import Staging
+from gateway.data.storage import CHUNK, PARTITION, Storage, Stored, check_names, missing, taken
+from gateway.domain.run import Address
+from gateway.errors import GatewayError
+
+S3, HDFS = "s3", "hdfs"
+KINDS = (S3, HDFS)
+_SENT_AT_ONCE = 8 * 1024 * 1024
+"""bytes of a part of an upload to S3"""
+_SECONDS, _RETRIES = 20.0, 3
+_SHOWN = 200
+_CODES = {
+    "NoSuchBucket": ("STORAGE_GONE", "has no such bucket"),
+    "QuotaExceeded": ("STORAGE_FULL", "is full: its quota is reached"),
+    "DSQuotaExceededException": ("STORAGE_FULL", "is full: its quota is reached"),
+    "InvalidAccessKeyId": ("STORAGE_DENIED", "does not know the access key"),
+    "SignatureDoesNotMatch": ("STORAGE_DENIED", "does not accept the secret key"),
+    "AccessDenied": ("STORAGE_DENIED", "denies access"),
+    "AccessControlException": ("STORAGE_DENIED", "denies access"),
+}
+"""what a storage's own error means: reason, and what is said of it"""
+
+_FAILURES = (
+    exceptions.Error,
+    exceptions.Unexpected,
+    exceptions.Unsupported,
+    exceptions.ConfigInvalid,
+    exceptions.PermissionDenied,
+    exceptions.AlreadyExists,
+    exceptions.RateLimited,
+    exceptions.RangeNotSatisfied,
+    exceptions.ConditionNotMatch,
+)
+
+
+class StorageFailed(GatewayError):
+    """A storage elsewhere cannot be used."""
+
+    reason = "STORAGE_UNREACHABLE"
+    code = 503
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How a storage elsewhere is reached."""
+
+    name: str
+    kind: str
+    """s3 or hdfs"""
+    host: str
+    port: int
+    folder: str
+    """a bucket of S3, the folder of HDFS below which everything lies"""
+    username: str = ""
+    """S3's access key; the user of HDFS"""
+    password: str = ""
+    token: str = ""
+    """S3's, of temporary credentials"""
+    tls: bool = False
+    region: str = "us-east-1"
+    role: str = ""
+    """S3's role, assumed for each run so that it gets credentials of its own; empty: runs get the node's"""
+
+    def operator(self) -> Operator:
+        """Return what reads and writes there."""
+        if self.kind == HDFS:
+            if self.username:  # the library reads the user there alone
+                os.environ["HADOOP_USER_NAME"] = self.username
+            made = Operator("hdfs-native", name_node=f"hdfs://{self.host}:{self.port}", root=self.folder)
+        else:
+            options = {
+                "endpoint": self.endpoint,
+                "bucket": self.folder,
+                "region": self.region,
+                "access_key_id": self.username,
+                "secret_access_key": self.password,
+                "disable_config_load": "true",
+                "disable_ec2_metadata": "true",
+            }
+            made = Operator("s3", **options, **({"session_token": self.token} if self.token else {}))
+        limited = made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
+        return limited.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
+
+    @property
+    def endpoint(self) -> str:
+        """Return the address of S3's interface."""
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
+
+    def url(self) -> str:
+        """Return what a container gets as ``system.storage`` (component layer 4.2), credentials included."""
+        given = {"username": self.username, "password": self.password}
+        given |= {"dir": self.folder} if self.kind == HDFS else {"bucket": self.folder, "token": self.token}
+        if self.kind == S3 and self.region != Remote.region:
+            given["region"] = self.region
+        if self.tls:
+            given["scheme"] = "https"
+        query = urlencode({name: text for name, text in given.items() if text}, quote_via=quote)
+        return f"{self.kind}://{self.host}:{self.port}?{query}"
+
+
+class RemoteStorage(Storage):
+    """Tables, models and reports at one storage elsewhere."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.remote = remote
+        self._operator: Operator | None = None
+
+    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+        check_names(address)
+        folder = f"{address.namespace}/{address.name}/"
+        return {name: stored for name, stored in self._listed(folder).items() if stored is not None}
+
+    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+        return sorted(self._listed(f"{namespace}/"))
+
+    def namespaces(self) -> set[str]:  # noqa: D102
+        return set(self._listed(""))
+
+    def _listed(self, folder: str) -> dict[str, Stored | None]:
+        """Return what lies in a folder, the folders in it with None; empty where there is none."""
+        found: dict[str, Stored | None] = {}
+        with self._named(), suppress(exceptions.NotFound):
+            for entry in self._at().list(folder):
+                name = entry.path.removeprefix(folder)
+                if name.endswith("/"):
+                    found[name[:-1]] = None
+                elif name:
+                    about = entry.metadata
+                    stamp = f"{about.etag or ''} {about.last_modified or ''}"
+                    found[name] = Stored(name, about.content_length, stamp)
+        return found
+
+    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+        check_names(address)
+        with self._named():
+            try:
+                file = self._at().open(f"{address.namespace}/{address.name}/{name}", "rb")
+                if start:
+                    file.seek(start)
+                reader = _Reader(file, self._named)
+                first = io.BufferedReader(reader, CHUNK)
+                first.peek(1)  # a missing file is only noticed when it is read
+            except exceptions.NotFound as error:
+                if _code(error) == "NoSuchBucket":
+                    raise
+                raise missing(address) from error
+        return cast(BinaryIO, first)
+
+    def staging(self) -> Staging:
+        """Not here: what is sent lies on the node's own disk before (`gateway.data.storages`)."""
+        raise NotImplementedError
+
+    @contextmanager
+    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+        if not overwrite and self.taken(address):
+            raise taken(address)
+        first = f"{PARTITION}0"
+        try:
+            for path in sorted(staging.table.iterdir(), key=lambda file: file.name == first):
+                with self._named():
+                    self._send(path, f"{address.namespace}/{address.name}/{path.name}")
+            yield
+        except BaseException:
+            with suppress(GatewayError):
+                self.delete(address)
+            raise
+
+    def _send(self, path: Path, to: str) -> None:
+        small = path.stat().st_size <= _SENT_AT_ONCE
+        if small:
+            self._at().write(to, path.read_bytes())
+            return
+        with path.open("rb") as source, self._at().open(to, "wb", chunk=_SENT_AT_ONCE) as target:
+            while data := source.read(_SENT_AT_ONCE):
+                target.write(data)
+
+    def delete(self, address: Address) -> bool:  # noqa: D102
+        check_names(address)
+        folder = f"{address.namespace}/{address.name}/"
+        there = self._listed(folder)
+        with self._named():
+            if f"{PARTITION}0" in there:  # first, so that nothing half deleted is visible
+                self._at().delete(f"{folder}{PARTITION}0")
+            self._at().remove_all(folder)
+            if self.remote.kind == HDFS and not self._listed(f"{address.namespace}/"):
+                self._at().delete(f"{address.namespace}/")
+        return bool(there)
+
+    def check(self) -> None:
+        """Write, read and delete something small. Raises `GatewayError`."""
+        with self._named():
+            name = f".check-{os.getpid()}"
+            self._at().write(name, b"bfia")
+            self._at().read(name)
+            self._at().delete(name)
+
+    def _at(self) -> Operator:
+        if self._operator is None:
+            self._operator = self.remote.operator()
+        return self._operator
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say what a storage's own errors mean. Raises `StorageFailed`; lets `NotFound` of a file through."""
+        try:
+            yield
+        except exceptions.NotFound as error:
+            if _code(error) in _CODES:
+                raise self._failed(error) from None
+            raise
+        except _FAILURES as error:
+            raise self._failed(error) from None  # its text may have more than people should read
+
+    def _failed(self, error: Exception) -> StorageFailed:
+        text = str(error)
+        reason, what = _CODES.get(_code(error), ("", ""))
+        if not reason and isinstance(error, exceptions.PermissionDenied):
+            reason, what = "STORAGE_DENIED", "denies access"
+        if not reason and "timeout" in text.lower():
+            reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
+        where = f"storage {self.remote.name} ({self.remote.kind}://{self.remote.host}:{self.remote.port})"
+        step = "look at its service and at `bfia-gateway doctor`"
+        return StorageFailed(
+            f"{where} {what or 'cannot be reached'}; {step}", reason=reason or "STORAGE_UNREACHABLE"
+        )
+
+
+def _code(error: Exception) -> str:
+    """Return the storage's own name of an error, as far as its text has one that is known."""
+    text = str(error)
+    return next((code for code in _CODES if re.search(rf"\b{code}\b", text)), "")
+
+
+class _Reader(io.RawIOBase):
+    """A file of the library as Python's own kind of file."""
+
+    def __init__(self, file: Any, named: Any) -> None:
+        self._file = file
+        self._named: Any = named
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        with self._named():
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any, /) -> int:
+        with self._named():
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def with_credentials(remote: Remote, username: str, password: str, token: str) -> Remote:
+    """Return a storage as somebody else sees it."""
+    return replace(remote, username=username, password=password, token=token)

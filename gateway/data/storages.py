@@ -1,0 +1,109 @@
+"""The storages of a node: the folder that every node has, and named ones elsewhere (S3, HDFS)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.data.file_storage import FileStorage
+from gateway.data.remote_storage import Remote, RemoteStorage
+from gateway.data.staging import Staging
+from gateway.data.storage import Storage, Stored
+from gateway.domain.run import Address, Run
+from gateway.errors import NotFound
+
+FILE = "file"
+
+
+class Storages(Storage):
+    """All storages of a node as one: an address says in which of them something lies."""
+
+    def __init__(self, folder: FileStorage, remotes: Sequence[Remote] = (), *, stand_in: bool = True) -> None:
+        """``remotes``: the first is where uploads go. ``stand_in``: the folder serves every component."""
+        self.folder = folder
+        self.remotes: Mapping[str, RemoteStorage] = {one.name: RemoteStorage(one) for one in remotes}
+        self.stand_in = stand_in
+
+    @property
+    def root(self) -> Path:
+        """Return the folder that every node has."""
+        return self.folder.root
+
+    @property
+    def default(self) -> str:
+        """Return the storage to which uploads go."""
+        return next(iter(self.remotes), "")
+
+    def path(self, address: Address) -> Path:
+        """Return the place of an address in the folder. Raises `Invalid`."""
+        return self.folder.path(address)
+
+    def find(self, namespace: str, name: str) -> Address:
+        """Return where something lies that the database knows nothing of; in the folder where it lies nowhere."""
+        places = [Address(namespace, name), *(Address(namespace, name, storage) for storage in self.remotes)]
+        return next((place for place in places if self.exists(place)), places[0])
+
+    # ------------------------------------------------------------ for components
+
+    def kind(self, storage: str) -> str:
+        """Return what ``storageEngine`` calls a storage."""
+        return self.remotes[storage].remote.kind if storage in self.remotes else FILE
+
+    def kinds(self) -> list[str]:
+        """Return what ``storageEngine`` calls the storages of this node."""
+        return list(dict.fromkeys(self.kind(name) for name in (*self.remotes, "")))
+
+    def serving(self, engines: Sequence[str]) -> list[str]:
+        """Return the storages that serve a component whose description lists these kinds, the preferred first."""
+        listed = {engine.lower() for engine in engines}
+        found = [name for name in (*self.remotes, "") if not listed or self.kind(name) in listed]
+        return found if "" in found or not self.stand_in else [*found, ""]
+
+    def remote_of(self, run: Run) -> Remote | None:
+        """Return the storage elsewhere in which a run reads and writes; None for the folder."""
+        for address in (*run.outputs.values(), *run.inputs.values()):
+            return self._of(address).remote if address.storage else None
+        return None
+
+    # ------------------------------------------------------------ as one storage
+
+    def _of(self, address: Address) -> RemoteStorage:
+        if address.storage not in self.remotes:
+            text = f"storage {address.storage} is not among this node's storages any more (setting storages)"
+            raise NotFound(text, reason="STORAGE_UNKNOWN")
+        return self.remotes[address.storage]
+
+    def _at(self, address: Address) -> Storage:
+        return self._of(address) if address.storage else self.folder
+
+    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+        return self._at(address).files(address)
+
+    def exists(self, address: Address) -> bool:  # noqa: D102
+        known = not address.storage or address.storage in self.remotes
+        return known and self._at(address).exists(address)
+
+    def taken(self, address: Address) -> bool:  # noqa: D102
+        return self._at(address).taken(address)
+
+    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+        return self._at(address).open_file(address, name, start)
+
+    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+        return self._at(Address(namespace, "", storage)).names(namespace)
+
+    def namespaces(self) -> set[str]:  # noqa: D102
+        return self.folder.namespaces().union(*(remote.namespaces() for remote in self.remotes.values()))
+
+    def staging(self) -> Staging:  # noqa: D102
+        return self.folder.staging()
+
+    @contextmanager
+    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+        if address.storage:
+            staging.note(address)  # of a write that is cut short, `gc` deletes there what was sent
+        with self._at(address).published(staging, address, overwrite=overwrite):
+            yield
+
+    def delete(self, address: Address) -> bool:  # noqa: D102
+        return self._at(address).delete(address)
