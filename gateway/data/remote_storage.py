@@ -137,6 +137,8 @@ class RemoteStorage(Storage):
         with self._named(), suppress(exceptions.NotFound):
             for entry in self._at().list(folder):
                 name = entry.path.removeprefix(folder)
+                if name == "/":  # HDFS lists its own root, too
+                    continue
                 if name.endswith("/"):
                     found[name[:-1]] = None
                 elif name:
@@ -152,14 +154,11 @@ class RemoteStorage(Storage):
                 file = self._at().open(f"{address.namespace}/{address.name}/{name}", "rb")
                 if start:
                     file.seek(start)
-                reader = _Reader(file, self._named)
-                first = io.BufferedReader(reader, CHUNK)
-                first.peek(1)  # a missing file is only noticed when it is read
+                buffered = io.BufferedReader(_Reader(file, self._named), CHUNK)
+                buffered.peek(1)  # a missing file is only noticed when it is read
             except exceptions.NotFound as error:
-                if _code(error) == "NoSuchBucket":
-                    raise
                 raise missing(address) from error
-        return cast(BinaryIO, first)
+        return cast(BinaryIO, buffered)
 
     def staging(self) -> Staging:
         """Not here: what is sent lies on the node's own disk before (`gateway.data.storages`)."""
@@ -223,6 +222,12 @@ class RemoteStorage(Storage):
             if _code(error) in _CODES:
                 raise self._failed(error) from None
             raise
+        except OSError as error:  # reading a file fails in this way, whatever the cause
+            if error.errno is not None:
+                raise
+            if str(error).startswith("NotFound") and _code(error) not in _CODES:
+                raise exceptions.NotFound(str(error)) from None
+            raise self._failed(error) from None
         except _FAILURES as error:
             raise self._failed(error) from None  # its text may have more than people should read
 

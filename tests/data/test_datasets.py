@@ -55,7 +55,9 @@ class Site:
         return [(p.path, p.rule) for p in caught.value.problems]
 
     def parts(self, address: Address = HERE) -> list[str]:
-        return [(self.storage.path(address) / p.name).read_bytes().decode() for p in self.storage.partitions(address)]
+        return [
+            (self.storage.path(address) / p.name).read_bytes().decode() for p in self.storage.partitions(address)
+        ]
 
     def empty(self) -> bool:
         """Whether neither a table nor anything half-written is in the storage."""

@@ -1,0 +1,210 @@
+"""What every storage does alike: the node's folder, S3 and HDFS, on real servers."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gateway.data.file_storage import FileStorage
+from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.staging import FOLDER, clear_leftover, leftovers
+from gateway.data.storages import Storages
+from gateway.domain.run import Address
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from tests import storages as real
+from tests.e2e.nodes import free_ports
+
+KINDS = [
+    "file",
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("hdfs", marks=pytest.mark.hdfs),
+]
+ELSEWHERE = KINDS[1:]
+
+
+def remote_of(place: real.Place) -> Remote:
+    """Return the settings of a bucket or folder of the test's own."""
+    parts, query = urlsplit(place.url), parse_qs(urlsplit(place.url).query)
+    password = query.get("password", [""])[0]
+    assert parts.hostname and parts.port
+    return Remote(
+        "lake",
+        parts.scheme,
+        parts.hostname,
+        parts.port,
+        place.name,
+        query["username"][0],
+        password,
+        region="default",
+    )
+
+
+@contextlib.contextmanager
+def opened(kind: str, folder: Path) -> Iterator[tuple[Storages, Address]]:
+    """Give storages of which the first is of a kind, and an address in it."""
+    here = FileStorage(folder / "storage")
+    if kind == "file":
+        yield Storages(here), Address("ns", "t a%+b")
+        return
+    with (real.bucket if kind == "s3" else real.folder)() as place:
+        yield Storages(here, [remote_of(place)]), Address("ns", "t a%+b", "lake")
+
+
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Storages, Address]]:
+    with opened(request.param, tmp_path) as given:
+        yield given
+
+
+def put(storage: Storages, address: Address, *, overwrite: bool = False, **files: str) -> None:
+    with storage.staging() as staging:
+        for name, text in files.items():
+            (staging.table / name).write_text(text)
+        with storage.published(staging, address, overwrite=overwrite):
+            pass
+
+
+def test_what_is_put_is_read_in_parts_and_as_one_table(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    assert (
+        not storage.exists(address) and not storage.taken(address) and storage.names("ns", address.storage) == []
+    )
+    first, second = "id,x\n1,a\n", "id,x\n2,\n"
+    put(storage, address, data_0=first, data_1=second, metadata='{"file_type": "csv", "count": 2}')
+    assert storage.exists(address) and storage.taken(address) and "ns" in storage.namespaces()
+    assert storage.names("ns", address.storage) == [address.name]
+    assert [(part.name, part.size) for part in storage.partitions(address)] == [("data_0", 9), ("data_1", 8)]
+    assert storage.size(address) == 17 + len('{"file_type": "csv", "count": 2}')
+    assert storage.metadata(address)["count"] == 2
+    assert storage.columns(address) == ["id", "x"] and list(storage.iter_rows(address)) == [["1", "a"], ["2", ""]]
+    whole = b"id,x\n1,a\n2,\n"
+    assert b"".join(storage.stream(address)) == whole
+    assert storage.checksum(address) == hashlib.sha256(whole).hexdigest()
+    size, stamp = storage.stamp(address)
+    assert size == len(whole) and storage.stamp(address) == (size, stamp)
+    for start in range(size):
+        assert b"".join(storage.stream(address, start, 3)) == whole[start : start + 3]
+    assert [one.name for one in storage.sums(address)] == ["data_0", "data_1", "metadata"]
+    assert storage.sums(address)[1].sha256 == hashlib.sha256(second.encode()).hexdigest()
+    assert storage.find("ns", address.name) == address
+    assert storage.delete(address) and not storage.exists(address) and not storage.delete(address)
+    assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
+
+
+def test_parts_that_are_no_table_are_one_after_the_other(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    put(storage, address, data_0="trees\n1\n", data_1="trees\n2\n")
+    assert b"".join(storage.stream(address)) == b"trees\n1\ntrees\n2\n"
+
+
+def test_what_is_missing_broken_or_too_large_is_named(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    for read in (storage.partitions, storage.read_json, storage.stamp, storage.columns, storage.sums):
+        with pytest.raises(NotFound) as missing:
+            read(address)
+        assert missing.value.reason == "DATA_MISSING"
+    with pytest.raises(NotFound):
+        storage.open_file(address, "data_0")
+    assert storage.metadata(address) == {}
+    put(storage, address, data_0='{"auc": 0.97}', data_2="x", metadata="[]")
+    with pytest.raises(NotFound, match="data_1"):
+        storage.partitions(address)
+    with pytest.raises(Invalid):
+        storage.metadata(address)
+    storage.delete(address)
+    put(storage, address, data_0='{"auc": 0.97}')
+    assert storage.read_json(address) == {"auc": 0.97}
+    with pytest.raises(TooLarge):
+        storage.read_json(address, limit=5)
+    with pytest.raises(Invalid):
+        storage.files(Address("..", "x", address.storage))
+
+
+def test_a_write_over_something_is_refused_unless_said(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    put(storage, address, data_0="a\n1\n")
+    with pytest.raises(Conflict) as taken:
+        put(storage, address, data_0="a\n2\n")
+    assert taken.value.reason == "DATASET_EXISTS" and list(storage.iter_rows(address)) == [["1"]]
+    put(storage, address, overwrite=True, data_0="a\n3\n")
+    assert list(storage.iter_rows(address)) == [["3"]]
+
+
+def test_a_failure_while_publishing_leaves_nothing(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    with storage.staging() as staging, pytest.raises(ZeroDivisionError):
+        (staging.table / "data_0").write_text("a\n1\n")
+        with storage.published(staging, address, overwrite=False):
+            assert storage.exists(address)
+            raise ZeroDivisionError
+    assert not storage.taken(address) and leftovers(storage.root) == []
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_what_a_dead_process_sent_goes_with_its_folder(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as (storage, address):
+        staging = storage.staging()
+        (staging.table / "data_1").write_text("a\n1\n")
+        staging.note(address)
+        storage.remotes["lake"]._send(staging.table / "data_1", f"ns/{address.name}/data_1")
+        os.close(staging._lock)  # as when the process dies
+        assert Storages(FileStorage(storage.root)).exists(address) is False  # opening it leaves the folder alone
+        (name,) = leftovers(storage.root)
+        clear_leftover(storage.root, name, lambda target: target == address and storage.delete(target))
+        assert not storage.taken(address) and leftovers(storage.root) == []
+
+
+def test_a_storage_that_is_not_named_any_more_has_nothing(tmp_path: Path) -> None:
+    storage, gone = Storages(FileStorage(tmp_path / "storage")), Address("ns", "t", "lake")
+    assert not storage.exists(gone)
+    with pytest.raises(NotFound) as unknown:
+        storage.open_file(gone, "data_0")
+    assert unknown.value.reason == "STORAGE_UNKNOWN"
+
+
+def _wrong_key(one: Remote) -> Remote:
+    return Remote(**vars(one) | {"password": "not-the-key"})
+
+
+def _unknown_key(one: Remote) -> Remote:
+    return Remote(**vars(one) | {"username": "nobody"})
+
+
+def _no_bucket(one: Remote) -> Remote:
+    return Remote(**vars(one) | {"folder": "no-such-bucket"})
+
+
+def _nobody_there(one: Remote) -> Remote:
+    return Remote(**vars(one) | {"host": "127.0.0.1", "port": free_ports(1)[0]})
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (_wrong_key, "STORAGE_DENIED"),
+        (_unknown_key, "STORAGE_DENIED"),
+        (_no_bucket, "STORAGE_GONE"),
+        (_nobody_there, "STORAGE_UNREACHABLE"),
+    ],
+)
+def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
+    wrong: Callable[[Remote], Remote], reason: str, tmp_path: Path
+) -> None:
+    with real.bucket() as place:
+        storage = Storages(FileStorage(tmp_path / "storage"), [wrong(remote_of(place))])
+        address = Address("ns", "t", "lake")
+        for act in (
+            lambda: put(storage, address, data_0="a\n1\n"),
+            lambda: storage.open_file(address, "data_0"),
+            lambda: storage.exists(address),
+        ):
+            with pytest.raises(StorageFailed) as failed:
+                act()
+            assert failed.value.reason == reason and "storage lake (s3://" in failed.value.message
+            assert os.environ["BFIA_TEST_S3_SECRET"] not in failed.value.message
+        assert leftovers(storage.root) == []
