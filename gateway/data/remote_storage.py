@@ -20,7 +20,7 @@ from gateway.errors import GatewayError
 
 S3, HDFS = "s3", "hdfs"
 KINDS = (S3, HDFS)
-_SENT_AT_ONCE = 8 * 1024 * 1024
+_PIECE = 8 * 1024 * 1024
 """bytes of a part of an upload to S3"""
 _SECONDS, _RETRIES = 20.0, 3
 _SHOWN = 200
@@ -180,12 +180,12 @@ class RemoteStorage(Storage):
             raise
 
     def _send(self, path: Path, to: str) -> None:
-        small = path.stat().st_size <= _SENT_AT_ONCE
+        small = path.stat().st_size <= _PIECE
         if small:
             self._at().write(to, path.read_bytes())
             return
-        with path.open("rb") as source, self._at().open(to, "wb", chunk=_SENT_AT_ONCE) as target:
-            while data := source.read(_SENT_AT_ONCE):
+        with path.open("rb") as source, self._at().open(to, "wb", chunk=_PIECE) as target:
+            while data := source.read(_PIECE):
                 target.write(data)
 
     def delete(self, address: Address) -> bool:  # noqa: D102

@@ -34,7 +34,7 @@ LARGEST_JSON = 4 * 1024 * 1024
 LARGEST_ROW = 4 * 1024 * 1024
 """characters of one row of a table"""
 CHUNK = 1024 * 1024
-"""bytes that are read or sent at once"""
+"""bytes that are read or sent in one piece"""
 
 
 class Stored(NamedTuple):
