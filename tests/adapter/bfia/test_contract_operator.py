@@ -15,6 +15,7 @@ from tests.adapter.bfia import contract, test_contract_peer
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import SPEC, Site, serving_site
+from tests.adapter.bfia.test_contract_peer import NO_JOB, NO_NAME, NO_TASK
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME
@@ -75,7 +76,10 @@ def job_body(flow: str = "") -> dict[str, Any]:
 
 
 JOB_FIELDS = tuple(path for path in test_contract_peer.JOB_FIELDS if path != "job_id")
-LOG = {"log_level": "info"}
+TASK = {"required": ("task_id", "log_level"), "optional": ("role",), "unknown": (NO_TASK,)}
+GET_OR_POST = {"methods": ("GET", "POST"), "in_query": True}
+LINES = {"num": 0, "roles": ["guest.0", "host.0"], "over": False}
+LOG = {"data": "", "start": 0, "next": 0, "left_out": 0, "parts": []} | LINES
 
 ENDPOINTS = (
     Endpoint(
@@ -85,28 +89,23 @@ ENDPOINTS = (
         JOB_FIELDS,
         ("flow_id",),
     ),
-    Endpoint(
-        "/job/stop_all",
-        lambda s: {"job_id": s.job_id, "task_name": "b"},
-        required=("job_id",),
-        repeatable=False,
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
-    ),
-    Endpoint(
-        "/job/stop_task",
-        lambda s: {"job_id": s.job_id, "task_name": "b"},
-        required=("job_id", "task_name"),
-        repeatable=False,
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
+    *(
+        Endpoint(
+            path,
+            lambda s: {"job_id": s.job_id, "task_name": "b"},
+            required=required,
+            repeatable=False,
+            unknown=(NO_JOB, NO_NAME),
+        )
+        for path, required in (("/job/stop_all", ("job_id",)), ("/job/stop_task", ("job_id", "task_name")))
     ),
     Endpoint(
         "/job/status_all",
         lambda s: {"job_id": s.job_id},
         lambda s, _: DONE | {"data": s.view()},
         required=("job_id",),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
-        methods=("GET", "POST"),
-        in_query=True,
+        unknown=(NO_JOB,),
+        **GET_OR_POST,
     ),
     Endpoint(
         "/job/query_job_list",
@@ -117,38 +116,18 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/task/get_log_line",
-        lambda s: {"task_id": s.task} | LOG,
-        lambda *_: DONE | {"data": {"num": 0, "roles": ["guest.0", "host.0"], "over": False}},
-        required=("task_id", "log_level"),
-        optional=("role",),
-        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
-        methods=("GET", "POST"),
-        in_query=True,
+        lambda s: {"task_id": s.task, "log_level": "info"},
+        lambda *_: DONE | {"data": LINES},
+        **TASK,
+        **GET_OR_POST,
     ),
     Endpoint(
         "/task/get_log",
-        lambda s: {"task_id": s.task, "start": 0} | LOG,
-        lambda *_: (
-            DONE
-            | {
-                "data": {
-                    "data": "",
-                    "num": 0,
-                    "start": 0,
-                    "next": 0,
-                    "left_out": 0,
-                    "parts": [],
-                    "roles": ["guest.0", "host.0"],
-                    "over": False,
-                }
-            }
-        ),
-        required=("task_id", "log_level", "start"),
-        optional=("role",),
-        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
-        methods=("GET", "POST"),
-        in_query=True,
+        lambda s: {"task_id": s.task, "start": 0, "log_level": "info"},
+        lambda *_: DONE | {"data": LOG},
+        **TASK | {"required": ("task_id", "log_level", "start")},
         whole=("start",),
+        **GET_OR_POST,
     ),
 )
 spelled = pytest.mark.parametrize("prefix", (PLATFORM, "/v2/schedule"))

@@ -22,6 +22,8 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER
 
 _numbers = count()
+TASK = "task_taken_a"
+Unknown = tuple[tuple[str, str, str], ...]
 
 
 @dataclass
@@ -30,7 +32,6 @@ class Stage:
 
     site: Site
     taken: JobSpec
-    task: str
     own: JobSpec
     own_task: str
 
@@ -47,7 +48,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         site.peer.will(by_path(task_poll=says(data={"status": "RUNNING"})))
         taken = a_job_with(SPEC, "a; b -> c; d", scheduler=SPEC)
         node.participant.create_job(taken, SPEC)
-        node.participant.start_task(taken.job_id, "task_taken_a", "a", SPEC)
+        node.participant.start_task(taken.job_id, TASK, "a", SPEC)
         own = a_job_with(SPEC, "a -> b")
         node.coordinator.submit_job(own, ME)
         site.run(taken.job_id, "guest.0")
@@ -56,7 +57,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             return node.store.jobs.get(own.job_id).tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
 
         wait_for(up, 20, 0.02, "the peer's part runs")
-        yield Stage(site, taken, "task_taken_a", own, node.store.jobs.get(own.job_id).tasks["a"].task_id)
+        yield Stage(site, taken, own, node.store.jobs.get(own.job_id).tasks["a"].task_id)
 
 
 @pytest.fixture
@@ -100,90 +101,53 @@ JOB_FIELDS = (
     "config.role",
 )
 
+NO_JOB = ("job_id", "job-nowhere", "JOB_UNKNOWN")
+NO_TASK = ("task_id", "task_nowhere", "TASK_UNKNOWN")
+NO_NAME = ("task_name", "nothing", "TASK_UNKNOWN")
+
+
+def of_job(path: str, *required: str, own: bool = False, unknown: Unknown = (NO_JOB,), **more: str) -> Endpoint:
+    """Return a path about the job that this node schedules (``own``) or takes part in."""
+    return Endpoint(
+        path,
+        lambda s: {"job_id": (s.own if own else s.taken).job_id, **more},
+        required=("job_id", *required),
+        unknown=unknown,
+    )
+
+
 ENDPOINTS = (
-    Endpoint(
-        "/job/create_all",
-        new_job,
-        lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
-        JOB_FIELDS,
-        ("flow_id",),
-    ),
-    Endpoint(
-        "/job/create",
-        new_job,
-        lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
-        JOB_FIELDS,
-        ("flow_id",),
-    ),
-    Endpoint(
-        "/job/start",
-        lambda s: {"job_id": s.taken.job_id},
-        required=("job_id",),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
-    ),
-    Endpoint(
-        "/task/start",
-        lambda s: {"job_id": s.taken.job_id, "task_id": s.task, "task_name": "a"},
-        required=("job_id", "task_id", "task_name"),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
-    ),
-    Endpoint(
-        "/job/stop_all",
-        lambda s: {"job_id": s.own.job_id, "task_name": "b"},
-        required=("job_id",),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
-    ),
-    Endpoint(
-        "/job/stop",
-        lambda s: {"job_id": s.taken.job_id, "task_name": "d"},
-        required=("job_id",),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
-    ),
-    Endpoint(
-        "/job/status_all",
-        lambda s: {"job_id": s.own.job_id},
-        own_state,
-        required=("job_id",),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
-        methods=("POST", "GET"),
-        in_query=True,
-    ),
     *(
         Endpoint(
-            path,
-            lambda s: {"job_id": s.own.job_id},
-            required=("job_id",),
-            unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
+            path, new_job, lambda _, body: DONE | {"data": {"job_id": body["job_id"]}}, JOB_FIELDS, ("flow_id",)
         )
-        for path in ("/job/suspend", "/job/resume")
+        for path in ("/job/create_all", "/job/create")
     ),
-    Endpoint(
-        "/job/audit_confirm",
-        lambda s: {"job_id": s.own.job_id, "status": "READY"},
-        required=("job_id", "status"),
-        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
-    ),
+    of_job("/job/start"),
+    of_job("/task/start", "task_id", "task_name", task_id=TASK, task_name="a"),
+    of_job("/job/stop_all", own=True, unknown=(NO_JOB, NO_NAME), task_name="b"),
+    of_job("/job/stop", unknown=(NO_JOB, NO_NAME), task_name="d"),
+    replace(of_job("/job/status_all", own=True), reply=own_state, methods=("POST", "GET"), in_query=True),
+    of_job("/job/suspend", own=True),
+    of_job("/job/resume", own=True),
+    of_job("/job/audit_confirm", "status", own=True, status="READY"),
     Endpoint(
         "/task/poll",
-        lambda s: {"task_id": s.task, "role": "guest"},
+        lambda _: {"task_id": TASK, "role": "guest"},
         lambda *_: DONE | {"data": {"status": "RUNNING"}},
         required=("task_id",),
         optional=("role",),
-        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"), ("role", "arbiter", "ROLE_UNKNOWN")),
+        unknown=(NO_TASK, ("role", "arbiter", "ROLE_UNKNOWN")),
     ),
     Endpoint(
         "/task/callback",
         lambda s: {"task_id": s.own_task, "status": "RUNNING", "role": "host"},
         required=("task_id", "status"),
         optional=("role",),
-        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
+        unknown=(NO_TASK,),
     ),
     Endpoint(
-        "/task/stop",
-        lambda s: {"task_id": s.task},
-        repeatable=False,
-        required=("task_id",),
-        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
+        "/task/stop", lambda _: {"task_id": TASK}, repeatable=False, required=("task_id",), unknown=(NO_TASK,)
     ),
 )
 
@@ -235,31 +199,6 @@ def test_create_in_the_second_spellings_and_without_what_is_optional(stage: Stag
     spec = stage.site.node.store.local_jobs.get(body["job_id"]).spec
     ref = spec.dag.nodes[0].component
     assert (ref.provider, ref.name, spec.initiator, spec.scheduler) == ("vendor", "Thing", SPEC, SPEC)
-
-
-@pytest.mark.parametrize("path", ["/job/create", "/job/create_all"])
-def test_the_same_job_again_is_a_success_and_another_of_its_id_a_conflict(stage: Stage, call: Caller, path: str):
-    body = new_job(stage)
-    for _ in range(3):
-        assert envelope(call(path, body))["code"] == 0
-    refused(call(path, body | {"flow_id": "another"}), 409, "JOB_ID_CONFLICT")
-
-
-def test_a_task_that_starts_before_its_job(stage: Stage, call: Caller):
-    body = new_job(stage)
-    assert envelope(call("/job/create", body))["code"] == 0
-    start = {"job_id": body["job_id"], "task_id": f"t-{body['job_id']}", "task_name": "a"}
-    assert envelope(call("/task/start", start)) == DONE
-    for _ in range(2):
-        assert envelope(call("/job/start", {"job_id": body["job_id"]})) == DONE
-    local = stage.site.node.store.local_jobs.get(body["job_id"])
-    assert (local.status, len(local.runs)) == (JobStatus.RUNNING, 1)
-    refused(call("/task/start", start | {"task_id": "another"}), 409, "TASK_ID_CONFLICT")
-    refused(call("/task/start", start | {"task_id": "new", "task_name": "nothing"}), 404, "TASK_UNKNOWN")
-    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
-    for path, wrong in (("/job/start", {}), ("/task/start", {"task_id": "late", "task_name": "a"})):
-        refused(call(path, {"job_id": body["job_id"]} | wrong), 409, "JOB_ENDED")
-    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
 
 
 def test_every_path_for_peers_is_in_the_table(stage: Stage):

@@ -13,12 +13,11 @@ from adapter.bfia.profiles import PROFILES as PROFILE_OF
 from adapter.bfia.translate import create_body
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import Invalid
 from tests.adapter.bfia.scripted import raw, says
 from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, STRANGER, ask
+from tests.inprocess import ME, ask
 
 # ---------------------------------------------------------------- what they are answered
 
@@ -186,24 +185,6 @@ def test_states_are_resolved_by_id_and_by_name(site: Site, keys: str):
     site.node.participant.stop_job(spec.job_id, "", None, FATE)
 
 
-def test_a_job_that_the_peer_forgot(site: Site):
-    spec = a_job_with(FATE, scheduler=FATE)
-    site.node.participant.create_job(spec, FATE)
-    site.peer.will(says({"code": 0, "message": "success", "data": {}}))
-    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
-    (warning,) = data["warnings"]
-    assert data["job_status"] == "READY" and f"job {spec.job_id} is not known there" in warning
-
-
-def test_where_the_peer_does_not_answer_the_nodes_own_knowledge_is_told(site: Site):
-    spec = site.take_part(FATE)
-    site.peer.will(raw(b"", reset=True))
-    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
-    assert (data["job_status"], data["status"]) == ("RUNNING", {f"task-{spec.job_id}": "RUNNING"})
-    site.peer.will(says())
-    site.node.participant.stop_job(spec.job_id, "", None, FATE)
-
-
 # ---------------------------------------------------------------- routes
 
 
@@ -214,11 +195,3 @@ def test_the_own_node_needs_no_route(site: Site):
     site.run(spec.job_id, "guest.0")
     assert site.asked(spec.job_id) == []
     site.node.coordinator.stop_job(spec.job_id, "", ME)
-
-
-def test_a_node_without_a_route_is_named_with_the_tables_version(site: Site):
-    with pytest.raises(Invalid) as caught:
-        site.node.coordinator.submit(a_job_with(STRANGER))
-    (problem,) = caught.value.problems
-    assert (caught.value.reason, problem.path, problem.got) == ("NODE_UNKNOWN", "config.role.host[0]", STRANGER)
-    assert STRANGER in problem.rule and f"version {site.node.routes.table.version}" in problem.rule

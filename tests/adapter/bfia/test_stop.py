@@ -11,7 +11,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from tests.adapter.bfia.contract import DONE, Caller, envelope, refused
+from tests.adapter.bfia.contract import DONE, Caller, envelope
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for
@@ -156,27 +156,3 @@ def test_what_has_succeeded_stays_so_and_the_last_task_takes_the_job_with_it(wor
     assert envelope(stop(world.peer, PLATFORM, job_id, "b")) == DONE
     assert stopped(world, job_id).progress == 50
     assert statuses(world, job_id) == {"a": SUCCESS, "b": FAILED, "c": SUCCESS, "d": READY}
-
-
-def test_a_task_is_stopped_by_its_id(world: World):
-    spec = a_spec("a -> b; c", {"guest": (ME,), "host": (THIRD,)}, job_id="job-stop-foreign", **BY_THIRD)
-    world.me.participant.create_job(spec, THIRD)
-    for name in "ac":
-        world.me.participant.start_task(spec.job_id, f"task-stop-{name}", name, THIRD)
-        world.run(spec.job_id, name, "guest.0")
-
-    def ask(sender: str, task: str = "a") -> Any:
-        headers = {"x-source-node-id": sender}
-        return Caller(world.me, "peer", "/v1/interconn/schedule", headers)(
-            "/task/stop", {"task_id": f"task-stop-{task}"}
-        )
-
-    refused(ask(PEER), 403, "NOT_AUTHORISED")
-    refused(ask(THIRD, "b"), 404, "TASK_UNKNOWN")
-    for _ in range(2):
-        assert envelope(ask(THIRD)) == DONE | {"code": 200}
-    wait_for(lambda: world.local(spec.job_id).runs[0].over, 20, 0.01)
-    local = world.local(spec.job_id)
-    assert {run.task_name: run.stop_at is not None for run in local.runs} == {"a": True, "c": False}
-    assert local.runs[0].failure.reason == "STOPPED" and local.status is JobStatus.RUNNING
-    world.me.participant.stop_job(spec.job_id, "", None, THIRD)
