@@ -10,6 +10,7 @@ import pytest
 from engines.docker import ContainerdEngine, DockerOptions
 from tests.contracts.apis import IMPLEMENTATIONS, Apis, World, two_nodes
 from tests.contracts.harnesses import DockerHarness
+from tests.services.registry import registry
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,13 @@ def network() -> Iterator[str]:
 def harness(network: str) -> Iterator[DockerHarness]:
     with contextlib.closing(DockerHarness(network)) as harness:
         yield harness
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry for all tests of a module: what an image of one shares with that of another is pushed once."""
+    with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
+        yield address
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
     with socket.create_server((engine.gateway_address(), 0)) as server:
         server.settimeout(60)
         host, port = server.getsockname()[:2]
-        name = launch(harness, engine, shell(f"(echo hello; sleep 2) | nc -w 5 {host} {port}", NOTHING))
+        name = launch(harness, engine, shell(f"echo hello | nc -w 60 {host} {port}", NOTHING))
         connection, (address, _) = server.accept()
         with connection:
             assert engine.address(name) == address != host
@@ -291,7 +291,7 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         with socket.create_server((before, 0)) as server:  # it goes on to listen on the new bridge
             server.settimeout(60)
             daemon.api.remove_network(engine.network_id())
-            words = f"(echo hello; sleep 2) | nc -w 5 {before} {server.getsockname()[1]}"
+            words = f"echo hello | nc -w 60 {before} {server.getsockname()[1]}"
             name = launch(harness, engine, shell(words, NOTHING), node=node)
             with server.accept()[0] as connection, connection.makefile("rb") as said:
                 assert said.readline() == b"hello\n"

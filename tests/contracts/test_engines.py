@@ -1,4 +1,4 @@
-"""The engine contract over every engine there is, and the names of runs."""
+"""The engine contract over every engine but that of `tests.memory_engine`, and the names of runs."""
 
 import contextlib
 import re
@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from engines.base import is_name, labels, owned, run_name, safe_name
 from tests.contracts.engine_contract import EngineContract
-from tests.contracts.harnesses import MemoryHarness, ProcessHarness
-
-
-class TestMemory(EngineContract):
-    @pytest.fixture
-    def harness(self) -> Iterator[MemoryHarness]:
-        with contextlib.closing(MemoryHarness()) as harness:
-            yield harness
+from tests.contracts.harnesses import ProcessHarness
 
 
 class TestProcess(EngineContract):

@@ -103,18 +103,6 @@ def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None
     assert sorted(p.name for p in log.rglob("*")) == ["deep", "link", "long.log", "pipe", "short.log"]
 
 
-def test_a_hole_of_any_size_is_not_read(tmp_path: Path) -> None:
-    file = tmp_path / "run.log"
-    with file.open("wb") as writer:
-        writer.write(b"first\n" * 1000)
-        writer.seek(2**40)  # a whole tebibyte
-        writer.write(b"last\n" * 1000)
-    logs.shorten(file, 2000)
-    text = file.read_bytes()
-    assert text.startswith(b"first\n") and text.endswith(b"last\n") and len(text) < 2100
-    assert b"\0" not in text and int(CUT.split(text)[1]) > 2**40
-
-
 def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) -> None:
     """What is saved of a long log has its first lines again; they are in the copy already."""
     old, new = tmp_path / "so-far", tmp_path / "saved"

@@ -30,7 +30,6 @@ from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
-from provider_registry.model import Provider
 from provider_registry.registry import Registry
 from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
@@ -40,13 +39,6 @@ from tests.services.registry import PASSWORD, USER, Gate, registry
 from tests.services.signing import public, put, signature, text_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry for all tests: what an image of one shares with that of another is pushed once."""
-    with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +54,44 @@ def blank() -> Iterator[str]:
         client.images.remove(name, force=True)
 
 
-Publish = Callable[..., tuple[str, str]]
+Build = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def publish(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Publish]:
-    """Put an image that says a word into the registry, and take it away from the daemon; give name and id.
-
-    It runs where it is made from an image that does.
-    """
+def build(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Build]:
+    """Make an image under one name, each time another one, from one that runs or not; return name and id."""
     name = f"{shop}/algorithms/psi-{uuid.uuid4().hex}:1.0"
     made: list[str] = []
 
-    def publish(word: str, base: str = blank) -> tuple[str, str]:
-        text = f'FROM {base}\nLABEL word={word}-{uuid.uuid4().hex}\nCMD ["echo", "{word}"]\n'
+    def build(word: str = "", base: str = blank, version: str = "1.0.0") -> tuple[str, str]:
+        labels = f"LABEL bfia.version={version} other={uuid.uuid4().hex}"
+        text = f'FROM {base}\n{labels}\nCMD ["echo", "{word}"]\n'
         image, _ = daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
         made.append(str(image.id))
-        for line in daemon.images.push(name, stream=True, decode=True):
-            assert "error" not in line, line
-        daemon.images.remove(name, force=True)
-        return name, str(image.id)
+        return name, made[-1]
 
-    yield publish
+    yield build
     for image in (name, *made):
         with contextlib.suppress(docker.errors.ImageNotFound):
             daemon.images.remove(image, force=True)
+
+
+@pytest.fixture
+def publish(build: Build, daemon: docker.DockerClient) -> Build:
+    """Make an image, put it into the registry, and take it away from the daemon."""
+
+    def publish(*about: str) -> tuple[str, str]:
+        name, id_ = build(*about)
+        push(daemon, name)
+        daemon.images.remove(name, force=True)
+        return name, id_
+
+    return publish
+
+
+def push(daemon: docker.DockerClient, name: str, **login: dict[str, str]) -> None:
+    for line in daemon.images.push(name, stream=True, decode=True, **login):
+        assert "error" not in line, line
 
 
 def engine_of(
@@ -99,7 +104,7 @@ def quiet(progress: str) -> None:
     pass
 
 
-def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, shop: str, publish: Publish) -> None:
+def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, shop: str, publish: Build) -> None:
     image, id_ = publish("fetched", harness.image)
     engine = engine_of(harness, shop)
     told: list[str] = []
@@ -114,7 +119,7 @@ def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, sh
     engine.remove(spec.name)
 
 
-def test_a_registry_that_is_not_named_is_denied(harness: DockerHarness, publish: Publish) -> None:
+def test_a_registry_that_is_not_named_is_denied(harness: DockerHarness, publish: Build) -> None:
     image, _ = publish("denied")
     with pytest.raises(PullDenied, match=r"engine\.docker\.registries") as raised:
         engine_of(harness, "registry.example.com").ensure_image(image, quiet)
@@ -134,8 +139,7 @@ def test_the_password_that_the_gateways_user_has_is_used(
         name = f"{closed}/algorithms/psi:1.0"
         daemon.images.get(blank).tag(name)
         login = {"username": USER, "password": PASSWORD}
-        for line in daemon.images.push(name, stream=True, decode=True, auth_config=login):
-            assert "error" not in line, line
+        push(daemon, name, auth_config=login)
         daemon.images.remove(name)
         token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))  # docker login
@@ -147,7 +151,7 @@ def test_the_password_that_the_gateways_user_has_is_used(
 
 
 def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
-    harness: DockerHarness, shop: str, publish: Publish, silent: str, daemon: docker.DockerClient
+    harness: DockerHarness, shop: str, publish: Build, silent: str, daemon: docker.DockerClient
 ) -> None:
     image, _ = publish("asked")
     assert engine_of(harness, shop).offered(image, 30).startswith("sha256:")
@@ -178,7 +182,7 @@ def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarne
 
 
 def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
-    harness: DockerHarness, shop: str, publish: Publish
+    harness: DockerHarness, shop: str, publish: Build
 ) -> None:
     """The daemon has said its first words, and whoever follows it waits for the next ones."""
     image, _ = publish("halfway")
@@ -229,44 +233,20 @@ def test_the_words_of_a_registry_are_understood(text: str, error: type[EngineErr
 KEY = "acme:1.0.0@docker"
 
 
-Registered = Callable[..., Provider]
-
-
-@pytest.fixture
-def build(harness: DockerHarness, shop: str) -> Iterator[Callable[[str], str]]:
-    """Make an image under one name, each time another one, with a label of the version; return its name."""
-    client, name, made = docker.from_env(), f"{shop}/acme:{uuid.uuid4().hex[:8]}", []
-
-    def build(version: str) -> str:
-        text = f"FROM {harness.image}\nLABEL bfia.version={version} other={uuid.uuid4().hex}\n"
-        image, _ = client.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
-        made.append(image.id)
-        return name
-
-    yield build
-    for image in (name, *made):
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            client.images.remove(image, force=True)
-    client.close()
-
-
-def providers_of(engine: ContainerdEngine, folder: Path, signed: Signatures = Signatures()) -> Providers:
+def providers_of(engine: ContainerdEngine, signed: Signatures = Signatures()) -> Providers:
     images = Images(lambda _: engine, 60.0, signed.check)
     return Providers(Registry(MemoryRepository()), images, list)
 
 
-def test_an_image_that_moves_is_not_started_until_it_is_approved(
-    harness: DockerHarness, build: Callable[[str], str], tmp_path: Path
-):
+def test_an_image_that_moves_is_not_started_until_it_is_approved(harness: DockerHarness, build: Build):
     engine = harness.engine()
-    providers = providers_of(engine, tmp_path)
-    image = build("1.0.0")
+    providers = providers_of(engine)
+    image, _ = build()
     body = a_request(metadata={"image": image})
     first = providers.register(body, By()).revision.provider
     assert first.digests == {image: engine.image_digest(image)} and first.warnings == ()
-    build("1.0.1")
-    moved = engine.image_facts(image).digest
-    assert moved != first.digests[image]
+    _, moved = build(version="1.0.1")
+    assert engine.image_digest(image) == moved != first.digests[image]
     spec = a_spec(harness, exits(0), image=image, command=None, digest=first.digests[image])
     with pytest.raises(DigestChanged, match="provider approve"):
         engine.launch(spec)
@@ -277,28 +257,24 @@ def test_an_image_that_moves_is_not_started_until_it_is_approved(
 
 
 def test_an_image_is_fetched_from_a_registry_that_is_named_and_from_no_other(
-    harness: DockerHarness, shop: str, build: Callable[[str], str], tmp_path: Path
+    harness: DockerHarness, shop: str, publish: Build, tmp_path: Path
 ):
-    client = docker.from_env()
-    image = build("1.0.0")
-    for line in client.images.push(image, stream=True, decode=True):
-        assert "error" not in line, line
-    client.images.remove(image, force=True)
-    client.close()
+    image, _ = publish()
     body = a_request(metadata={"image": image})
     elsewhere = harness.engine(pull=PullRules(frozenset({"registry.example.com"}), 60.0))
-    denied = providers_of(elsewhere, tmp_path).register(body, By()).revision.provider
+    denied = providers_of(elsewhere).register(body, By()).revision.provider
     assert denied.digests == {} and "PULL_DENIED" in denied.warnings[0].rule
     named = harness.engine(pull=PullRules(frozenset({shop}), 60.0))
-    fetched = providers_of(named, tmp_path).register(body, By()).revision.provider
+    fetched = providers_of(named).register(body, By()).revision.provider
     assert fetched.digests == {image: named.image_digest(image)} and fetched.warnings == ()
     key = ec.generate_private_key(ec.SECP256R1())
     signed = Signatures(signers_of([SignatureRule(registry=shop, keys=[public(key, tmp_path, "key.pub")])]))
-    wanting = providers_of(named, tmp_path, signed)
+    wanting = providers_of(named, signed)
     with pytest.raises(Invalid, match="nobody has signed") as refused:
         wanting.register(body, By())
     assert refused.value.reason == "SIGNATURE_ABSENT"
     (known,) = named.image_facts(image).repo_digests
-    text = text_for(known.partition("@")[2])
-    put(shop, "acme", known.partition("@")[2], (text, signature(key, text)))
+    name, _, digest = known.partition("@")
+    text = text_for(digest)
+    put(shop, name.partition("/")[2], digest, (text, signature(key, text)))
     assert wanting.register(body, By()).revision.provider.digests == fetched.digests

@@ -51,12 +51,6 @@ def a_digest() -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
 def key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
