@@ -404,6 +404,22 @@ def _peers(node: Installation) -> Step:
     return _ok("each peer's certificate is bound to its node id")
 
 
+def signing_of(settings: Settings) -> Step:
+    """Tell which nodes have to sign their requests, and by which key this one does; name those that never do."""
+    routes = [route for route in _routes(settings).table.routes.values() if route.enabled]
+    try:
+        pair = Keyring(settings.state_dir).signing
+    except Invalid as error:
+        return _failed(error.message, "restore the file, or make a new key: bfia-gateway identity rotate")
+    required = sum(route.signed == "required" for route in routes)
+    own = f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
+    found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"
+    if off := [route.node for route in routes if route.signed == "off"]:
+        remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
+        return _warning(f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found)
+    return _ok(found)
+
+
 def _approval(node: Installation) -> Step:
     policy = approval_policy(node.settings)
     found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
@@ -461,6 +477,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "ports": _ports,
     "certificates": lambda node: certificates_of(node.settings),
     "peers": _peers,
+    "signing": lambda node: signing_of(node.settings),
     "approval": _approval,
     "routes": lambda node: routes_of(node.settings),
 }

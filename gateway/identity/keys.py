@@ -140,7 +140,7 @@ class Keyring:
         try:
             key = load_pem_private_key(self.files[use].read_bytes(), None)
             signature_algorithm(key.public_key())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"

@@ -18,6 +18,7 @@ from engines.multi import SeveralEngines
 from gateway.config.loader import load
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
+from gateway.identity.keys import Keyring
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import opened
 from gateway.store.repositories import SqlProviders
@@ -96,6 +97,18 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
 def busy_port() -> Iterator[int]:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         yield taken.getsockname()[1]
+
+
+def test_each_route_without_signatures_is_named(config: Path):
+    key = Keyring(config.parent / "state").make("ed25519")
+    entry = {"host": "127.0.0.1", "port": 9}
+    routes = {"A": {**entry, "signing": "off"}, "B": {**entry, "keys": key.public}, "C": entry}
+    file = config.parent / "routes.yml"
+    for given, result in ((routes, "warning"), ({n: routes[n] for n in "BC"}, "ok")):
+        file.write_text(yaml.safe_dump(given))
+        step = doctor(config)[1]["signing"]
+        assert step["result"] == result and key.id in step["found"] and "1 of" in step["found"]
+        assert step["cause"].endswith(": A") is (result == "warning")
 
 
 def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
