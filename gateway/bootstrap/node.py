@@ -24,6 +24,7 @@ from gateway.broker.broker import Broker
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.container_listener import ContainerDoor
+from gateway.data.credentials import RunCredentials
 from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
 from gateway.data.logs import RunLogs
@@ -163,6 +164,7 @@ class Gateway:
     def _build_registries(self) -> None:
         settings, store = self.settings, self.store
         self.storage = parts.storages(settings)
+        self.run_credentials = RunCredentials()
         self.datasets = Datasets(self.storage, SqlDatasets(store), settings.data.roots)
         self.registry = Registry(SqlProviders(store), self.clock)
         self.tokens = SqlTokens(store)
@@ -373,7 +375,9 @@ class Gateway:
 
     def _storage_url(self, run: Run, begins: bool) -> str:
         remote = self.storage.remote_of(run)
-        return "" if remote is None else remote.url()
+        if remote is None:
+            return ""
+        return self.run_credentials.of(remote, run).url() if begins else remote.url()
 
     def _check_storage(self) -> None:
         try:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
+
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def _now() -> datetime:
@@ -132,7 +135,8 @@ class Datasets:
         if self.disabled(address):  # new content does not enable a dataset
             dataset = replace(dataset, disabled=True)
         if storage := self._storage.default:  # what was there before stays whole until this is
-            dataset = replace(dataset, storage=storage, place=f"{address.name}.{secrets.token_hex(4)}")
+            plain = _ODD.sub("_", address.name)[:200]  # a run's policy there must name it
+            dataset = replace(dataset, storage=storage, place=f"{plain}.{secrets.token_hex(4)}")
         old = self._repository.get(address.namespace, address.name)
         with _storage():
             (staging.table / METADATA).write_bytes(metadata_of(dataset))

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote, urlencode
@@ -281,8 +281,3 @@ class _Reader(io.RawIOBase):
         if not self.closed:
             self._file.close()
         super().close()
-
-
-def with_credentials(remote: Remote, username: str, password: str, token: str) -> Remote:
-    """Return a storage as somebody else sees it."""
-    return replace(remote, username=username, password=password, token=token)

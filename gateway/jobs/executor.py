@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
+from gateway.data.remote_storage import StorageFailed
 from gateway.data.reports import output_warnings
 from gateway.data.storage import Storage
 from gateway.domain.execution import machine, messages
@@ -303,7 +304,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             if too_much := self._launching.disk.over(run):
                 return messages.Broken(run.run_id, too_much, self._clock())
             return messages.Inspected(run.run_id, self._clock())
-        missing = tuple(name for name, address in run.outputs.items() if not self._storage.exists(address))
+        try:
+            missing = tuple(name for name, address in run.outputs.items() if not self._storage.exists(address))
+        except StorageFailed as error:  # its outputs may be there: it is asked again
+            log.warning("a run has ended and its outputs cannot be seen", run=run.name, cause=error.message)
+            return messages.Inspected(run.run_id, self._clock())
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message)

@@ -20,6 +20,7 @@ from engines.base import (
 from engines.multi import SeveralEngines
 from gateway.config.engine import Allowance
 from gateway.data.files import DiskWatch
+from gateway.data.remote_storage import StorageFailed
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain import approval
 from gateway.domain.execution.messages import Done, Event, Fetching, Launched, LaunchFailed, Prepare, Prepared
@@ -117,7 +118,7 @@ class Launching:
                 self.engine.launch(self._spec(local, run, expected))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
-        except (EngineError, EngineFailed) as error:
+        except (EngineError, EngineFailed, StorageFailed) as error:
             return self._not_launched(run, error.reason, str(error))
         except (OSError, GatewayError) as error:
             return self._not_launched(run, "CREATE_FAILED", str(error))

@@ -1,0 +1,104 @@
+"""A run's temporary credentials open its inputs and outputs and nothing else, at a real server."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from gateway.data.credentials import RunCredentials, policy
+from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.domain.dag import ComponentRef
+from gateway.domain.run import Address, Run
+from gateway.domain.spec import Party
+from tests import storages as real
+from tests.contracts.test_storage import remote_of
+
+OWN, OTHER = "job-a-guest-0", "job-b-guest-0"
+RUN = Run(
+    run_id="r" * 64,
+    name="run",
+    task_id="t",
+    task_name="a",
+    party=Party("guest", 0, "JG0100001100000010"),
+    component=ComponentRef("unionpay", "2.0.0", "Intersection"),
+    image="image",
+    created_at=datetime.now(UTC),
+    inputs={"data": Address("bank", "customers.1f", "lake")},
+    outputs={"out": Address(OWN, "t-out", "lake")},
+)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[real.Place]:
+    with real.bucket() as made:
+        for key in ("bank/customers.1f/data_0", "bank/customers.1fx/data_0", f"{OTHER}/t-out/data_0"):
+            made.operator.write(key, b"secret")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def remote(place: real.Place) -> Remote:
+    return replace(remote_of(place), role=os.environ["BFIA_TEST_S3_ROLE"])
+
+
+@pytest.fixture(scope="module")
+def client(remote: Remote) -> Any:
+    seen = RunCredentials().of(remote, RUN)
+    assert seen.token and seen.username != remote.username and f"token={seen.token[:6]}" in seen.url()
+    return real.client(
+        aws_access_key_id=seen.username, aws_secret_access_key=seen.password, aws_session_token=seen.token
+    )
+
+
+@pytest.mark.s3
+def test_a_run_reads_its_inputs_and_writes_its_outputs(client: Any, place: real.Place) -> None:
+    bucket = place.name
+    assert client.get_object(Bucket=bucket, Key="bank/customers.1f/data_0")["Body"].read() == b"secret"
+    client.put_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0", Body=b"mine")
+    assert client.get_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0")["Body"].read() == b"mine"
+    assert client.list_objects_v2(Bucket=bucket, Prefix=f"{OWN}/t-out/")["KeyCount"] == 1
+
+
+ATTACKS: dict[str, Callable[[Any, str], Any]] = {
+    "another job's output": lambda s3, bucket: s3.get_object(Bucket=bucket, Key=f"{OTHER}/t-out/data_0"),
+    "a dataset whose name begins alike": lambda s3, bucket: s3.get_object(
+        Bucket=bucket, Key="bank/customers.1fx/data_0"
+    ),
+    "the whole bucket's list": lambda s3, bucket: s3.list_objects_v2(Bucket=bucket),
+    "another job's list": lambda s3, bucket: s3.list_objects_v2(Bucket=bucket, Prefix=f"{OTHER}/"),
+    "all buckets": lambda s3, bucket: s3.create_bucket(Bucket=f"{bucket}-more"),
+    "writing elsewhere": lambda s3, bucket: s3.put_object(Bucket=bucket, Key=f"{OTHER}/t-out/data_0", Body=b"x"),
+    "changing an input": lambda s3, bucket: s3.put_object(Bucket=bucket, Key="bank/customers.1f/data_0", Body=b""),
+    "deleting an input": lambda s3, bucket: s3.delete_object(Bucket=bucket, Key="bank/customers.1f/data_0"),
+}
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_whatever_else_it_tries_the_server_denies(attack: str, client: Any, place: real.Place) -> None:
+    with pytest.raises(ClientError) as denied:
+        ATTACKS[attack](client, place.name)
+    assert denied.value.response["Error"]["Code"] == "AccessDenied"
+    assert place.operator.read(f"{OTHER}/t-out/data_0") == b"secret"
+
+
+@pytest.mark.s3
+def test_a_role_that_may_not_be_assumed_is_named(remote: Remote) -> None:
+    with pytest.raises(StorageFailed, match="no-such-role") as denied:
+        RunCredentials().of(replace(remote, role="arn:aws:iam:::role/no-such-role"), RUN)
+    assert denied.value.reason == "STORAGE_DENIED" and remote.password not in denied.value.message
+
+
+def test_a_policy_fits_into_what_servers_take_and_a_node_without_role_shares_its_key() -> None:
+    assert "bank/a${*}/*" in str(policy("joint", replace(RUN, inputs={"x": Address("bank", "a*")})))
+    many = {f"output{n}": Address(OWN, f"task_20260101_{n}-output{n}", "lake") for n in range(4)}
+    assert len(json.dumps(policy("joint", replace(RUN, outputs=many)), separators=(",", ":"))) <= 2048
+    plain = Remote("lake", "s3", "h", 1, "joint", "key", "a/b&c")
+    assert RunCredentials().of(plain, RUN) is plain
+    assert plain.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
+    assert Remote("c", "hdfs", "h", 1, "/bfia", "bank").url() == "hdfs://h:1?username=bank&dir=%2Fbfia"
