@@ -1,7 +1,5 @@
 """A container whose job asked for nothing writes to its own /tmp until a disk, or its inodes, are used up."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ import pytest
 from engines.base import Exited, ImageMetadata, LaunchSpec, Limits, Written
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
-from gateway.bootstrap.node import Gateway
+from gateway.bootstrap import parts
+from gateway.data import files
 from tests.contracts.engine_acts import a_spec, exits, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
 from tests.core.test_engine_failures import ended
@@ -30,63 +29,59 @@ time.sleep(600)
 """
 
 
-@contextmanager
-def attacked(tmp_path: Path, program: str, **settings: Any) -> Iterator[Gateway]:
-    """Serve a node with a real daemon whose every image runs the program."""
-    base = DockerHarness("").image
+class Attacked(ContainerdEngine):
+    """Runs one program, whatever image it is asked for."""
 
-    class Attacked(ContainerdEngine):
-        def image_digest(self, image: str) -> str:
-            return super().image_digest(base)
+    image, program = DockerHarness("").image, ""
 
-        def image_facts(self, image: str) -> ImageMetadata:
-            return super().image_facts(base)
+    def image_digest(self, image: str) -> str:
+        return super().image_digest(self.image)
 
-        def launch(self, spec: LaunchSpec) -> None:
-            super().launch(replace(spec, image=base, digest="", command=("python3", "-c", program)))
+    def image_facts(self, image: str) -> ImageMetadata:
+        return super().image_facts(self.image)
 
-    def make(settings: Any, installation: str) -> ContainerdEngine:
-        network = f"bfia-fills-{installation[:8]}"
-        return Attacked(settings.node.id, installation, DockerOptions(network=network))
-
-    limits = {"disk_check_seconds": 0.1} | settings.pop("limits", {})
-    with running(tmp_path, make_engine=make, engine={"kind": "docker"}, limits=limits, **settings) as node:
-        yield node
-        wait_for(lambda: list(node.engine.list()) == [], 30, about="the containers are taken away")
-        assert isinstance(node.engine, ContainerdEngine)
-        node.engine.remove_network()
+    def launch(self, spec: LaunchSpec) -> None:
+        super().launch(replace(spec, image=self.image, digest="", command=("python3", "-c", self.program)))
 
 
 @pytest.mark.docker
-def test_the_containers_own_layer_counts_as_its_disk(tmp_path: Path) -> None:
-    with attacked(tmp_path, WRITES.format(size=64 * MIB)) as node:
-        failure = ended(node, submit(node, disk=0.03).json()["data"]["job_id"]).ending.failure
-        assert failure.reason == "NO_SPACE" and "it may take 0.030 GiB of disk" in failure.message
+def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own layer counts, and so do files without content; who asked for no disk has what the node may give."""
 
+    def make(settings: Any, installation: str) -> Attacked:
+        return Attacked(settings.node.id, installation, DockerOptions(network=f"bfia-fills-{installation[:8]}"))
 
-@pytest.mark.docker
-def test_a_job_that_asked_for_no_disk_is_bounded_by_what_the_node_has(tmp_path: Path) -> None:
-    with attacked(tmp_path, WRITES.format(size=64 * MIB), resources={"disk_gib": 0.04}) as node:
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
-        assert failure.reason == "NO_SPACE" and "it asked for none: resources.disk" in failure.message
-
-
-@pytest.mark.docker
-def test_files_without_content_are_counted(tmp_path: Path) -> None:
-    with attacked(tmp_path, MAKES_FILES.format(files=3000), limits={"files": 1000}) as node:
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
-        assert failure.reason == "NO_SPACE" and "more than 1000 files" in failure.message
+    usual = parts.run_timing  # it is while a run is probed that its disk is looked at
+    monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1))
+    monkeypatch.setattr(files, "_PAUSE", 0)
+    limits, resources = {"disk_check_seconds": 0.1, "files": 1000}, {"disk_gib": 0.05}
+    with running(
+        tmp_path, make_engine=make, engine={"kind": "docker"}, limits=limits, resources=resources
+    ) as node:
+        engine = node.engine
+        assert isinstance(engine, Attacked)
+        for engine.program, disk, told in (
+            (WRITES.format(size=64 * MIB), 0.02, "it may take 0.020 GiB of disk"),
+            (WRITES.format(size=64 * MIB), None, "it asked for none: resources.disk"),
+            (MAKES_FILES.format(files=3000), None, "more than 1000 files"),
+        ):
+            failure = ended(node, submit(node, disk=disk).json()["data"]["job_id"]).ending.failure
+            assert failure.reason == "NO_SPACE" and told in failure.message
+        wait_for(lambda: list(engine.list()) == [], 30, about="the containers are taken away")
+        engine.remove_network()
 
 
 @pytest.mark.docker
 def test_an_engine_tells_what_a_container_wrote_beside_its_mounts(harness: DockerHarness, tmp_path: Path) -> None:
     engine = harness.engine()
-    for program, size, files in ((WRITES.format(size=5 * MIB), 5 * MIB, 2), (MAKES_FILES.format(files=50), 0, 51)):
+    for program, size, made in ((WRITES.format(size=5 * MIB), 5 * MIB, 2), (MAKES_FILES.format(files=50), 0, 51)):
         spec = a_spec(harness, exits(0), command=("python3", "-c", program))
         engine.launch(spec)
         said(engine, spec.name, b"done")
         found = engine.written(spec.name, 1000)
-        assert found.size == size and files <= found.files < files + 10, "the engine makes some itself"
+        assert found.size == size and made <= found.files < made + 10, "the engine makes some itself"
         assert engine.written(spec.name, 1).files > 1
         engine.remove(spec.name)
         assert engine.written(spec.name, 10) == Written()
