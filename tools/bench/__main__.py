@@ -34,6 +34,7 @@ from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.registering import registering
 from tools.bench.routing import routing
+from tools.bench.signing import signing
 from tools.bench.upload import peak_growth, resident, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
@@ -381,6 +382,10 @@ def registrations(asked: argparse.Namespace) -> None:
         )
 
 
+def signatures(asked: argparse.Namespace) -> None:
+    table("signing", "Signature of a control request", ["algorithm", "sign", "check, nonce kept"], signing())
+
+
 def routes(asked: argparse.Namespace) -> None:
     table("routing", "Route table", ["what", "aim", "time", "of that"], routing(max(3, asked.rounds)))
 
@@ -411,6 +416,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "failover": failing_over,
     "registering": registrations,
     "routing": routes,
+    "signing": signatures,
 }
 
 if __name__ == "__main__":

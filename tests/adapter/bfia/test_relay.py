@@ -16,7 +16,8 @@ from adapter.bfia.peer import RELAY_LOOP as LOOP
 from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
 from adapter.bfia.relay import MOST_HOPS, Refused, judge
 from gateway.bootstrap.node import Gateway
-from gateway.errors import GatewayError, PeerUnreachable
+from gateway.errors import GatewayError, NotFound, PeerUnreachable
+from gateway.identity.keys import Keyring
 from route_table.document import parse
 from tests.inprocess import ME, PEER, ask, running
 
@@ -117,6 +118,21 @@ def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
     assert f"passed on by {X}" in found["route"]["found"]
     assert push(allowed.x)["code"] == "E0000000000"
     assert allowed.b.broker.holds("s1")
+
+
+def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
+    key = Keyring(allowed.a.settings.state_dir).make("ed25519")
+    route(allowed.b, A, {"via": X, "keys": key.public})
+    try:
+        assert hello(allowed.a, B)["node_id"] == B
+        with pytest.raises(NotFound):
+            allowed.a.protocol.scheduler(B).job_status("job-none", A)
+        about = {"x-source-node-id": A, "x-target-node-id": B}
+        path = "/v1/interconn/schedule/task/poll"
+        said = ask(allowed.x, "peer", "POST", path, json={"task_id": "t", "role": "guest"}, headers=about).json()
+        assert said["data"]["reason"] == "SIGNATURE_REFUSED"
+    finally:
+        route(allowed.b, A, {"via": X})
 
 
 def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
