@@ -15,7 +15,6 @@ from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
 from adapter.fate.signing import Signatures
 from adapter.fate.words import (
-    LONGEST_JOB_ID,
     OUR_TASK,
     PROTOCOL,
     REASONS,
@@ -199,11 +198,11 @@ class ParticipantClient:
         for number, role in enumerate(roles):
             try:
                 data = self._job("create", spec.job_id, role, initiator=spec.initiator, **body)
-            except Refused as refused:
+            except Refused:
                 for accepted in roles[:number]:
                     with suppress(GatewayError):
                         self._report_job(spec.job_id, accepted, JobWord.FAILED)
-                raise _explained(refused, spec.job_id) from refused
+                raise
         for role in roles:
             self._report_job(spec.job_id, role, JobWord.WAITING)
         inherited = _names(data["inherited"]) if isinstance(data.get("inherited"), list) else None
@@ -397,16 +396,6 @@ class ParticipantClient:
         task = job.tasks.get(task_name)
         part = task.nodes.get(self.caller.node) if task is not None else None
         return tuple(part.roles if part is not None else ()) or _roles(job.spec, self.caller.node)
-
-
-def _explained(refused: Refused, job_id: str) -> Refused:
-    """Add the cause to a refusal if FATE gives none and its database cannot store the job's id."""
-    if refused.reason != Refused.reason or len(job_id) <= LONGEST_JOB_ID:
-        return refused
-    text = f"{refused.message}. The job's id has {len(job_id)} characters, FATE's databases keep {LONGEST_JOB_ID}"
-    return Refused(
-        f"{text}: submit it with a shorter one, or at this node, which makes one", reason="JOB_ID_TOO_LONG"
-    )
 
 
 def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:

@@ -20,7 +20,6 @@ from fastapi import APIRouter, Request
 from adapter.fate import requests as wire
 from adapter.fate import words
 from adapter.fate.client import failure_of
-from adapter.fate.dag.description import scheduler_of, without_another_id
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
 from adapter.fate.requests import Asker, FateParts, asker, commanded, on, plays, source_of, trace_of
 from adapter.fate.words import (
@@ -199,16 +198,18 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
 
     @post(f"{PARTNER}/job/create")
     async def create(body: wire.CreateJob, request: Request) -> Envelope[Any]:
-        description: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
-        scheduler = scheduler_of(description)
+        scheduler, extra = body.dag.conf.scheduler_party_id, body.dag.conf.extra
         who = await asker(parts, request, scheduler)
         if scheduler != who.node:
-            raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may create it, not {who.node}")
-        if not who.named:
-            description = without_another_id(description, body.job_id)
+            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who.node} may not create the job"
+            raise NotAllowed(text)
+        if not who.named and extra.standard and extra.standard.get("job_id") != body.job_id:
+            extra.standard = (
+                None  # FATE gives a job that a gateway submits an id of its own, and passes on the rest
+            )
 
         def work() -> dict[str, Any]:
-            spec = parts.descriptions.read(description, lambda: body.job_id, scheduler, trace_of(request))
+            spec = parts.descriptions.read(body, lambda: body.job_id, scheduler, trace_of(request))
             if spec.job_id != body.job_id:
                 raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
@@ -272,12 +273,11 @@ def _of_parties(parts: FateParts, post: Post) -> None:
 
     @post(f"{SCHEDULER}/job/create")
     async def create(body: wire.Described, request: Request) -> Envelope[Any]:
-        fields = body.model_dump()
-        initiator = str(as_mapping(body.dag.get("conf")).get("initiator_party_id") or "")
+        initiator = body.dag.conf.initiator_party_id
         who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
 
         def work() -> Envelope[Any]:
-            spec = parts.descriptions.read(fields, parts.new_id, parts.node, trace_of(request))
+            spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
                 raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])

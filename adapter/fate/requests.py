@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeVar
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Request
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.dag.wire import Wire
+from adapter.fate.dag.wire import DagSchema, DagSpec, Wire
 from adapter.fate.signing import Signatures
 from adapter.fate.words import JobOf, Key, LocalOf, newest
 from gateway.auth import origin
@@ -154,25 +154,23 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
-def _fit(value: dict[str, Any]) -> dict[str, Any]:
+def _fit(value: X) -> X:
     if problem := unfit(value):
         raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
     return value
 
 
-Object = Annotated[dict[str, Any], AfterValidator(_fit)]
+Object = Annotated[dict[str, Any], BeforeValidator(_fit)]
 Text = Annotated[str, Field(max_length=255)]
 Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
 Version = Annotated[int, Field(ge=0, le=999_999)]
 Failed = Annotated[dict[str, Any] | None, Field(description="ours: why; FATE has no such field")]
 
 
-class Described(Wire):
+class Described(DagSchema):
     """``/v2/scheduler/job/create``: a job for this node to schedule."""
 
-    dag: Object
-    schema_version: Text = ""
-    kind: Text = "fate"
+    dag: Annotated[DagSpec, BeforeValidator(_fit)]
 
 
 class Party(Wire):

@@ -26,8 +26,6 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
 
 PROTOCOL = "fate"
-LONGEST_JOB_ID = 25
-"""characters that FATE stores in MySQL; in SQLite, and in a gateway like this one, ids may be longer"""
 
 JobOf = Callable[[str], Job | None]
 """A job that this node schedules, by its id."""

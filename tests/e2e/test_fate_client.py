@@ -253,9 +253,6 @@ def test_what_is_refused_is_told_in_full(site: Site):
     site.flow("task", "query", "-j", site.trained, "-tn", "nothing", code=2000)
     said = site.flow.answer("client", "create-client", "--app-name", "x")
     assert said["code"] == 6001 and "token create" in said["message"]
-    (site.home / "old.yaml").write_text(yaml.safe_dump({"dsl": {"components": {"a": {}}}, "runtime_conf": 1}))
-    said = site.flow.answer("job", "submit", "-c", site.home / "old.yaml")
-    assert {p["path"] for p in said["data"]["problems"]} == {"runtime_conf", "dsl.components.a.module"}
 
 
 def test_the_client_still_sends_what_the_exchanges_say(site: Site):

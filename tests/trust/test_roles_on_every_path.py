@@ -126,7 +126,6 @@ ROLES = {
     "POST /v2/job/clean": ADMIN,
     "POST /v2/job/queue/clean": ADMIN,
     "GET /v2/job/dag/dependency": ALL,
-    "GET /v2/job/data/view": ALL,
     "POST /v2/job/notes/add": PLATFORM,
     "GET /v2/output/data/table": PLATFORM,
     "GET /v2/output/data/display": PLATFORM,
@@ -143,8 +142,6 @@ ROLES = {
     "GET /v2/table/query": PLATFORM,
     "POST /v2/table/delete": PLATFORM,
     "GET /v2/data/download": PLATFORM,
-    "POST /v2/component/download": PLATFORM,
-    "POST /v2/data/component/download": PLATFORM,
     "GET /v2/site/info/query": ALL,
     "GET /v2/server/fateflow": ALL,
     "POST /v2/data/component/upload": PLATFORM,
@@ -158,6 +155,7 @@ NOT_SERVED = {
     "/v2/model": ADMIN,
     "/v2/table/bind": PLATFORM,
     "/v2/data/component/dataframe": PLATFORM,
+    "/v2/data/component/download": PLATFORM,
     "/v2/server/query": ALL,
     "/v2/server/registry": ALL,
     "/v2/server/delete": ALL,
@@ -182,7 +180,7 @@ def routes(node: Gateway) -> dict[tuple[str, str], str]:
     for method, path in found:
         base = next((p for p in NOT_SERVED if path == p or path.startswith(f"{p}/")), None)
         if (method, path) not in table and base is not None:
-            also = base == "/v2/data/component/dataframe" and method == "POST"
+            also = base.startswith("/v2/data/component") and method == "POST"
             table[method, path] = NOT_SERVED[base] if method == "GET" or also else ADMIN
     assert found.keys() == table.keys(), sorted(found.keys() ^ table.keys())
     return table

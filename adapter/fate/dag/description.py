@@ -7,22 +7,16 @@ FATE's description cannot tell two parties of one role and node apart, and FATE 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from adapter.fate.dag.read import Catalogue, Place, job_spec
 from adapter.fate.dag.wire import DagSchema
 from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
-from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.errors import Invalid, problems_of
 from gateway.ports import ParticipantApi, SchedulerApi, Site, as_mapping
 from provider_registry.registration import DEVICE
 
 SCHEMA_VERSION = "2.2.0"
-EXACT = "standard"
-"""the key under ``conf.extra``"""
 
 
 class Standard(Protocol):
@@ -67,56 +61,16 @@ class Descriptions:
         conf["model_id"] = conf.get("model_id") or spec.job_id  # FATE's nodes cannot store a job without the two
         conf["model_version"] = conf.get("model_version") or "0"
         conf["sync_type"] = "callback" if spec.by_callback else "poll"
-        conf["extra"][EXACT] = self._standard.request(spec)
+        conf["extra"]["standard"] = self._standard.request(spec)
         return body
 
-    def read(
-        self, body: Mapping[str, Any], new_id: Callable[[], str], scheduler: NodeId, trace_id: str
-    ) -> JobSpec:
+    def read(self, schema: DagSchema, new_id: Callable[[], str], scheduler: NodeId, trace_id: str) -> JobSpec:
         """Return the job that is described; ``scheduler`` where it names none. Raises `Invalid`."""
-        exact = _exact(body)
-        if exact is not None:
-            return self._standard.specified(exact, _scheduler(body) or scheduler, trace_id)
-        try:
-            schema = DagSchema.model_validate(dict(body))
-        except ValidationError as error:
-            raise Invalid(problems_of(error.errors())) from None
+        conf = schema.dag.conf
+        if conf.extra.standard is not None:
+            return self._standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
         place = Place(new_id(), self._me, scheduler, trace_id, {"fate": PROTOCOL, "bfia": "bfia"})
         return job_spec(schema, place, self._catalogue).spec
-
-
-def scheduler_of(body: Mapping[str, Any]) -> NodeId:
-    """Return the node that schedules a described job. Raises `Invalid` where it names none."""
-    found = _scheduler(body)
-    if not found:
-        raise Invalid([Problem("dag.conf.scheduler_party_id", "is required: the node that schedules the job")])
-    return found
-
-
-def without_another_id(body: Mapping[str, Any], job_id: str) -> Mapping[str, Any]:
-    """Return a description without the standard's one of the job under another id.
-
-    FATE gives a job that a gateway submits an id of its own, and passes the rest on to the parties.
-    """
-    exact = _exact(body)
-    if exact is None or exact.get("job_id") == job_id:
-        return body
-    dag, conf = body["dag"], body["dag"]["conf"]
-    rest = {key: value for key, value in conf["extra"].items() if key != EXACT}
-    return {**body, "dag": {**dag, "conf": {**conf, "extra": rest}}}
-
-
-def _exact(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    found = as_mapping(_conf(body).get("extra")).get(EXACT)
-    return found if isinstance(found, Mapping) else None
-
-
-def _scheduler(body: Mapping[str, Any]) -> NodeId:
-    return str(_conf(body).get("scheduler_party_id") or "")
-
-
-def _conf(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    return as_mapping(as_mapping(body.get("dag")).get("conf"))
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:

@@ -155,11 +155,13 @@ class Initiator(Wire):
 
 
 class Extra(Wire):
-    """What the standard has beyond FATE; under ``conf.extra`` of kind ``bfia``."""
+    """What the standard has beyond FATE, under ``conf.extra``."""
 
     flow_id: str = ""
     old_job_id: str = ""
     initiator: Initiator | None = None
+    standard: Object | None = None
+    """the whole job as the standard describes it, from a gateway like this one"""
 
 
 class TaskConf(Wire):

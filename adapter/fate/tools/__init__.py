@@ -15,6 +15,7 @@ NOT_FOR_TOOLS: Mapping[str, str] = {
     "/v2/permission": "tokens decide who may ask: bfia-gateway token create --role platform",
     "/v2/model": "models are deployed, exported and imported by bfia-gateway model",
     "/v2/table/bind": "upload the file instead: flow data upload-file, or bfia-gateway data upload",
+    "/v2/data/component/download": "nothing is written to a path of this server: flow data download",
     "/v2/data/component/dataframe": "a table is in the storage's form as soon as it is uploaded",
     "/v2/server/query": "services of other programs are not registered here",
     "/v2/server/registry": "services of other programs are not registered here",

@@ -1,25 +1,23 @@
 """``/v2/job``: FATE's tools submit jobs, list, stop, rerun and clean them; ``/v2/site``, ``/v2/server``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
 
 from fastapi import Body
-from pydantic import ValidationError
 
-from adapter.fate.dag import dsl_v1, wire
 from adapter.fate.dag.description import dependencies
-from adapter.fate.dag.read import Catalogue, Place, Places, Translated, job_spec
+from adapter.fate.dag.read import Catalogue, Place, Places, job_spec
 from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
-from adapter.fate.tools.deps import JOB_EXAMPLE, Call, ClientParts, Paths
+from adapter.fate.tools.deps import JOB_EXAMPLE, Call, Paths
 from adapter.fate.tools.rows import NOTED, Row, Sight, job_rows, sight, task_rows, upload_row
 from gateway.domain.models import named
 from gateway.domain.problems import Problem
-from gateway.domain.spec import Note, data_location
+from gateway.domain.spec import Note
 from gateway.domain.states import JOB, ended
-from gateway.errors import Conflict, Invalid, NotFound, Refused, problems_of
+from gateway.errors import Conflict, Invalid, NotFound, Refused
 from gateway.runtime.context import current_trace
 
 UPLOAD = "upload-"
@@ -37,14 +35,14 @@ paths = Paths()
 
 @paths("POST", "/v2/job/submit", "Submit a job in FATE's description", codes=_SUBMIT, peers=True)
 def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]) -> Envelope[Any]:
-    """Kinds ``fate`` and ``bfia``, and FATE 1's dsl with runtime_conf. All problems are reported together.
-
-    ``data.warnings`` is there where parts of the description mean nothing here.
-    """
-    translated, places = translated_job(call.parts, asked)
+    """All problems are reported together; ``data.warnings`` names what means nothing here."""
+    parts, dag = call.parts, asked.dag_schema.dag
+    nodes = {node for party in dag.parties for node in party.party_id}
+    here = Place(parts.new_job_id(nodes), parts.node, parts.coordinator_node, current_trace(), parts.protocols)
+    translated, places = job_spec(asked.dag_schema, here, Catalogue(parts.registry)), Places(dag)
     spec = translated.spec
     try:
-        job_id = call.parts.jobs.submit(spec)
+        job_id = parts.jobs.submit(spec)
     except Invalid as error:
         raise Invalid([places.problem(p, spec) for p in error.problems], reason=error.reason) from error
     except Refused as error:  # by this node or another one
@@ -60,33 +58,6 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
         data["warnings"] = list(translated.warnings)
     call.request.state.answered = {"job_id": job_id}
     return ok(data, job_id=job_id)
-
-
-def translated_job(parts: ClientParts, body: schemas.Submit) -> tuple[Translated, Places]:
-    """Return the job that a request describes, and where its description says what. Raises `Invalid`."""
-    document, warnings = _document(body)
-    try:
-        schema = wire.DagSchema.model_validate(document)
-    except ValidationError as error:
-        found = problems_of(error.errors())
-        raise Invalid([p._replace(path=f"dag_schema.{p.path}") for p in found]) from error
-    nodes = {node for party in schema.dag.parties for node in party.party_id}
-    place = Place(parts.new_job_id(nodes), parts.node, parts.coordinator_node, current_trace(), parts.protocols)
-    made = job_spec(schema, place, Catalogue(parts.registry))
-    return Translated(made.spec, (*warnings, *made.warnings)), Places(schema.dag)
-
-
-def _document(body: schemas.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return FATE 2's description, translated if the older form was sent, in either of its places."""
-    old = {k: v for k, v in (("dsl", body.dsl), ("runtime_conf", body.runtime_conf)) if v is not None}
-    if dsl_v1.is_old(body.dag_schema):
-        old = dict(body.dag_schema)
-    if old:
-        return dsl_v1.modern(old), (dsl_v1.WARNING,)
-    if not body.dag_schema:
-        rule = "is required: FATE 2's description of the job, or dsl and runtime_conf of FATE 1"
-        raise Invalid([Problem("dag_schema", rule)])
-    return body.dag_schema, ()
 
 
 @paths("GET", "/v2/job/query", "Jobs of this node, a row for each of its parties", peers=True)
@@ -218,20 +189,6 @@ def _clean_queue(
 def _dependency(call: Call, asked: schemas.OfParty) -> dict[str, Any]:
     seen = _of_party(call, asked, ask=True)
     return dependencies(seen.spec, {row["task_name"] for row in task_rows(seen) if row["role"] == asked.role})
-
-
-@paths("GET", "/v2/job/data/view", "The datasets of a job, as far as this node may know them")
-def _data_view(call: Call, asked: schemas.OfParty) -> dict[str, Any]:
-    seen = _of_party(call, asked)
-    view: dict[str, dict[str, Any]] = {}
-    for party in seen.spec.parties:
-        datasets = view.setdefault(party.role, {}).setdefault(party.node, [])
-        for node in seen.spec.dag.nodes:
-            if where := data_location(seen.spec.task_params, party, node.name):
-                namespace, _, name = where.get("dataset_id", "").partition("#")
-                found = {"namespace": where.get("namespace", namespace), "name": where.get("name", name)}
-                datasets.append({"task_name": node.name, **found})
-    return {"role": asked.role, "party_id": asked.party_id, "data_view": view}
 
 
 @paths("POST", "/v2/job/notes/add", "Write something down about a job, for this node", codes=_CHANGE)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Body, Request, Response
 
-from adapter.fate.envelope import Code, Envelope, FateRoute, NotServedHere, coded, ok
+from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, TAG, TAR, Call, ClientParts, Member, Paths, sent
 from adapter.fate.tools.jobs import UPLOAD
@@ -146,26 +146,9 @@ def _table_delete(call: Call, asked: Annotated[schemas.TableRequest, Body(exampl
 
 @paths("GET", "/v2/data/download", "A table, as a tar.gz of CSV", codes=_TABLE, archive=GZIP)
 def _download(call: Call, asked: schemas.TableDownload) -> Response:
-    return _archive(call, asked, asked.header.lower() not in ("false", "0", "no"))
-
-
-_TO_A_PATH = "A table, as a tar.gz of CSV; with a path of the server it is not served"
-
-
-@paths("POST", "/v2/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
-@paths("POST", "/v2/data/component/download", _TO_A_PATH, codes=_TABLE, archive=GZIP)
-def _component_download(
-    call: Call, asked: Annotated[schemas.ComponentDownload, Body(examples=[_NAMED])]
-) -> Response:
-    if asked.path:
-        text = "nothing is written to a path of this server: leave it out, or use flow data download"
-        raise NotServedHere(f"a download to {asked.path} is not served here: {text}")
-    return _archive(call, asked, True)
-
-
-def _archive(call: Call, asked: schemas.TableRequest, header: bool) -> Response:
     address = call.parts.datasets.resolve(namespace=asked.namespace, name=asked.name)
     call.parts.storage.partitions(address)
+    header = asked.header.lower() not in ("false", "0", "no")
     members = _members(call.parts.storage, address, "data", header=header)
     return sent(call, members, f"download_data_{asked.namespace}_{asked.name}.tar.gz")
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi.openapi.models import Example
 from pydantic import BeforeValidator, Field
 
-from adapter.fate.dag.wire import Wire
+from adapter.fate.dag.wire import DagSchema, Wire
 
 LONGEST_NOTE = 2000
 MOST_LISTED = 1000
@@ -108,11 +108,9 @@ class LogQuery(Wire):
 
 
 class Submit(Wire):
-    """``job/submit``: FATE 2's description, or in its place FATE 1's ``dsl`` and ``runtime_conf``."""
+    """``job/submit``"""
 
-    dag_schema: dict[str, Any] = Field(default_factory=dict)
-    dsl: dict[str, Any] | None = None
-    runtime_conf: dict[str, Any] | None = None
+    dag_schema: DagSchema
 
 
 class JobIdRequest(Wire):
@@ -158,12 +156,6 @@ class TableDownload(TableRequest):
     """``data/download``: a table as a file."""
 
     header: str = Field(default="", description="false: without the line that names the columns")
-
-
-class ComponentDownload(TableRequest):
-    """``data/component/download``: a table into a folder of this server."""
-
-    path: str = ""
 
 
 _GUEST, _HOST = "JG0100001100000010", "JG0100002200000020"

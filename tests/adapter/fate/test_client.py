@@ -319,15 +319,7 @@ def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(
     assert answers == []
 
 
-def test_an_id_that_fates_database_cannot_store_is_named_as_the_cause(partner: ParticipantClient, there: Fate):
-    long = replace(SPEC, job_id="job-0123456789abcdef0123456789abcdef")
-    partner.create_job(long, ME)  # FATE on SQLite, and a gateway like this one, take it
-    there.answers["/partner/job/create"] = {"code": 1002, "message": "Data too long for column 'f_job_id'"}
-    for spec, reason in ((long, "JOB_ID_TOO_LONG"), (SPEC, "REFUSED")):
-        with pytest.raises(Refused) as caught:
-            partner.create_job(spec, ME)
-        assert caught.value.reason == reason
-    there.asked.clear()
+def test_an_id_that_would_be_split_is_refused_here(partner: ParticipantClient, there: Fate):
     with pytest.raises(Invalid, match="underscore"):
         partner.create_job(replace(SPEC, job_id="a_b"), ME)
     assert there.asked == []

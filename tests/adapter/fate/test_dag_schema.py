@@ -1,13 +1,12 @@
 """FATE's descriptions of jobs -> ours, and back; what cannot be kept is refused, all of it at once."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapter.fate.dag import description, dsl_v1
+from adapter.fate.dag import description
 from adapter.fate.dag.read import Catalogue, Place, Places, Translated, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
@@ -229,69 +228,3 @@ def test_each_path_is_that_of_the_description(
     text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
     wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
     assert written(pipeline).words(text, spec) == wanted
-
-
-OLD = {
-    "dsl": {
-        "components": {
-            "reader_0": {"module": "Reader", "output": {"data": ["data"]}},
-            ALIGN: {
-                "module": "Intersection",
-                "input": {"data": {"data": ["reader_0.data"]}},
-                "output": {"data": ["aligned"], "report": ["counts"]},
-            },
-            TRAIN: {
-                "module": "HeteroSecureBoost",
-                "input": {"data": {"train_data": [f"{ALIGN}.aligned"]}},
-                "output": {"data": ["scored"], "model": ["trees"]},
-            },
-        }
-    },
-    "runtime_conf": {
-        "dsl_version": 2,
-        "initiator": {"role": "guest", "party_id": GUEST},
-        "role": {"guest": [GUEST], "host": [HOST]},
-        "job_parameters": {"common": {"job_type": "train", "backend": 0, "auto_retries": 1}},
-        "component_parameters": {
-            "common": {TRAIN: {"num_trees": 2}},
-            "role": {
-                "guest": {"0": {"reader_0": {"table": {"name": "g", "namespace": "experiment"}}}},
-                "host": {"0": {"reader_0": {"table": {"name": "h", "namespace": "experiment"}}}},
-            },
-        },
-    },
-}
-"""A job in the form of FATE 1; invented after its documents"""
-
-
-def test_the_older_form_says_the_same(catalogue: Catalogue):
-    spec = translated(dsl_v1.modern(OLD), catalogue).spec
-    assert faultless(spec) and spec.initiator_role == "guest"
-    assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN]
-    assert [(i.task, i.key) for i in spec.dag[TRAIN].inputs] == [(ALIGN, "aligned")]
-    assert [(o.type, o.key) for o in spec.dag[TRAIN].outputs] == [("dataset", "scored"), ("model", "trees")]
-    assert spec.task_params["host"]["0"] == {ALIGN: {"dataset_id": "experiment#h"}}
-    assert spec.task_params["common"] == {TRAIN: {"num_trees": 2}}
-    assert spec.time_limits.of(TRAIN).retries == 1
-
-
-def test_all_that_is_wrong_in_the_older_form_is_told():
-    wrong = copy.deepcopy(OLD)
-    wrong["runtime_conf"]["dsl_version"] = 1
-    wrong["runtime_conf"]["component_parameters"]["common"]["gone"] = {}
-    components = wrong["dsl"]["components"]
-    components[ALIGN]["input"]["data"]["data"] = ["reader_0"]
-    components[TRAIN]["input"]["sth"] = {}
-    components["x"] = {"output": {}}
-    with pytest.raises(Invalid) as refusal:
-        dsl_v1.modern(wrong)
-    assert {p.path for p in refusal.value.problems} == {
-        "runtime_conf.dsl_version",
-        "runtime_conf.component_parameters.common.gone",
-        f"dsl.components.{ALIGN}.input.data.data",
-        f"dsl.components.{TRAIN}.input.sth",
-        "dsl.components.x.module",
-    }
-    with pytest.raises(Invalid) as refusal:
-        dsl_v1.modern({"dsl": 1})
-    assert {p.path for p in refusal.value.problems} == {"dsl", "runtime_conf"}

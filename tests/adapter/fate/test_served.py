@@ -134,7 +134,7 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
         ("/partner/task/status/update", task(status="ready"), 2002),
         ("/partner/job/create", {}, 5001),
         ("/partner/task/collect", task() | {"task_version": "new"}, 5001),
-        ("/partner/job/create", {**dag(), **party("2"), "dag": {}}, 1002),
+        ("/partner/job/create", {**dag(), **party("2"), "dag": {}}, 5001),
         ("/partner/job/create", {**dag("JG404"), **party("2")}, 1002),
         ("/scheduler/job/stop", {"job_id": "1"}, 1001),
         ("/scheduler/job/rerun", {"job_id": "1"}, 6000),
