@@ -248,8 +248,8 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
-    rule = "is none of {}; jobs look for providers on docker"
-    yield from lint.none_of(body["device"], CONTAINER_DEVICES, "device", rule)
+    rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
+    yield from lint.none_of(body["device"], (DEVICE,), "device", rule)
     yield from lint.none_of(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

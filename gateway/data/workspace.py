@@ -117,7 +117,8 @@ class Workspace:
         if not self._contained:
             return Placement(elsewhere or f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
-        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _here(run.inputs)]
+        inputs = [a for a in _here(run.inputs) if self._path(a).exists()]  # an output before it may be missing
+        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in inputs]
         mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)]
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))

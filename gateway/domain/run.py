@@ -114,7 +114,7 @@ class Run:
     """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
     seal: Call = Call()
     files: tuple[FileSum, ...] = ()  # what the sealed outputs consist of
-    warnings: tuple[str, ...] = ()  # about its outputs
+    warnings: tuple[str, ...] = ()  # about what it reads and leaves
 
     @property
     def over(self) -> bool:

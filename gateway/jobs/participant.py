@@ -199,7 +199,10 @@ class Participant:
             home = self._home_of(local)  # which another gateway may just have become
             begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
             local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
-            return local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
+            local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
+            for message in (text for run in begun for text in run.warnings):
+                local = local.noted(now, "input missing", task=task_name, message=message)
+            return local
 
         self._executor.change(job_id, add)
 

@@ -20,7 +20,7 @@ from gateway.domain.datasets import same_family
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run, job_of
-from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective
+from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective, overlay
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.errors import EngineFailed, GatewayError, Invalid, Refused
 from gateway.runtime.context import NodeContext
@@ -40,6 +40,8 @@ class _Planned(NamedTuple):
     run: Run
     problems: Sequence[Problem]
     warnings: Sequence[Problem]
+    missing: Sequence[Problem]
+    """outputs of earlier tasks that are not there; only the component knows whether it needs them"""
 
 
 class TaskPlanner:
@@ -80,13 +82,14 @@ class TaskPlanner:
                     Problem(f"dag.components[{i}]", f"{error.reason}: {error.message}", str(node.component))
                 )
                 continue
-            for party in spec.parties_at(self._node):
-                if party.role not in component.roles:
-                    continue
+            parties = [party for party in spec.parties_at(self._node) if party.role in component.roles]
+            if parties:
+                problems += _without_effect(node, component, f"dag.components[{i}]")
+            for party in parties:
                 plan = self._plan(spec, node, "", party, provider, component)
                 plans[node.name, party] = plan.run
                 problems += plan.problems
-                warnings += plan.warnings
+                warnings += [*plan.warnings, *_unused_or_forgotten(spec, node, party, component)]
                 warnings += self._format_warnings(spec, node, party, component)
         return validation.applied(spec, _once([*problems, *self._mismatches(spec, plans)]), _once(warnings))
 
@@ -166,7 +169,8 @@ class TaskPlanner:
                 reason="NO_ROLE_HERE",
             )
         plans = [self._plan(local.spec, node, task_id, p, provider, component, local.standing()) for p in parties]
-        if problems := [p for plan in plans for p in plan.problems]:
+        problems = [p for plan in plans for p in plan.problems]
+        if problems := validation.applied(local.spec, problems, [p for plan in plans for p in plan.missing])[0]:
             raise Invalid(problems, reason="INPUT_MISSING")
         attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
         return tuple(
@@ -179,8 +183,9 @@ class TaskPlanner:
                 created_at=self._clock(),
                 checkpoint_from=run.checkpoint_from if self.follows(local.spec) else None,
                 owner=local.home or self._owner,
+                warnings=tuple(map(str, missing)),
             )
-            for run, _, _ in plans
+            for run, _, _, missing in plans
         )
 
     def seats(self, spec: JobSpec) -> Mapping[str, Seat]:
@@ -230,7 +235,7 @@ class TaskPlanner:
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
-        inputs, missing = self._inputs(spec, node, party, component, runs, at)
+        inputs, wrong, missing = self._inputs(spec, node, party, component, runs, at)
         of_model = self.models.inputs(spec, party, node, component)
         declared = {one.name for one in component.inputs}
         rule = (
@@ -273,28 +278,27 @@ class TaskPlanner:
             expected_digest=provider.digests.get(image, ""),
             to_seal=models.to_seal(spec, node, matched),
         )
-        return _Planned(run, [*problems, *missing], warnings)
+        return _Planned(run, [*problems, *wrong], warnings, missing)
 
     def _inputs(
         self, spec: JobSpec, node: DagNode, party: Party, component: Component, runs: Sequence[Run], at: str
-    ) -> tuple[dict[str, Address], list[Problem]]:
+    ) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
+        """Return a task's inputs, what is wrong with its own data, and which outputs before it are not there."""
         if not node.inputs:
-            return self._own_data(spec, node, party, component, at)
+            return *self._own_data(spec, node, party, component, at), []
         found: dict[str, Address] = {}
-        problems: list[Problem] = []
+        missing: list[Problem] = []
         matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
         for wanted, name in matched.items():
             task, _, key = wanted.partition(".")
             run = next((r for r in reversed(runs) if r.task_name == task and r.party == party), None)
             if run is None or key not in run.output_keys:
                 continue  # this party had no part in the upstream task
-            address = run.outputs[run.output_keys[key]]
-            if self.storage.exists(address):
-                found[name] = address
-            else:
+            found[name] = run.outputs[run.output_keys[key]]
+            if not self.storage.exists(found[name]):
                 rule = f"{party.label} has no output {key} of task {task}"
-                problems.append(Problem(f"dag.components.{node.name}.input", rule, wanted))
-        return found, problems
+                missing.append(Problem(f"dag.components.{node.name}.input", rule, wanted))
+        return found, [], missing
 
     def _own_data(
         self, spec: JobSpec, node: DagNode, party: Party, component: Component, at: str
@@ -313,6 +317,38 @@ class TaskPlanner:
 def _once(problems: Sequence[Problem]) -> list[Problem]:
     """Leave out what several parties share word for word, such as a problem of a common parameter."""
     return list({str(one): one for one in problems}.values())
+
+
+def _without_effect(node: DagNode, component: Component, at: str) -> Iterator[Problem]:
+    """Find inputs and outputs of the flow that the description has no counterpart for: no container gets them."""
+    inputs = [(i.type, f"{i.task}.{i.key}") for i in node.inputs]
+    outputs = [(o.type, o.key) for o in node.outputs]
+    for side, edges, matched, specs in (
+        ("input", inputs, match_inputs(inputs, component.inputs), component.inputs),
+        ("output", outputs, match_outputs(outputs, component.outputs), component.outputs),
+    ):
+        described = ", ".join(f"{spec.name} ({spec.category})" for spec in specs) or "none"
+        for j, (kind, key) in enumerate(edges):
+            if key in matched.keys_left:
+                rule = f"has no counterpart among the {side}s that {component.name} describes, {described}"
+                remedy = "take it out of the flow, or have the description name it"
+                yield Problem(f"{at}.{side}[{j}]", f"{rule}: {remedy}", f"{kind} {key}")
+
+
+def _unused_or_forgotten(spec: JobSpec, node: DagNode, party: Party, component: Component) -> Iterator[Problem]:
+    """Find a dataset that no container gets, and a task that begins without one.
+
+    The format of descriptions cannot say which inputs are required; an arbiter has no data of its own.
+    """
+    own = overlay(spec.task_params, party, node.name).get("dataset_id")
+    if node.inputs and own:
+        rule = f"is ignored, as the task reads {', '.join(sorted(node.upstream))}: leave one of the two out"
+        yield Problem(f"config.task_params.{own.origin}.{node.name}.dataset_id", rule, own.value)
+    first = next(iter(component.inputs), None)
+    given = node.inputs or data_location(spec.task_params, party, node.name)
+    if first and first.group == "data" and party.role != "arbiter" and not given:
+        rule = f"is missing: {component.name} reads {first.name} and would start without it; name a dataset"
+        yield Problem(f"config.task_params.{party.label}.{node.name}.dataset_id", rule)
 
 
 @dataclass

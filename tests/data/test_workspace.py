@@ -28,3 +28,11 @@ def test_what_a_container_writes_is_open_only_while_it_runs_and_only_by_its_moun
     assert mode(leaf) == 0o755 and (leaf / "data_0").exists()
     assert not (leaf.parent / "task-none").exists()
     assert mode(storage) == 0o755
+
+
+def test_an_input_that_was_never_written_is_not_mounted(tmp_path: Path):
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+    there, never = Address("job-1-guest-0", "task-out"), Address("job-1-guest-0", "task-none")
+    (tmp_path / "storage" / there.namespace / there.name).mkdir(parents=True)
+    mounts = workspace.prepare(a_run(inputs={"out": there, "none": never}, outputs={})).mounts
+    assert [mount.source.name for mount in mounts] == ["log", "task-out"]

@@ -218,6 +218,13 @@ def test_a_broken_component_request_is_refused(change, problems):
     assert refused(provider_from_component, body) == problems
 
 
+def test_a_device_that_no_job_is_started_on_is_warned_of():
+    (warning,) = provider_from_request(a_request(device="k8s")).warnings
+    assert str(warning) == (
+        "device: is not docker: jobs that name this provider are refused here (PROVIDER_UNKNOWN) (got 'k8s')"
+    )
+
+
 def test_a_description_where_a_provider_is_wanted_is_reported_as_that():
     problems = refused(provider_from_request, a_description("A"))
     assert problems[0][0] == "(document)" and "description of one component" in problems[0][1]
