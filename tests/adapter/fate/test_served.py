@@ -31,7 +31,7 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
         assert flow.post("/partner/job/update", party(job, progress=said)) == OK
         path = "/v1/platform/schedule/job/status_all"
         data = ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]
-        assert (data["progress"], data["warnings"]) == (shown, world.local(job).warnings or []), said
+        assert (data["progress"], data["warnings"]) == (shown, list(world.local(job).warnings)), said
     [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": job}).json()["data"]
     assert row["progress"] == 99
     assert flow.post("/partner/job/status/update", party(job, status="failed")) == OK
