@@ -1,24 +1,15 @@
-"""What end-to-end tests share: the two engines that they run on, and where containers say that they are there."""
+"""What end-to-end tests share: the image of the reference vendor, and where containers say that they are there."""
 
 import os
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from tests.e2e.nodes import ROOT, VENDOR, process_engine
+from tests.e2e.nodes import ROOT, VENDOR
 
 IMAGES = ("unionpay:2.0.0", "bfia-reference-vendor:1.0.0")
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    kind: str
-    settings: dict[str, Any]
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +28,6 @@ def reference_image(tmp_path_factory: pytest.TempPathFactory) -> str:
             subprocess.run(["docker", "tag", IMAGES[1], IMAGES[0]], check=True)
             done.touch()
     return IMAGES[1]
-
-
-@pytest.fixture(params=["process", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineChoice]:
-    if request.param == "process":
-        yield EngineChoice("process", process_engine(*IMAGES))
-        return
-    request.getfixturevalue("reference_image")
-    yield EngineChoice("docker", {"kind": "docker"})
 
 
 @pytest.fixture
