@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.scheduling import machine
+from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.machine import exclude
-from gateway.domain.scheduling.messages import (
-    Accepted,
-    CreateAt,
-    Event,
-    PollTaskAt,
-    Refused,
-    ReleaseAt,
-    Request,
-    ReserveAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopTaskAt,
-    TaskReported,
-    TaskUnknown,
-)
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0
@@ -84,9 +68,9 @@ class NodeSim:
     def over(self, name: str, attempt: int) -> bool:
         return all(ended(TASK, status) for status in self.runs.get((name, attempt), {}).values())
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: messages.Request) -> Answer:
         match request:
-            case CreateAt():
+            case messages.CreateAt():
                 self.creates += 1
                 if self.node in self.plot.refuses_create:
                     return self._no(request, "COMPONENT_UNKNOWN")
@@ -98,37 +82,37 @@ class NodeSim:
                 said = Acceptance(
                     self.node in self.plot.needs, waits=waits, within=DECIDES_WITHIN if waits else None
                 )
-                return lambda at: [applying(Accepted(request, at, said))]
-            case StopAt():
+                return lambda at: [applying(messages.Accepted(request, at, said))]
+            case messages.StopAt():
                 if not self.created:
                     return self._no(request, "JOB_UNKNOWN")
                 self._stop()
             case _ if not self.created:
                 return self._no(request, "JOB_UNKNOWN")
-            case StopTaskAt():
+            case messages.StopTaskAt():
                 self._stop_task(request.task, request.attempt)
-            case _ if self.ended and not isinstance(request, PollTaskAt):
+            case _ if self.ended and not isinstance(request, messages.PollTaskAt):
                 return self._no(request, "JOB_ENDED")
-            case ReserveAt():
+            case messages.ReserveAt():
                 self.world.check_agreed()
                 if self._busy():
                     return self._no(request, "RESOURCES_BUSY")
                 self.holds = True
-            case ReleaseAt():
+            case messages.ReleaseAt():
                 if self.started:
                     raise Broken(f"{self.node} is to return what it needs while the job runs there")
                 self.holds = False
-            case StartAt():
+            case messages.StartAt():
                 self.world.check_agreed()
                 self._check_held()
                 self.started = True
                 if self.node in self.plot.refuses_start:
                     return self._no(request, "NOT_TODAY")
-            case StartTaskAt():
+            case messages.StartTaskAt():
                 return self._start_task(request)
-            case PollTaskAt():
+            case messages.PollTaskAt():
                 return self._poll(request)
-        return lambda at: [applying(Accepted(request, at))]
+        return lambda at: [applying(messages.Accepted(request, at))]
 
     def _ask_somebody(self) -> None:
         if self.node not in self.plot.asks or self.created:
@@ -166,11 +150,11 @@ class NodeSim:
             if there.node in self.plot.needs and not there.holds and not there.ended:
                 raise Broken(f"the job starts at {self.node} while {there.node} holds nothing for it")
 
-    def _no(self, request: Request, reason: str) -> Answer:
+    def _no(self, request: messages.Request, reason: str) -> Answer:
         failure = Failure(reason, f"said {self.node}", self.node)
-        return lambda at: [applying(Refused(request, failure, at))]
+        return lambda at: [applying(messages.Refused(request, failure, at))]
 
-    def _start_task(self, request: StartTaskAt) -> Answer:
+    def _start_task(self, request: messages.StartTaskAt) -> Answer:
         name = request.task
         if (name, self.node) in self.plot.refuses_task:
             return self._no(request, "INPUT_MISSING")
@@ -196,7 +180,7 @@ class NodeSim:
             for role in roles:
                 fate = self.plot.fate(name, self.node, role)
                 self.world.works.spawn(self._live(tried, role, fate))
-        return lambda at: [applying(Accepted(request, at))]
+        return lambda at: [applying(messages.Accepted(request, at))]
 
     def _forget(self, tried: Tried) -> None:
         if not self.ended:
@@ -204,21 +188,21 @@ class NodeSim:
             self.forgot[tried] += 1
             del self.runs[tried]
 
-    def _poll(self, request: PollTaskAt) -> Answer:
+    def _poll(self, request: messages.PollTaskAt) -> Answer:
         known = self.runs.get((request.task, request.attempt))
         if known is None:
-            return lambda at: [applying(TaskUnknown(request, at))]
+            return lambda at: [applying(messages.TaskUnknown(request, at))]
         news = [(role, known[role]) for role in request.roles]
         task_id = self.world.task_id(request.task, request.attempt)
 
         def heard(at: datetime) -> list[Change]:
             events = [
-                TaskReported(
+                messages.TaskReported(
                     task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role))
                 )
                 for role, status in news
             ]
-            return [*map(applying, events), applying(Accepted(request, at))]
+            return [*map(applying, events), applying(messages.Accepted(request, at))]
 
         return heard
 
@@ -241,7 +225,9 @@ class NodeSim:
         if self.node in self.plot.pushes:
             failure = self.broken.get((name, attempt, role))
             task_id = self.world.task_id(name, attempt)
-            self.world.push(self.node, TaskReported(task_id, self.node, role, status, T0, failure, pushed=True))
+            self.world.push(
+                self.node, messages.TaskReported(task_id, self.node, role, status, T0, failure, pushed=True)
+            )
 
     def _stop(self) -> None:
         self.ended = True
@@ -268,5 +254,5 @@ class NodeSim:
             self._become(tried, role, TaskStatus.FAILED, "STOPPED")
 
 
-def applying(event: Event) -> Change:
+def applying(event: messages.Event) -> Change:
     return lambda job: machine.apply(job, event)

@@ -6,24 +6,7 @@ from random import Random
 from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
 from gateway.domain.admission import Rules
-from gateway.domain.execution import machine
-from gateway.domain.execution.machine import agenda
-from gateway.domain.execution.messages import (
-    Close,
-    Collect,
-    Done,
-    Event,
-    Exited,
-    Gone,
-    Launch,
-    Launched,
-    LaunchFailed,
-    Reported,
-    Restarted,
-    StopRequested,
-    StopRun,
-    Tell,
-)
+from gateway.domain.execution import machine, messages
 from gateway.domain.resources import (
     GIB,
     Amounts,
@@ -39,7 +22,6 @@ from gateway.domain.resources import (
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.domain.timeouts import RunTiming
 from tests.builders import a_run, a_spec, at
 from tests.domain.test_resources import FAR, means
 
@@ -388,13 +370,13 @@ class Node:
             local, actions = machine.step(local, at(self.now))
             self.jobs[local.id] = local
             for action in actions:
-                if isinstance(action, Launch) and self.random.random() < 0.7:
-                    self.tell(local.id, Launched(action.run, at(self.now)))
-                elif isinstance(action, Launch):
-                    failed = LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
+                if isinstance(action, messages.Launch) and self.random.random() < 0.7:
+                    self.tell(local.id, messages.Launched(action.run, at(self.now)))
+                elif isinstance(action, messages.Launch):
+                    failed = messages.LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
                     self.tell(local.id, failed)
-                elif isinstance(action, Collect | StopRun | Tell):
-                    self.tell(local.id, Done(action, at(self.now), final=self.random.random() < 0.7))
+                elif isinstance(action, messages.Collect | messages.StopRun | messages.Tell):
+                    self.tell(local.id, messages.Done(action, at(self.now), final=self.random.random() < 0.7))
 
     def news(self) -> None:
         local = self.one(JobStatus.RUNNING, JobStatus.FINISHED)
@@ -403,9 +385,9 @@ class Node:
             status = self.random.choice((TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED))
             event = self.random.choice(
                 (
-                    Reported(run.run_id, status, at(self.now)),
-                    Exited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
-                    Gone(run.run_id, at(self.now)),
+                    messages.Reported(run.run_id, status, at(self.now)),
+                    messages.Exited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
+                    messages.Gone(run.run_id, at(self.now)),
                 )
             )
             for _ in range(self.random.choice((1, 2, 3))):
@@ -414,7 +396,7 @@ class Node:
     def stop(self) -> None:
         if self.random.random() < 0.3 and (local := self.one(*JobStatus)):
             final = Ending(Outcome.STOPPED, at(self.now))
-            self.tell(local.id, StopRequested(at(self.now), None, final))
+            self.tell(local.id, messages.StopRequested(at(self.now), None, final))
 
     def retry(self) -> None:
         local = self.one(JobStatus.RUNNING)
@@ -427,11 +409,11 @@ class Node:
 
     def crash(self) -> None:
         for name in self.jobs:
-            self.tell(name, Restarted(at(self.now)))
+            self.tell(name, messages.Restarted(at(self.now)))
 
     def close(self) -> None:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
-        if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, RunTiming())):
+        if local and messages.Close() in machine.plan(local, at(self.now)):
             held = next((c.portions for c in self.ledger.holders if c.job_id == local.id), Portions())
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger
@@ -442,7 +424,7 @@ class Node:
             del self.jobs[local.id]
             self.over += 1
 
-    def tell(self, job_id: str, event: Event) -> None:
+    def tell(self, job_id: str, event: messages.Event) -> None:
         self.jobs[job_id] = replace(machine.apply(self.jobs[job_id], event), notes=())
 
 

@@ -10,28 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gateway.domain.execution import machine
-from gateway.domain.execution.messages import (
-    Action,
-    Close,
-    Collect,
-    Done,
-    Event,
-    Exited,
-    Gone,
-    Inspected,
-    Launch,
-    Launched,
-    LaunchFailed,
-    Probe,
-    Reported,
-    Restarted,
-    Seal,
-    Sealed,
-    StopRequested,
-    StopRun,
-    Tell,
-)
+from gateway.domain.execution import machine, messages
 from gateway.domain.run import Exit, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
@@ -40,7 +19,7 @@ from tests.builders import T0
 from tests.domain.clockwork import Broken, Life, Process, Shell
 
 Change = Callable[[LocalJob], LocalJob]
-Outcomes = Callable[[datetime], list[Event]]
+Outcomes = Callable[[datetime], list[messages.Event]]
 
 CALL_LASTS = 10.0
 """No call of the engine or of another node lasts longer, whether it is answered or not."""
@@ -106,7 +85,7 @@ class Workshop(Shell[LocalJob]):
         """every container there ever was"""
         self.created: Counter[str] = Counter()
         self.told: dict[str, list[TaskStatus]] = {}
-        self.actions: Counter[Action] = Counter()
+        self.actions: Counter[messages.Action] = Counter()
         self.closed = 0
         self.engine_failed: set[str] = set()
         self.lives = 0
@@ -125,7 +104,7 @@ class Workshop(Shell[LocalJob]):
         try:
             self._begin_life()
             for when, task in self.shift.stop_task_at:
-                self._ask(StopRequested(T0, frozenset({task}), None, "n1"), when)
+                self._ask(messages.StopRequested(T0, frozenset({task}), None, "n1"), when)
             if self.shift.stop_at is not None:
                 self._end_job(self.shift.stop_at)
             self.works.run(seconds)
@@ -144,7 +123,7 @@ class Workshop(Shell[LocalJob]):
         life.on_death = self._bury
         self.alive = [life]
         if self.lives > 1:  # before it does or hears anything else
-            local = machine.apply(self.local, Restarted(self.works.clock()), self.timing)
+            local = machine.apply(self.local, messages.Restarted(self.works.clock()), self.timing)
             self.store.save(replace(local, notes=()), self.store.version)
         self.wake()
 
@@ -152,11 +131,11 @@ class Workshop(Shell[LocalJob]):
         self.alive.clear()
         self.works.call(self._begin_life, self.works.random.uniform(1.0, 20.0))
 
-    def _take_in(self, life: Life, events: Iterable[Event]) -> Process:
+    def _take_in(self, life: Life, events: Iterable[messages.Event]) -> Process:
         yield from self._record(life, [self._applying(event) for event in events])
         self._note_heard(events)
 
-    def _applying(self, event: Event) -> Change:
+    def _applying(self, event: messages.Event) -> Change:
         return lambda local: machine.apply(local, event, self.timing)
 
     def _record(self, life: Life, changes: Iterable[Change]) -> Process:
@@ -167,14 +146,14 @@ class Workshop(Shell[LocalJob]):
         for action in actions:
             self.works.spawn(self._act(life, action), life, self.works.pause(0.2))
 
-    def _note_heard(self, events: Iterable[Event]) -> None:
+    def _note_heard(self, events: Iterable[messages.Event]) -> None:
         for event in events:
-            if isinstance(event, Reported):
+            if isinstance(event, messages.Reported):
                 run = _run(self.local, event.run)
                 if run.name in self.past:
                     self.past[run.name].heard.append(event.status)
 
-    def _act(self, life: Life, action: Action) -> Process:
+    def _act(self, life: Life, action: messages.Action) -> Process:
         self.works.say(f"{action}")
         self.actions[action] += 1
         if self.trouble:
@@ -195,65 +174,65 @@ class Workshop(Shell[LocalJob]):
             life, self._failed(action) if kind == "answer lost" else outcomes(self.works.clock())
         )
 
-    def _failed(self, action: Action) -> list[Event]:
+    def _failed(self, action: messages.Action) -> list[messages.Event]:
         """Return what the shell makes of an engine or a node that did not answer properly."""
         now = self.works.clock()
         match action:
-            case Launch():
+            case messages.Launch():
                 self.engine_failed.add(action.run)
-                return [LaunchFailed(action.run, Failure("ENGINE_DOWN", "no answer"), now)]
-            case Probe():
-                return [Inspected(action.run, now)]
-            case Seal():
-                return [Sealed(action.run, None, now, "no answer")]
-            case StopRun() | Collect() | Tell() | Close():
-                return [Done(action, now, final=False, message="no answer")]
+                return [messages.LaunchFailed(action.run, Failure("ENGINE_DOWN", "no answer"), now)]
+            case messages.Probe():
+                return [messages.Inspected(action.run, now)]
+            case messages.Seal():
+                return [messages.Sealed(action.run, None, now, "no answer")]
+            case messages.StopRun() | messages.Collect() | messages.Tell() | messages.Close():
+                return [messages.Done(action, now, final=False, message="no answer")]
 
     # ------------------------------------------------------------ what actions do
 
-    def _effect(self, action: Action) -> Outcomes:
-        if isinstance(action, Close):
+    def _effect(self, action: messages.Action) -> Outcomes:
+        if isinstance(action, messages.Close):
             self.closed += 1
             if self.boxes:
                 raise Broken(f"closed while the engine still holds {sorted(self.boxes)}")
-            return lambda at: [Done(action, at)]
+            return lambda at: [messages.Done(action, at)]
         run = _run(self.local, action.run)
         match action:
-            case Launch():
+            case messages.Launch():
                 return self._launch(run)
-            case Probe():
+            case messages.Probe():
                 return self._probe(run)
-            case StopRun():
+            case messages.StopRun():
                 self._kill(run.name)
                 # now and then the look after the stop cannot be taken
-                look = (lambda at: [Inspected(run.run_id, at)]) if self.trouble else self._probe(run)
-                return lambda at: [*look(at), Done(action, at)]
-            case Collect():
+                look = (lambda at: [messages.Inspected(run.run_id, at)]) if self.trouble else self._probe(run)
+                return lambda at: [*look(at), messages.Done(action, at)]
+            case messages.Collect():
                 if not run.over:
                     raise Broken(f"{run.run_id} is collected while it is {run.status}")
                 self.boxes.pop(run.name, None)
-                return lambda at: [Done(action, at)]
-            case Seal():
+                return lambda at: [messages.Done(action, at)]
+            case messages.Seal():
                 if run.status is not RunStatus.SUCCESS:
                     raise Broken(f"{run.run_id} is sealed while it is {run.status}")
                 files = tuple(FileSum("data_0", 1, f"sum of {run.run_id}", o) for o in run.to_seal)
-                return lambda at: [Sealed(action.run, files, at)]
-            case Tell():
+                return lambda at: [messages.Sealed(action.run, files, at)]
+            case messages.Tell():
                 self.told.setdefault(run.run_id, []).append(action.status)
-                return lambda at: [Done(action, at)]
+                return lambda at: [messages.Done(action, at)]
 
     def _launch(self, run: Run) -> Outcomes:
         program = self.shift.program(run.name)
         if program.refused:
             failure = Failure(program.refused, "said the engine")
-            return lambda at: [LaunchFailed(run.run_id, failure, at)]
+            return lambda at: [messages.LaunchFailed(run.run_id, failure, at)]
         if run.name not in self.boxes:
             self.created[run.name] += 1
             if self.created[run.name] > 1 and program.vanishes is None:
                 raise Broken(f"{run.name} is launched again")
             self.boxes[run.name] = self.past[run.name] = Box(program, self.works.now)
             self._live(run, program)
-        return lambda at: [Launched(run.run_id, at, "sha256:0")]
+        return lambda at: [messages.Launched(run.run_id, at, "sha256:0")]
 
     def _live(self, run: Run, program: Program) -> None:
         for when, status in program.says:
@@ -269,7 +248,9 @@ class Workshop(Shell[LocalJob]):
         if box is None or (box.exit is not None and box.exit.code in (137, 143)):
             return  # it was killed before it came to that
         for life in self.alive if not self.trouble else ():
-            self.works.spawn(self._take_in(life, [Reported(run.run_id, status, self.works.clock())]), life)
+            self.works.spawn(
+                self._take_in(life, [messages.Reported(run.run_id, status, self.works.clock())]), life
+            )
 
     def _exit(self, run: Run, code: int, oom: bool = False) -> None:
         box = self.boxes.get(run.name)
@@ -292,11 +273,11 @@ class Workshop(Shell[LocalJob]):
     def _probe(self, run: Run) -> Outcomes:
         box = self.boxes.get(run.name)
         if box is None:
-            return lambda at: [Gone(run.run_id, at)]
+            return lambda at: [messages.Gone(run.run_id, at)]
         exit_ = box.exit
         if exit_ is None:
-            return lambda at: [Inspected(run.run_id, at)]
-        return lambda at: [Exited(run.run_id, exit_, at)]
+            return lambda at: [messages.Inspected(run.run_id, at)]
+        return lambda at: [messages.Exited(run.run_id, exit_, at)]
 
     # ------------------------------------------------------------ the scheduling node
 
@@ -314,9 +295,9 @@ class Workshop(Shell[LocalJob]):
     def _end_job(self, when: float) -> None:
         good = all(run.status is RunStatus.SUCCESS for run in self.local.runs)
         ending = Ending(Outcome.SUCCEEDED if good else Outcome.FAILED, T0)
-        self._ask(StopRequested(T0, None, ending, "n1"), when)
+        self._ask(messages.StopRequested(T0, None, ending, "n1"), when)
 
-    def _ask(self, stop: StopRequested, when: float) -> None:
+    def _ask(self, stop: messages.StopRequested, when: float) -> None:
         """The scheduling node asks until a process lives to answer."""
 
         def ask() -> None:
@@ -360,7 +341,7 @@ class Workshop(Shell[LocalJob]):
             if (TaskStatus.SUCCESS if run.failure is None else TaskStatus.FAILED) not in told:
                 raise Broken(f"{run.run_id} is {run.status}, and the scheduling node was told {told}")
         if not self.shift.trouble and not self.shift.crash and self.shift.dies_at is None:
-            often = [a for a, n in self.actions.items() if n > 1 and not isinstance(a, Probe)]
+            often = [a for a, n in self.actions.items() if n > 1 and not isinstance(a, messages.Probe)]
             if often:
                 raise Broken(f"done more than once although nothing went wrong: {often}")
 

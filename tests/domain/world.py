@@ -13,24 +13,7 @@ from gateway.domain import quorum, retries
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, Task
-from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import (
-    CreateAt,
-    Lost,
-    PollTaskAt,
-    Refused,
-    ReleaseAt,
-    Request,
-    ReserveAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopRequested,
-    SuspendRequested,
-    TaskReported,
-    TaskRequest,
-    TaskStopRequested,
-)
+from gateway.domain.scheduling import machine, messages
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
@@ -50,8 +33,8 @@ class World(Shell[Job]):
         super().__init__(machine, plot.job(), timing, plot.seed)
         self.plot = plot
         self.nodes = {node: NodeSim(self, node) for node in plot.spec.nodes}
-        self.calls: Counter[Request] = Counter()
-        self.troubled: set[type[Request]] = set()
+        self.calls: Counter[messages.Request] = Counter()
+        self.troubled: set[type[messages.Request]] = set()
         self.stopped: set[str] = set()
         """tasks of which a stop was taken in before they were over"""
         self.lives = 0
@@ -74,14 +57,14 @@ class World(Shell[Job]):
             for _ in range(self.plot.planners):
                 self._begin_planner()
             if self.plot.stop_at is not None:
-                self.works.call(lambda: self._ask(StopRequested("n1", T0)), self.plot.stop_at)
+                self.works.call(lambda: self._ask(messages.StopRequested("n1", T0)), self.plot.stop_at)
             for when, task in self.plot.stop_tasks:
-                self.works.call(lambda task=task: self._ask(TaskStopRequested(task, "n1", T0)), when)
+                self.works.call(lambda task=task: self._ask(messages.TaskStopRequested(task, "n1", T0)), when)
             if self.plot.suspended is not None:
                 begin, end = self.plot.suspended
-                self.works.call(lambda: self._ask(SuspendRequested("n1", T0)), begin)
+                self.works.call(lambda: self._ask(messages.SuspendRequested("n1", T0)), begin)
                 for again in (end, end + 100.0):  # the first may have been asked late, of a planner that is new
-                    self.works.call(lambda: self._ask(SuspendRequested("n1", T0, on=False)), again)
+                    self.works.call(lambda: self._ask(messages.SuspendRequested("n1", T0, on=False)), again)
             self.works.run(seconds)
             self._check_end()
         except Exception as error:
@@ -110,13 +93,13 @@ class World(Shell[Job]):
             self.stopped |= downstream(old.spec.dag, [stops])
         self.wake()
         for request in requests:
-            if isinstance(request, StartTaskAt) and job.suspended and not old.tasks[request.task].begun:
+            if isinstance(request, messages.StartTaskAt) and job.suspended and not old.tasks[request.task].begun:
                 raise Broken(f"{request} while the job is suspended")
-            if isinstance(request, StartTaskAt) and request.task in self.stopped:
+            if isinstance(request, messages.StartTaskAt) and request.task in self.stopped:
                 raise Broken(f"{request} after its stop was asked")
             self.works.spawn(self._call(life, request), life, self.works.pause(1.0))
 
-    def _call(self, life: Life, request: Request) -> Process:
+    def _call(self, life: Life, request: messages.Request) -> Process:
         self.calls[request] += 1
         self.works.say(f"{life.name} calls {request}")
         news, wait = self._send(request)
@@ -128,14 +111,14 @@ class World(Shell[Job]):
             yield self.works.random.uniform(0.0, 30.0)
         yield from self._record(life, changes)
 
-    def _ask(self, stop: StopRequested | TaskStopRequested | SuspendRequested) -> None:
+    def _ask(self, stop: messages.StopRequested | messages.TaskStopRequested | messages.SuspendRequested) -> None:
         """A user's stop: repeated until a planner lives that takes it in."""
         if not self.alive:
             self.works.call(lambda: self._ask(stop), 1.0)
             return
         self.works.say(f"somebody asks: {stop}")
         # whoever asks waits for the answer, so this record is not lost to a crash
-        task = stop.task if isinstance(stop, TaskStopRequested) else ""
+        task = stop.task if isinstance(stop, messages.TaskStopRequested) else ""
         change = applying(replace(stop, at=self.works.clock()))
         self.works.spawn(self._record(self.alive[0], [change], stops=task))
 
@@ -145,7 +128,7 @@ class World(Shell[Job]):
         now = self.works.now
         return next((o for o in self.plot.outages if o.node == node and o.begins <= now < o.ends), None)
 
-    def _send(self, request: Request) -> tuple[Answer, float]:
+    def _send(self, request: messages.Request) -> tuple[Answer, float]:
         """Send a request on its way; return what the caller will know, and after how long."""
         random = self.works.random
         if outage := self._out(request.node):
@@ -162,8 +145,8 @@ class World(Shell[Job]):
             self.works.say(f"  … {kind}")
         if kind == "refused":
             return self._lost(request, delivered=False), 0.01
-        if kind == "dropped" and isinstance(request, StopAt) and random.random() < 0.5:
-            page = Refused(request, Failure("NO_ENVELOPE", "<html>", request.node), T0)
+        if kind == "dropped" and isinstance(request, messages.StopAt) and random.random() < 0.5:
+            page = messages.Refused(request, Failure("NO_ENVELOPE", "<html>", request.node), T0)
             return lambda at: [applying(replace(page, at=at))], there
         if kind == "dropped":
             return self._lost(request, delivered=True), CLIENT_DEADLINE
@@ -175,15 +158,15 @@ class World(Shell[Job]):
             return self._lost(request, delivered=True), random.uniform(0.0, there + back)
         return (lambda at: answer[0](at)), there + back
 
-    def _arrive(self, request: Request) -> Answer:
+    def _arrive(self, request: messages.Request) -> Answer:
         self.works.say(f"  {request} arrives")
         return self.nodes[request.node].answer(request)
 
     @staticmethod
-    def _lost(request: Request, *, delivered: bool) -> Answer:
-        return lambda at: [applying(Lost(request, at, delivered, "no answer"))]
+    def _lost(request: messages.Request, *, delivered: bool) -> Answer:
+        return lambda at: [applying(messages.Lost(request, at, delivered, "no answer"))]
 
-    def push(self, node: NodeId, news: TaskReported | ApprovalReported) -> None:
+    def push(self, node: NodeId, news: messages.TaskReported | ApprovalReported) -> None:
         """Bring a node's own report to whichever planner lives; it may get lost, late or twice."""
         copies = 1
         delay = self.works.random.uniform(0.0, 0.2)
@@ -195,7 +178,7 @@ class World(Shell[Job]):
         for i in range(copies):
             self.works.call(lambda: self._pushed(news), delay * (i + 1))
 
-    def _pushed(self, news: TaskReported | ApprovalReported) -> None:
+    def _pushed(self, news: messages.TaskReported | ApprovalReported) -> None:
         if self.alive:
             life = self.works.random.choice(self.alive)
             self.works.spawn(self._record(life, [applying(replace(news, at=self.works.clock()))]), life)
@@ -275,16 +258,15 @@ class World(Shell[Job]):
         for name, task in job.tasks.items():
             _check_task(self, name, task)
         for request in self.calls:
-            if isinstance(request, TaskRequest):
+            if isinstance(request, messages.TaskRequest):
                 name = request.task
                 if name not in plot.unknown and not plot.roles(name, request.node):
                     raise Broken(f"{request} although the node has no role in {name}")
         if not (plot.trouble or plot.crash or plot.stalls or plot.outages or plot.dies_at):
-            often = [r for r, n in self.calls.items() if n > 1 and not isinstance(r, StartTaskAt | PollTaskAt)]
-            often = [r for r in often if not (plot.busy and isinstance(r, ReserveAt | ReleaseAt))]
-            if gone:  # then the others are told to start once more
-                often = [r for r in often if not isinstance(r, StartAt)]
-            if often:
+            may_repeat: tuple[type, ...] = (messages.StartTaskAt, messages.PollTaskAt)
+            may_repeat += (messages.ReserveAt, messages.ReleaseAt) if plot.busy else ()
+            may_repeat += (messages.StartAt,) if gone else ()  # the others are told to start once more
+            if often := [r for r, n in self.calls.items() if n > 1 and not isinstance(r, may_repeat)]:
                 raise Broken(f"called more than once although nothing went wrong: {often}")
 
 
@@ -348,9 +330,11 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
         case Outcome.REJECTED, "APPROVAL_TIMEOUT":
             right = failure.node in plot.asks
         case Outcome.REJECTED, "PEER_UNREACHABLE":
-            right = CreateAt in world.troubled
+            right = messages.CreateAt in world.troubled
         case Outcome.FAILED, "FAILED_TO_RUN":
-            right = failure.node in plot.refuses_start or bool({StartAt, ReserveAt} & set(world.troubled))
+            right = failure.node in plot.refuses_start or bool(
+                {messages.StartAt, messages.ReserveAt} & set(world.troubled)
+            )
         case Outcome.FAILED, "INPUT_MISSING":
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":
