@@ -60,34 +60,25 @@ EXPIRE = Expire()
 HERE = Prepared(None, at(9))
 
 CASES: dict[str, tuple[LocalJob, Sequence[Event | float], JobStatus, str, list]] = {
-    "approved": (ASKED, [YES], READY, "", [Confirm()]),
     "told once": (ASKED, [YES, 99.8], READY, "", []),
     "told in vain": (ASKED, [YES, 90, Done(Confirm(), at(91), final=False)], READY, "", [Confirm()]),
     "told by a gateway that restarts": (ASKED, [YES, 99, Restarted(at(99.5))], READY, "", [Confirm()]),
     "told": (ASKED, [YES, 90, Done(Confirm(), at(91))], READY, "", []),
     "approved, and refused": (ASKED, [YES, NO], READY, "", [Confirm()]),
-    "refused": (ASKED, [NO], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
     "refused, and approved": (ASKED, [NO, YES], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
     "not yet decided": (ASKED, [59.9], PENDING, "", [EXPIRE]),
     "nobody decides": (ASKED, [60], REJECTED, "APPROVAL_TIMEOUT", [Confirm()]),
     "and somebody does, too late": (ASKED, [60, YES], REJECTED, "APPROVAL_TIMEOUT", [Confirm()]),
     "stopped meanwhile": (ASKED, [STOP, YES], REJECTED, "", []),
-    "audited": (AUDITED, [50], PENDING, "", [EXPIRE]),
     "audited, approved": (AUDITED, [YES, 69.9], READY, "", [Confirm(), EXPIRE]),
     "and not used": (AUDITED, [YES, 70], FINISHED, "AUDIT_UNUSED", []),
-    "and used": (CREATED, [99], READY, "", []),
-    "withdrawn": (AUDITED, [STOP, YES], REJECTED, "", []),
-    "pulled": (PULLING, [1, HERE], READY, "", [Confirm()]),
     "pulled once": (PULLING, [1, HERE, Prepared(DENIED, at(10))], READY, "", [Confirm()]),
-    "under way": (PULLING, [1], PENDING, "", [EXPIRE]),
     "not to be had": (PULLING, [1, Prepared(DENIED, at(9))], REJECTED, "PULL_DENIED", [Confirm()]),
     "not in time": (PULLING, [1, 50, Prepared(None, at(51))], REJECTED, "PULL_TIMEOUT", [Confirm()]),
-    "pulled, not approved": (BOTH, [1, HERE], PENDING, "", [EXPIRE]),
     "pulled and approved": (BOTH, [1, HERE, YES], READY, "", [Confirm()]),
     "approved, not pulled": (BOTH, [1, YES, NO], PENDING, "", [EXPIRE]),
     "approved and pulled": (BOTH, [1, YES, HERE], READY, "", [Confirm()]),
     "pulled and refused": (BOTH, [1, NO], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
-    "stopped while it is pulled": (PULLING, [1, STOP, HERE], REJECTED, "", []),
 }
 
 

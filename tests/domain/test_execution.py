@@ -103,10 +103,8 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     "collected in vain": (over(), [0, Done(COLLECT, at(1), final=False, message="engine down")], {1.2: [COLLECT]}),
     "collected": (over(), [0, Done(COLLECT, at(2)), Done(COLLECT, at(3), final=False)], {1000: []}),
     "nothing worth telling": (a_run(status=LAUNCHING, launch=sent(0)), [], {0: []}),
-    "told": (over(collect=OK, launch=OK), [], {1000: []}),
     "newer news": (NEW, [0, said(TaskStatus.FAILED, 1)], {1: [COLLECT, TELL_FAILED]}),
     "old news told": (NEW, [0, said(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2))], {2: []}),
-    "old news lost": (NEW, [0, said(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2), final=False)], {2: []}),
     "old news told last": (
         NEW,
         [
@@ -119,7 +117,6 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
         ],
         {1000: []},
     ),
-    "failed by its report": (NEW, [said(TaskStatus.FAILED)], {1: [COLLECT, TELL_FAILED]}),
     "an exit without a report": (UP, [exited(0, 2)], {2.9: [], 3: [Conclude(ID)], 100: [Conclude(ID)]}),
     "a connection that breaks": (
         a_run(status=RUNNING, reporting=REPORTED_RUNNING),
@@ -129,7 +126,6 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     "and breaks after a look": (UP, [silent(0.5), Inspected(ID, at(5)), silent(5.5)], {9.9: [], 10: [PROBE]}),
     # stops
     "stopped while it waits": (a_run(), [stopped(1, "a")], {1: [TELL_FAILED]}),
-    "stopped while it starts": (STARTS, [stopped(1, "a")], {1: []}),
     "stopped, then up": (STARTS, [stopped(1, "a"), Launched(ID, at(2))], {2: [STOP, TELL_RUNNING]}),
     "stopped": (UP, [stopped(1)], {1: [STOP]}),
     "a stop without an end": (UP, [stopped(1), 1], {17.9: [], 18: [STOP]}),
@@ -140,30 +136,11 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
         {6.9: [], 7: [PROBE]},
     ),
     # a new process
-    "new: waiting": (a_run(), [Restarted(at(1))], {1: [LAUNCH]}),
-    "new: launching": (STARTS, [Restarted(at(1))], {1: [LAUNCH]}),
     "new: running": (UP, [Restarted(at(1))], {1: [PROBE]}),
-    "new: telling": (
-        a_run(status=RUNNING, reporting=Reporting(call=sent()), probe_at=at(5)),
-        [Restarted(at(1))],
-        {1: [PROBE, TELL_RUNNING]},
-    ),
-    "new: stopping": (
-        a_run(status=STOPPING, reporting=REPORTED_RUNNING, stop=sent()),
-        [Restarted(at(1))],
-        {1: [STOP]},
-    ),
     "new: stopped": (
         a_run(status=STOPPING, reporting=REPORTED_RUNNING, stop=OK),
         [Restarted(at(1))],
         {1: [PROBE]},
-    ),
-    "new: collecting": (over(collect=sent()), [Restarted(at(1))], {1: [COLLECT]}),
-    "new: collected": (over(collect=OK), [Restarted(at(1))], {1: []}),
-    "new: telling the end": (
-        a_run(status=FAILED, collect=OK, reporting=Reporting(TaskStatus.RUNNING, sent())),
-        [Restarted(at(1))],
-        {1: [TELL_FAILED]},
     ),
 }
 
@@ -194,10 +171,6 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
     "exited": (after(a_local_job(NEW), exited(0)), [Gone(ID, at(3))]),
     "reported": (after(a_local_job(NEW), said(TaskStatus.SUCCESS)), [said(s, 2) for s in TaskStatus]),
     "reported as failed": (after(a_local_job(NEW), said(TaskStatus.FAILED)), [said(s, 2) for s in TaskStatus]),
-    "stopped": (
-        after(a_local_job(NEW), stopped(1)),
-        [StopRequested(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")],
-    ),
 }
 
 
@@ -208,12 +181,9 @@ def test_what_changes_nothing(local: LocalJob, events: Sequence[Event]):
 
 
 ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]]] = {
-    "the launch failed": (STARTS, [LaunchFailed(ID, NO_IMAGE, at(1))], (FAILED, "IMAGE_NOT_FOUND")),
     "stopped in vain": (STARTS, [stopped(1, "a"), LaunchFailed(ID, NO_IMAGE, at(2))], (FAILED, "IMAGE_NOT_FOUND")),
     "stopped while it waits": (a_run(), [stopped(1, "a")], (FAILED, "STOPPED")),
-    "stopped while it starts": (STARTS, [stopped(1, "a")], (LAUNCHING, None)),
     "over before it was up": (STARTS, [exited(0, 0.5), stopped(1, "a"), Launched(ID, at(2))], (FAILED, "STOPPED")),
-    "stopped": (NEW, [stopped(1)], (STOPPING, None)),
     "stopped with 0": (NEW, [stopped(1), said(TaskStatus.SUCCESS, 2), exited(0, 3)], (FAILED, "STOPPED")),
     "stopped by a signal": (NEW, [stopped(1), exited(143, 3)], (FAILED, "STOPPED")),
     "stopped and gone": (NEW, [stopped(1), Gone(ID, at(3))], (FAILED, "STOPPED")),
@@ -221,15 +191,8 @@ ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]
     "gone": (NEW, [Gone(ID, at(1))], (FAILED, "GONE")),
     "reported while launching": (STARTS, [said(TaskStatus.SUCCESS, 0.5), exited(0, 0.6)], (LAUNCHING, None)),
     "and up": (STARTS, [said(TaskStatus.SUCCESS, 0.5), exited(0, 0.6), Launched(ID, at(1))], (SUCCESS, None)),
-    "exited while launching": (STARTS, [exited(1, 0.6), Launched(ID, at(1))], (FAILED, "EXIT_1")),
-    "failed while launching": (
-        STARTS,
-        [said(TaskStatus.FAILED, 0.5), Launched(ID, at(1))],
-        (FAILED, "REPORTED_FAILED"),
-    ),
     "success without an exit": (NEW, [said(TaskStatus.SUCCESS, 1), 30.9], (RUNNING, None)),
     "and no exit for long": (NEW, [said(TaskStatus.SUCCESS, 1), 31], (SUCCESS, None)),
-    "over a new process": (NEW, [exited(0, 2), Restarted(at(2.5)), 3], (SUCCESS, None)),
     # its engine does not respond
     "killed with its engine": (NEW, [silent(10), exited(137, 12)], (FAILED, "ENGINE_DOWN")),
     "ended with its engine": (NEW, [silent(10), exited(143, 12)], (FAILED, "ENGINE_DOWN")),

@@ -81,13 +81,6 @@ def test_a_job_that_names_no_priority_goes_before_those_below_0_and_after_those_
     assert order == ["above", "none", "empty", "below"]
 
 
-def test_equal_priorities_go_by_age():
-    ledger = holding(a_claim("job-a", 16))
-    for i, job in enumerate(("second", "first")):
-        ledger, _ = ask(ledger, a_claim(job, 10, 2.0 - i), 3.0)
-    assert admission.admissible(ledger.without("job-a"), at(4.0)) == ["first"]
-
-
 def test_what_is_kept_for_a_job_that_asks_no_more_is_given_to_others_after_a_while():
     ledger = holding(a_claim("job-a", 16))
     ledger, _ = ask(ledger, a_claim("gone", 16, priority=10), 1.0)

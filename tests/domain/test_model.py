@@ -15,12 +15,6 @@ from tests.domain.strategies import REPEATABLE
 RUNNING, SUCCESS = TaskStatus.RUNNING, TaskStatus.SUCCESS
 
 
-def test_a_node_with_two_roles_counts_once_in_the_order_of_the_parties():
-    spec = a_spec("a", {"guest": ("n2", "n1"), "host": ("n2", "n3")})
-    assert spec.nodes == ("n2", "n1", "n3")
-    assert [p.label for p in spec.parties_at("n2")] == ["guest.0", "host.0"]
-
-
 @pytest.mark.parametrize(
     ("params", "expected"),
     [({}, False), ({"common": {"sync_type": "poll"}}, False), ({"common": {"sync_type": "callback"}}, True)],

@@ -91,12 +91,6 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
         "guest.0 asks for cpu 4, the engine of node n1 has 2",
     ),
     # several engines
-    "all at the other": (
-        asking("a; b; c", guest={"cpu": 4, "memory": 2}),
-        TWO,
-        dict.fromkeys("abc", FAR),
-        Pool(Amounts(), 3, {FAR: Amounts.of(12, 6 * GIB)}),
-    ),
     "none there": (asking("a; b", guest={"cpu": 4}), TWO, {}, pool(1, 4)),
     "too much for one only": (asking(guest={"cpu": 8}), TWO, {"a": FAR}, pool(1, far=8)),
     "too much memory": (
@@ -125,25 +119,12 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
         {"b": FAR},
         Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR: Amounts()}),
     ),
-    "too much disk": (
-        asking(guest={"disk": 11}),
-        TWO,
-        {"a": FAR},
-        f"one task at a time needs disk 11 GiB (guest.0), engine {FAR} of node n1 has disk 10 GiB",
-    ),
-    "bounded by the smaller": (
-        asking("a; b; c; d", guest={"cpu": 2}),
-        SMALL,
-        {"a": FAR, "b": FAR},
-        pool(1, 2, far=2),
-    ),
     "not bounded by it": (
         asking("a; b; c; d", guest={"cpu": 2}),
         SMALL,
         dict.fromkeys("abc", FAR),
         pool(4, 2, far=6),
     ),
-    "a chain": (asking(CHAIN, guest={"cpu": 2}), TWO, {"b": FAR}, pool(1, 2, far=2)),
     "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
     "an unknown engine": (
         asking("a; b", guest={"cpu": 1000}),

@@ -109,7 +109,6 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     # starting
     "ready": (ready(), [], {0: [S1, S2]}),
     "started at one": (ready(), [0, ok(S1, 1)], {1: []}),
-    "a refused start": (ready(roles=THREE), [0, ok(S1, 1), no(S2, 1), ok(S3, 1)], {1: [X1, X2, X3]}),
     # tasks
     "upstream open at one node": (
         running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}),
@@ -131,19 +130,6 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
         [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)],
         {1000: [POLL]},
     ),
-    "starts that never left do not count": (
-        running(roles=ONE),
-        [
-            *(s for i in range(10) for s in (20 * i, lost(A1, 20 * i, delivered=False))),
-            *(300, 320, replace(UNKNOWN, at=at(321))),
-        ],
-        {321: [A1]},
-    ),
-    "open roles": (
-        running(roles={"guest": ("n1",), "host": ("n1",)}),
-        [AllAnswer(0), reported(SUCCESS, "n1", role="guest")],
-        {5: [PollTaskAt("n1", "a", ("host",))]},
-    ),
     "a node that pushes": (
         running(),
         [AllAnswer(0), reported(RUNNING, pushed=True)],
@@ -151,20 +137,10 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     ),
     # the end
     "a failure": (running("a -> b", roles=THREE, a=RUNNING), [reported(FAILED, "n3")], {1: [X1, X2, X3]}),
-    "success": (
-        running("a -> b", a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING}),
-        [reported(SUCCESS, task="b")],
-        {1: [X1, X2]},
-    ),
     "stopped before anything was sent": (a_job(), [STOP], {1: [], 1000: []}),
     "stopped with a start under way": (running(), [0, STOP], {11.9: [], 12: [X1, X2]}),
     "stopped with a lost start": (running(), [0, STOP, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [X1, X2]}),
     "a lost stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False)], {3: [X2]}),
-    "acknowledged": (
-        running(a=RUNNING),
-        [STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False), 3, ok(X2, 4)],
-        {10_000: []},
-    ),
     "a refused stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), no(X2, 2)], {10_000: []}),
 }
 
@@ -180,11 +156,6 @@ REJECTED, FINISHED = JobStatus.REJECTED, JobStatus.FINISHED
 SILENT = [1, lost(POLL_2, 2, delivered=False)]
 
 ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
-    "refused": (
-        a_job(roles=THREE),
-        [0, ok(C1, 1), no(C2, 1), ok(C3, 2)],
-        (REJECTED, Outcome.REJECTED, "BECAUSE", "n2"),
-    ),
     "the first of two refusals": (
         a_job(),
         [0, no(C2, 1), no(C1, 2, Failure("TOO"))],
@@ -195,16 +166,6 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
         a_job(),
         [0, ok(C1, 0), lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False), 10],
         (REJECTED, Outcome.REJECTED, "PEER_UNREACHABLE", "n2"),
-    ),
-    "two unreachable": (
-        a_job(roles=THREE),
-        [0, *(lost(c, 0, delivered=False) for c in (C2, C3)), ok(C1, 0), 30],
-        (REJECTED, Outcome.REJECTED, "PEER_UNREACHABLE", "n2"),
-    ),
-    "the start refused": (
-        ready(roles=THREE),
-        [0, ok(S1, 1), no(S2, 1), ok(S3, 1)],
-        (FINISHED, Outcome.FAILED, "FAILED_TO_RUN", "n2"),
     ),
     "a task's start refused": (
         running("a -> b", roles=THREE),
@@ -232,22 +193,9 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
     "silent, not yet": (running(roles=THREE, a=RUNNING), [*SILENT, 601.9], None),
     "silent": (running(roles=THREE, a=RUNNING), [*SILENT, 602], (FINISHED, Outcome.FAILED, "UNREACHABLE", "n2")),
     "polled again": (running(roles=THREE, a=RUNNING), [*SILENT, 400, ok(POLL_2, 500), 700], None),
-    "it pushed": (
-        running(roles=THREE, a=RUNNING),
-        [*SILENT, 400, reported(SUCCESS, seconds=500, pushed=True), 700],
-        None,
-    ),
     "done before it was silent": (
         running("a -> b", a=RUNNING),
         [1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), 5000],
-        None,
-    ),
-    "silent once more is asked of it": (
-        running("a -> b", a=RUNNING),
-        [
-            *(1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), reported(SUCCESS, "n1", seconds=5000), 5000),
-            *(lost(B2, 5001, delivered=False), 5600),
-        ],
         None,
     ),
     "and for too long": (
@@ -503,12 +451,6 @@ def test_a_refused_start_names_what_each_party_answered_and_runs_nothing():
 def test_an_unreachable_node_is_named_with_the_last_message():
     steps = (lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False, message="connection refused"), 10)
     assert after(a_job(), 0, ok(C1, 0), *steps).ending.failure.message == "connection refused"
-
-
-def test_after_the_decision_to_end_only_stops_are_sent():
-    job = after(running("a; b", roles=THREE, a={"n1": FAILED}), STOP)
-    for second in (1, 12, 24, 600, 10_000):
-        assert {type(c) for c in due(job, second)} == {StopAt}
 
 
 def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():

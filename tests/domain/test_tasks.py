@@ -110,10 +110,8 @@ TOLERATED: list[Step] = [AllAnswer(5), reported(FAILED, seconds=6, failure=BROKE
 
 CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, str]] = {
     # the next attempt
-    "the rest is stopped": (RETRY, FAIL, {1: [T2]}, RUNNING, ""),
-    "and waited for": (RETRY, [*FAIL, 1, ok(T2, 1)], {30: []}, RUNNING, ""),
+    "the rest is waited for": (RETRY, [*FAIL, 1, ok(T2, 1)], {30: []}, RUNNING, ""),
     "then the next": (RETRY, [*FAIL, 1, ok(T2, 1), reported(FAILED, seconds=31)], {31: [AGAIN]}, RUNNING, ""),
-    "is begun": (RETRY, [*OVER, 2], {13.9: []}, RUNNING, ""),
     "after its delay": (DELAYED, OVER, {10.9: [], 11: [AGAIN]}, RUNNING, ""),
     "and succeeds": (RETRY, [*NEXT, again(SUCCESS, "n1", 9), again(SUCCESS, "n2", 9)], {9: [B1, B2]}, SUCCESS, ""),
     "and is the last": (RETRY, [*NEXT, again(FAILED, "n1", 3, OTHER)], {3: [X1, X2]}, FAILED, "EXIT_2"),
@@ -124,13 +122,6 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
         [*FAIL, 1, lost(T2, 2), 3, ok(T2, 3), reported(FAILED, seconds=3)],
         {14.9: [], 15: [AGAIN]},
         RUNNING,
-        "",
-    ),
-    "a refused start": (
-        job_with("a", auto_retries=1),
-        [0, ok(A1, 0), no(A2, 0, Failure("RESOURCES_BUSY"))],
-        {0: [T1]},
-        READY,
         "",
     ),
     "a success after all": (
@@ -166,17 +157,9 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
         "",
     ),
     # a task is stopped
-    "every node that runs it": (running(), [STOP_A], {1: [T1, T2]}, RUNNING, ""),
     "claimed once": (running(), [STOP_A, 1], {1: [], 12.9: [], 13: [T1, T2]}, RUNNING, ""),
     "not begun": (running(a=READY), [STOP_A], {1: [], 10_000: []}, READY, ""),
     "done at one node": (HALF_DONE, [STOP_A], {1: [T2]}, RUNNING, ""),
-    "a success under way": (
-        running(a={"n1": RUNNING, "n2": SUCCESS}),
-        [STOP_A, reported(SUCCESS, "n1")],
-        {100: []},
-        SUCCESS,
-        "",
-    ),
     "a start on its way": (BEGINS, [0, STOP_A], {11.9: [], 12: [T1, T2]}, READY, ""),
     "lost starts": (BEGINS, [0, STOP_A, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [T1, T2]}, READY, ""),
     "accepted at one node": (BEGINS, [0, STOP_A, ok(A2, 2)], {2: [T2]}, READY, ""),
@@ -186,26 +169,12 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "a start refused then": (BEGINS, [0, STOP_A, no(A1, 2, Failure("INPUT_MISSING"))], {20: [T2]}, FAILED, ""),
     "a refused stop": (running(), [STOP_A, 1, no(T1, 2), ok(T2, 2)], {500: []}, RUNNING, ""),
     "it fails meanwhile": (running(), [STOP_A, reported(FAILED, "n1", failure=BROKE)], {1: [T1, T2]}, FAILED, ""),
-    "a failure elsewhere": (
-        running(),
-        [STOP_A, reported(FAILED, "n2", "c", failure=BROKE)],
-        {1: [X1, X2]},
-        RUNNING,
-        "EXIT_1",
-    ),
     "other branches go on": (TWO_BRANCHES, BRANCHES, {3: [D1, D2]}, FAILED, ""),
     "and then it is stopped": (TWO_BRANCHES, [*BRANCHES, 3, *done("d", 4)], {4: [X1, X2]}, FAILED, "STOPPED"),
     "before the job begins": (ACCEPTED, [STOP_A], {1: [S1, S2]}, READY, ""),
     "all of it": (ACCEPTED, [STOP_A, TaskStopRequested("c", "n2", at(2))], {2: [X1, X2]}, READY, "STOPPED"),
     "a party stops its part": (running(), [reported(FAILED, failure=CANCELED)], {1: [X1, X2]}, FAILED, "STOPPED"),
     # tolerable failures
-    "what follows never starts": (
-        job_with("a -> b -> c; d", tolerable_tasks=["a"]),
-        TOLERATED,
-        {7: [T1, T2], 100: [T1, T2]},
-        FAILED,
-        "",
-    ),
     "another failure": (
         job_with("a; d", tolerable_tasks=["a"]),
         [*TOLERATED, reported(FAILED, "n2", "d", 9, failure=OTHER)],
@@ -224,7 +193,6 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
         READY,
         "",
     ),
-    "and is stopped": (job_with("a"), [SUSPEND, STOP, RESUME], {5: [X1, X2]}, READY, "STOPPED"),
 }
 
 

@@ -243,10 +243,6 @@ WARNED: dict[str, tuple[JobSpec, dict[str, str]]] = {
         a_spec(job_params=MISTYPED),
         {f"config.job_params.{path}": meant for path, meant in MEANT.items()},
     ),
-    "a mistyped task": (
-        a_spec("train", task_params={"common": {"trian": {}}}),
-        {PARAMETER + "common.trian": "train"},
-    ),
     "an unknown key": (a_spec(unknown_fields=(KEY,)), {KEY.path: "job_params"}),
     "settings are no tasks": (
         a_spec(job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"resources": {}}}}),
