@@ -200,6 +200,7 @@ class Gateway:
             Images(self.engine_for, settings.providers.fetch_seconds, self.signatures.check),
             self._unfinished,
             require_image=settings.providers.image == "require",
+            storage_rule=self.storage.at_registration,
         )
         self.workspace = Workspace(
             settings.storage.path,
@@ -319,14 +320,13 @@ class Gateway:
     def _build_participation(self) -> None:
         settings, docker = self.settings, self.settings.engine.docker
         self.inheritance = Inheritance(settings.node.id, self.store, self.planner, self.engine.image_digest)
-        storage = settings.storage.path
         reserve = settings.limits.storage_reserve_bytes
         self.readiness = Readiness(
             settings.node.id,
             self.registry,
             self._engine_named_for,
             {
-                "storage": partial(check_storage, self.storage.staging, storage, reserve),
+                "storage": partial(self._check_storages, reserve),
                 "transport": self._check_transport,
             },
             docker if settings.engine.kind == "docker" else None,
@@ -372,6 +372,10 @@ class Gateway:
         self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
 
     # ------------------------------------------------------------ what parts call
+
+    def _check_storages(self, reserve: int) -> None:
+        check_storage(self.storage.staging, self.storage.root, reserve)
+        self.storage.check()
 
     def _storage_url(self, run: Run, begins: bool) -> str:
         remote = self.storage.remote_of(run)

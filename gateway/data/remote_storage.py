@@ -200,8 +200,13 @@ class RemoteStorage(Storage):
                 self._at().delete(f"{address.namespace}/")
         return bool(there)
 
+    def check_answers(self) -> None:
+        """Look whether it answers. Raises `StorageFailed`."""
+        with self._named(), suppress(exceptions.NotFound):
+            next(iter(self._at().list("", limit=1)), None)
+
     def check(self) -> None:
-        """Write, read and delete something small. Raises `GatewayError`."""
+        """Write, read and delete something small. Raises `StorageFailed`."""
         with self._named():
             name = f".check-{os.getpid()}"
             self._at().write(name, b"bfia")

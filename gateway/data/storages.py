@@ -43,6 +43,11 @@ class Storages(Storage):
         places = [Address(namespace, name), *(Address(namespace, name, storage) for storage in self.remotes)]
         return next((place for place in places if self.exists(place)), places[0])
 
+    def check(self) -> None:
+        """Look whether every storage elsewhere answers. Raises `StorageFailed` for the first that does not."""
+        for remote in self.remotes.values():
+            remote.check_answers()
+
     # ------------------------------------------------------------ for components
 
     def kind(self, storage: str) -> str:
@@ -58,6 +63,16 @@ class Storages(Storage):
         listed = {engine.lower() for engine in engines}
         found = [name for name in (*self.remotes, "") if not listed or self.kind(name) in listed]
         return found if "" in found or not self.stand_in else [*found, ""]
+
+    def at_registration(self, engines: Sequence[str]) -> str:
+        """Say what becomes of a component that lists none of this node's storages; empty where it lists one."""
+        kinds = self.kinds()
+        if not engines or set(kinds) & {engine.lower() for engine in engines}:
+            return ""
+        has = f"this node has {', '.join(kinds)} (storages)"
+        if self.stand_in:
+            return f"{has}: it gets its data from the node's folder (storage.stand_in)"
+        return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
     def remote_of(self, run: Run) -> Remote | None:
         """Return the storage elsewhere in which a run reads and writes; None for the folder."""

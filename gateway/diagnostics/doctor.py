@@ -20,10 +20,11 @@ from urllib.parse import SplitResult, urlsplit
 from engines.base import Engine, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
-from gateway.bootstrap.parts import approval_policy, main_of
+from gateway.bootstrap.parts import approval_policy, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
+from gateway.data.remote_storage import S3, StorageFailed
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted
@@ -149,6 +150,31 @@ def _writable(folder: Path) -> Step:
         text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
         return _failed(text, f"give the gateway's user the right to write to {folder}")
     return _ok(str(folder) if existing == folder else f"{folder} (made at the start)")
+
+
+def storages_of(settings: Settings) -> Step:
+    """Write, read and delete something small at each storage elsewhere."""
+    try:
+        remotes = storages(settings).remotes.values()
+    except Invalid as error:
+        return _failed(error.message, "give the gateway's user the right to read the file, or correct its path")
+    failed, shared = [], []
+    for storage in remotes:
+        try:
+            storage.check()
+        except StorageFailed as error:
+            failed.append(f"{error.reason}: {error.message}")
+        if storage.remote.kind == S3 and not storage.remote.role:
+            shared.append(storage.remote.name)
+    if failed:
+        return _failed("; ".join(failed), "see docs/data.md; each reason is explained in docs/reasons.md")
+    found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
+    if shared:
+        cause = f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there"
+        return _warning(
+            cause, "where the server has STS, set role in storages: each run gets a key of its own", found
+        )
+    return _ok(found or "none but the node's folder")
 
 
 def _disk(node: Installation) -> Step:
@@ -467,6 +493,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": _database,
     "migrations": _migrations,
     "storage": lambda node: _writable(node.settings.storage.path),
+    "storages": lambda node: storages_of(node.settings),
     "state folder": lambda node: _writable(node.settings.state_dir),
     "file modes": lambda node: modes_of(node.settings, node.config),
     "disk": _disk,

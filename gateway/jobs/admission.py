@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
 from gateway.config.engine import DockerEngineSettings
+from gateway.data.remote_storage import StorageFailed
 from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, validation
 from gateway.domain import dag as flow
@@ -122,6 +123,8 @@ class Readiness:
                 found[name] = Lack(reason, f"{words}: {error.strerror}")
             except NoSpace as error:
                 found[name] = Lack(error.reason, f"the storage has too little room for tasks: {error}")
+            except StorageFailed as error:
+                found[name] = Lack(error.reason, f"a storage of this node: {error.reason}")
             except GatewayError as error:
                 away = error.reason == EngineDown.reason
                 found[name] = (

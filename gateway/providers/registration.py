@@ -1,7 +1,7 @@
 """Registering, retiring and approving providers: who may, what their images are, and which jobs use them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -11,7 +11,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, Looked, pinned
-from provider_registry.model import InvalidDescription, Provider
+from provider_registry.model import InvalidDescription, Provider, bounded, join
+from provider_registry.model import Problem as DescriptionProblem
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
 from provider_registry.revisions import Change
@@ -56,8 +57,11 @@ class Providers:
         unfinished: Callable[[], Iterable[JobSpec]],
         *,
         require_image: bool = False,
+        storage_rule: Callable[[Sequence[str]], str] = lambda engines: "",
     ) -> None:
         """``unfinished`` yields every job that is not over here.
+
+        ``storage_rule`` says what becomes here of a component with this storageEngine; empty: nothing.
 
         ``require_image``: an image that cannot be looked at refuses its registration.
         """
@@ -65,6 +69,7 @@ class Providers:
         self._images = images
         self._unfinished = unfinished
         self._require_image = require_image
+        self._storage_rule = storage_rule
         self.limiter = CapacityLimiter(AT_ONCE)
         """the threads for registrations, which may wait for images"""
         self._reading = Lock()
@@ -88,12 +93,23 @@ class Providers:
         missing = [one for one in looked if one.reason]
         if missing and (strict or self._require_image):
             raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
-        provider = pinned(provider, looked)
+        provider = self._with_storages(pinned(provider, looked))
         _refuse_other(
             provider.name, self.registry.repository.claim(provider.name, "" if by.admin else by.name), by
         )
         done = self.registry.register_component if single else self.registry.register
         return done(provider, by.name, reason)
+
+    def _with_storages(self, provider: Provider) -> Provider:
+        """Warn once where this node has none of the storages that a component lists."""
+        found = [
+            DescriptionProblem(
+                join("components_description", name, "storageEngine"), rule, list(one.storage_engines)
+            )
+            for name, one in provider.components.items()
+            if (rule := self._storage_rule(one.storage_engines))
+        ]
+        return replace(provider, warnings=bounded([*found, *provider.warnings])) if found else provider
 
     def retire(self, key: str, by: By, reason: str = "") -> Written:
         """Have no new job use a provider. Raises `NotFound`, `NotAllowed`."""

@@ -51,9 +51,11 @@ def written(folder: Path, body: object) -> str:
 
 
 def test_an_image_is_registered_changed_compared_retired_and_taken_back(node: Gateway, tmp_path: Path):
-    first = cli(node, "register", written(tmp_path, a_request()), "-m", "the first")
+    plain = a_request(a_description(storageEngine=["file"]))
+    first = cli(node, "register", written(tmp_path, plain), "-m", "the first")
     assert first.exit_code == 0 and first.stdout == "acme:1.0.0@docker registered, revision 1\n", first.output
-    changed = a_request(a_description(inputParam=[a_parameter(title="new", validator="(1,0)")]))
+    parameter = a_parameter(title="new", validator="(1,0)")
+    changed = a_request(a_description(storageEngine=["file"], inputParam=[parameter]))
     second = cli(node, "register", written(tmp_path, changed))
     assert 'inputParam[p].title: "p" → "new"' in second.stdout
     assert "1 warning\n" in second.stdout and "lower bound above" in second.stdout
