@@ -68,7 +68,7 @@ def _shown(path: tuple[int | str, ...], value: Any) -> Any:
         return HIDDEN
     if path[0] == "storages" and (len(path) < 3 or path[2] == "password"):
         return HIDDEN
-    return without_password(str(value)) if path[0] == "database" else value
+    return without_password(str(value)) if path[0] in ("database", "storages") else value
 
 
 def _merged(data: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

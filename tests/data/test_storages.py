@@ -1,0 +1,121 @@
+"""Which of a node's storages serves what: uploads, components, and data that is replaced."""
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.bootstrap.parts import storages
+from gateway.config.loader import load
+from gateway.data.datasets import Datasets
+from gateway.data.file_storage import FileStorage
+from gateway.data.remote_storage import Remote
+from gateway.data.storages import Storages
+from gateway.data.upload import Upload
+from gateway.domain.datasets import MemoryDatasets
+from gateway.domain.run import Address
+from gateway.errors import Conflict, Invalid
+from tests import storages as real
+from tests.contracts.test_storage import remote_of
+
+LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
+CLUSTER = Remote("cluster", "hdfs", "127.0.0.1", 1, "/joint")
+
+
+def at(folder: Path, *remotes: Remote, stand_in: bool = True) -> Storages:
+    return Storages(FileStorage(folder), remotes, stand_in=stand_in)
+
+
+@pytest.mark.parametrize(
+    ("listed", "remotes", "stand_in", "serving"),
+    [
+        (["s3", "hdfs"], [], True, [""]),
+        (["s3", "hdfs"], [], False, []),
+        (["S3"], [CLUSTER, LAKE], False, ["lake"]),
+        (["s3", "hdfs"], [CLUSTER, LAKE], True, ["cluster", "lake", ""]),
+        (["file"], [LAKE], False, [""]),
+        ([], [LAKE], False, ["lake", ""]),
+    ],
+)
+def test_the_first_storage_that_a_component_lists_serves_it(
+    listed: list[str], remotes: list[Remote], stand_in: bool, serving: list[str], tmp_path: Path
+) -> None:
+    assert at(tmp_path, *remotes, stand_in=stand_in).serving(listed) == serving
+
+
+def test_what_a_component_cannot_have_here_is_said_once_at_its_registration(tmp_path: Path) -> None:
+    assert at(tmp_path).at_registration(["file"]) == at(tmp_path).at_registration([]) == ""
+    assert at(tmp_path, LAKE).at_registration(["s3"]) == ""
+    assert "gets its data from the node's folder" in at(tmp_path).at_registration(["s3", "hdfs"])
+    assert "STORAGE_MISMATCH" in at(tmp_path, LAKE, stand_in=False).at_registration(["hdfs"])
+
+
+@pytest.mark.s3
+def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path) -> None:
+    with real.bucket() as place:
+        storage = at(tmp_path / "storage", remote_of(place))
+        known = MemoryDatasets()
+        site = Datasets(storage, known, [], lambda: datetime.now(UTC))
+        address = Address("bank", "customers*")
+
+        def upload(text: str, *, overwrite: bool = False) -> Address:
+            received = site.receive()
+            try:
+                received.write(text.encode())
+                wanted = Upload(address, overwrite=overwrite)
+                return site.upload_from_file(wanted, received, "t.csv").address
+            finally:
+                received.close()
+
+        first = upload("id,x\n1,2\n")
+        assert first.storage == "lake" and first.name.startswith("customers_.")
+        with pytest.raises(Conflict):
+            upload("id,x\n1,3\n")
+        second = upload("id,x\n1,3\n", overwrite=True)
+        assert site.resolve("bank#customers*") == second != first
+        assert storage.names("bank", "lake") == [second.name] and storage.names("bank") == []
+        assert list(storage.iter_rows(second)) == [["1", "3"]]
+        assert site.keeper(second) == ["dataset bank#customers*"] and site.keeper(first) == []
+
+        def broken(dataset: object) -> None:
+            raise io.UnsupportedOperation("the database is away")
+
+        put, known.put = known.put, broken  # type: ignore[method-assign, assignment]
+        with pytest.raises(Exception, match="database is away"):
+            upload("id,x\n1,4\n", overwrite=True)
+        known.put = put  # type: ignore[method-assign]
+        assert storage.names("bank", "lake") == [second.name] and site.resolve("bank#customers*") == second
+        site.delete("bank#customers*")
+        assert storage.namespaces() == set() and not site.exists(address)
+
+
+NODE = """
+node: {id: JG0100001100000010, institution: a}
+engine: {kind: process, process: {}}
+storages:
+  lake: {url: "%s", username: key, password_file: lake.key}
+"""
+
+
+def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "node.yml"
+    (tmp_path / "lake.key").write_text("the-secret\n")
+    file.write_text(NODE % "s3://10.0.0.5:9000/joint")
+    remote = storages(load(file)).remotes["lake"].remote
+    assert (remote.host, remote.port, remote.folder, remote.password) == ("10.0.0.5", 9000, "joint", "the-secret")
+    for url in ("ftp://h/x", "s3://h:9000", "s3://key:secret@h/joint", "s3://h/joint/below", "s3://h:0/joint"):
+        file.write_text(NODE % url)
+        with pytest.raises(Invalid) as refused:
+            load(file)
+        assert "storages.lake.url" in str(refused.value) and "secret" not in str(refused.value)
+    file.write_text((NODE % "s3://h/joint").replace(", password_file: lake.key", ""))
+    with pytest.raises(Invalid, match="password_file"):
+        load(file)
+    file.write_text(NODE % "s3://h/joint")
+    (tmp_path / "lake.key").unlink()
+    with pytest.raises(Invalid, match=r"storages\.lake\.password_file"):
+        storages(load(file))
+    file.write_text((NODE % "s3://h/joint").replace("process, process: {}", "docker"))
+    with pytest.raises(Invalid, match=r"engine\.docker\.network"):
+        load(file)
