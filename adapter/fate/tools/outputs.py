@@ -5,8 +5,10 @@ reports its ``job_id`` as successful.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Protocol
 from uuid import uuid4
@@ -19,7 +21,7 @@ from adapter.fate.tools.deps import CHUNK, GZIP, TAG, TAR, Call, ClientParts, Me
 from adapter.fate.tools.jobs import UPLOAD
 from adapter.fate.tools.rows import sight
 from gateway.data.outputs import Wanted
-from gateway.data.storage import PARTITION, Storage
+from gateway.data.storage import Storage
 from gateway.domain.dag import DagNode
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address, Run
@@ -71,7 +73,7 @@ def _data_display(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
 @paths("GET", "/v2/output/data/download", "A task's tables, as a tar.gz of CSV", codes=_LEFT_TABLE, archive=GZIP)
 def _data_download(call: Call, asked: schemas.OutputOfTask) -> Response:
     found = _there(_addresses(call.parts, asked, "data", asked.output_key))
-    tables = (m for key, address in found.items() for m in _members(call.parts.storage, address, key))
+    tables = (m for key, address in found.items() for m in _table(call.parts.storage, address, key))
     return sent(call, tables, f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz")
 
 
@@ -117,7 +119,7 @@ def _metric_delete(call: Call, asked: Delete) -> dict[str, Any]:
 
 
 @paths("GET", "/v2/table/query", "What is known of a table", codes=_TABLE)
-def _table(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
+def _table_query(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
     dataset: Dataset = call.parts.datasets.get(namespace=asked.namespace, name=asked.name)
     kind, _, place = dataset.origin.partition(":")
     found: dict[str, Any] = {
@@ -149,7 +151,7 @@ def _download(call: Call, asked: schemas.TableDownload) -> Response:
     address = call.parts.datasets.resolve(namespace=asked.namespace, name=asked.name)
     call.parts.storage.partitions(address)
     header = asked.header.lower() not in ("false", "0", "no")
-    members = _members(call.parts.storage, address, "data", header=header)
+    members = _table(call.parts.storage, address, "data", header=header)
     return sent(call, members, f"download_data_{asked.namespace}_{asked.name}.tar.gz")
 
 
@@ -206,23 +208,18 @@ def _there(found: dict[str, Address]) -> dict[str, Address]:
 
 
 def _shown(parts: ClientParts, address: Address) -> dict[str, Any]:
-    rows: list[list[str]] = []
-    metadata: Mapping[str, Any] = {}
-    try:
-        metadata = parts.storage.metadata(address)
+    rows, columns, total = list[list[str]](), list[str](), None
+    with suppress(GatewayError):  # no table: there is nothing to show, and the download has it
+        total = parts.storage.metadata(address).get("count")
         rows = list(islice(parts.storage.iter_rows(address), MOST_ROWS))
         columns = parts.storage.columns(address)
-    except GatewayError:  # no table: there is nothing to show, and the download has it
-        columns = []
-    total = metadata.get("count")
     return {"data": rows, "metadata": {"header": columns}, "total": total if isinstance(total, int) else None}
 
 
 def _json(parts: ClientParts, address: Address) -> Any:
-    try:
+    with suppress(GatewayError):  # large, or no JSON
         return parts.storage.read_json(address, LARGEST_JSON)
-    except GatewayError:  # large, or no JSON
-        return None
+    return None
 
 
 def _metric(key: str) -> dict[str, Any]:
@@ -233,7 +230,7 @@ def _files(storage: Storage, found: Mapping[str, Address]) -> Iterator[Member]:
     for key, address in found.items():
         for part in storage.partitions(address):
             with storage.open_file(address, part.name) as file:
-                yield Member(f"{key}/{part.name}", part.size, iter(lambda file=file: file.read(CHUNK), b""))  # type: ignore[misc]
+                yield Member(f"{key}/{part.name}", part.size, iter(partial(file.read, CHUNK), b""))
 
 
 def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str, Any]:
@@ -244,33 +241,17 @@ def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str,
     return {"dry_run": asked.dry_run, "items": [asdict(item) for item in items]}
 
 
-def _members(storage: Storage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:
+def _table(storage: Storage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:
     """Yield ``<folder>/0.csv`` and ``<folder>/0.meta`` of a table. Raises `NotFound`."""
-    skips: list[int] = []
-    first, size = b"", 0
-    for number, part in enumerate(storage.partitions(address)):
-        with storage.open_file(address, part.name) as file:
-            line = file.readline(_LONGEST_HEADER)
-        first = first if number else line
-        skips.append(len(line) if (number or not header) and line == first else 0)
-        size += part.size - skips[-1]
-    yield Member(f"{folder}/0.csv", size, _chunks(storage, address, skips))
-    meta = json.dumps({"header": _columns(storage, address)}).encode()
+    skipped, columns = 0, list[str]()
+    if not header:
+        with storage.open_partition(address) as file:
+            skipped = len(file.readline(_LONGEST_HEADER))
+    with suppress(GatewayError):  # no CSV
+        columns = storage.columns(address)
+    yield Member(f"{folder}/0.csv", storage.stamp(address)[0] - skipped, storage.stream(address, skipped))
+    meta = json.dumps({"header": columns}).encode()
     yield Member(f"{folder}/0.meta", len(meta), (meta,))
-
-
-def _chunks(storage: Storage, address: Address, skips: Sequence[int]) -> Iterator[bytes]:
-    for number, skip in enumerate(skips):
-        with storage.open_file(address, f"{PARTITION}{number}", skip) as file:
-            while data := file.read(CHUNK):
-                yield data
-
-
-def _columns(storage: Storage, address: Address) -> list[str]:
-    try:
-        return storage.columns(address)
-    except GatewayError:
-        return []
 
 
 class Uploads(Protocol):
