@@ -15,8 +15,7 @@ from tests.inprocess import ME
 FATE = "9999"
 """a FATE site, by its route"""
 JOB = "202411220101019999990"
-
-
+OK: dict[str, Any] = {"code": 0, "message": "success"}
 PATHS = [path.removeprefix("/v2") for path in envelope.PATHS]
 SIGNS = "8888"
 """another one, which has to sign"""
@@ -60,6 +59,14 @@ class Flow:
 
     def sent(self, path: str, **request: Any) -> httpx.Response:
         return httpx.post(f"{self._base}{path}", timeout=120, trust_env=False, verify=False, **request)
+
+    def do(self, job: str, *steps: str) -> None:
+        """Take these steps of FATE's with its host, all of which succeed: each a path, maybe with a state."""
+        for step in steps:
+            path, _, status = step.partition(" ")
+            body = task(job=job) if path.startswith("task/") else party(job)
+            body |= dag() if path == "job/create" else {"status": status} if status else {}
+            assert self.code(f"/partner/{path}", body) == 0, step
 
     def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
         return int(self.post(path, body, **headers)["code"])

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import pytest
 
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict
-from tests.adapter.fate.flowing import Flow, dag, fate_world, party, task
+from tests.adapter.fate.flowing import Flow, fate_world, party, task
 from tests.contracts.apis import World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask
 
-OK = {"code": 0, "message": "success"}
 _numbers = count(202411220101030000000)
 
 
@@ -31,16 +29,9 @@ def flow(world: World) -> Flow:
 
 def begin(flow: Flow, job: str) -> None:
     """Do what FATE does until it wants a task's resources; it goes on only where each answer is a yes."""
-    assert flow.post("/partner/job/create", {**dag(), **party(job)})["code"] == 0
-    for path, body in (
-        ("/partner/job/status/update", party(job, status="waiting")),
-        ("/partner/job/resource/apply", party(job)),
-        ("/partner/job/resource/return", party(job)),  # another party had not enough: FATE begins anew
-        ("/partner/job/resource/apply", party(job)),
-        ("/partner/job/start", party(job)),
-        ("/partner/job/status/update", party(job, status="running")),
-    ):
-        assert flow.post(path, body) == OK, path
+    flow.do(job, "job/create", "job/status/update waiting", "job/resource/apply", "job/resource/return")
+    # another party had not enough: FATE begins anew
+    flow.do(job, "job/resource/apply", "job/start", "job/status/update running")
 
 
 def waits(flow: Flow, job: str) -> None:
@@ -64,20 +55,18 @@ def test_nothing_begins_until_a_person_agreed_and_then_fates_next_turn_begins_it
     assert (local.status, local.runs) == (JobStatus.PENDING, ())
     assert job in ask(world.me, "operator", "GET", "/api/v1/approvals").text
     decide(world, job, "approve")
-    assert flow.post("/partner/task/resource/apply", task(job=job)) == OK
+    flow.do(job, "task/resource/apply")
     assert world.local(job).status is JobStatus.RUNNING
-    assert flow.post("/partner/task/start", task(job=job)) == OK
+    flow.do(job, "task/start")
     world.end(job, "a", "host.0", code=3)
-    assert flow.post("/partner/job/status/update", party(job, status="failed")) == OK
-
-    assert flow.post("/partner/job/status/update", party(job, status="waiting")) == OK  # its rerun
+    flow.do(job, "job/status/update failed", "job/status/update waiting")  # its rerun
     again = world.local(f"{job}-r1")
     assert (again.status, again.approval.by) == (JobStatus.READY, "li")  # who agreed is not asked again
-    assert flow.post("/partner/job/stop", party(job)) == OK
+    flow.do(job, "job/stop")
 
 
-def called(world: World, job: str) -> list[dict[str, Any]]:
-    return [dict(e.detail) for e in world.me.store.timeline(job) if e.event == "called"]
+def called(world: World, job: str) -> set[str]:
+    return {e.detail["path"] for e in world.me.store.timeline(job) if e.event == "called"}
 
 
 def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
@@ -90,12 +79,8 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
     assert (said["code"], said["data"]["reason"]) == (1003, "JOB_ENDED")  # no rerun: FATE has not ended it yet
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
     wait_for(lambda: called(world, job), 20, 0.01, "FATE is told")
-    assert {one["path"] for one in called(world, job)} == {"/v2/scheduler/job/stop"}
-    for path, body in (
-        ("/partner/job/stop", party(job)),
-        ("/partner/job/status/update", party(job, status="canceled")),
-    ):
-        assert flow.post(path, body) == OK, path
+    assert called(world, job) == {"/v2/scheduler/job/stop"}
+    flow.do(job, "job/stop", "job/status/update canceled")
     local = world.local(job)
     assert (local.status, local.approval.failure.reason) == (JobStatus.REJECTED, "APPROVAL_REJECTED")
     assert local.ending is not None and local.ending.outcome is Outcome.REJECTED
@@ -105,8 +90,7 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
 def test_a_job_that_fate_cancels_meanwhile_asks_nobody_any_more(world: World, flow: Flow):
     job = str(next(_numbers))
     begin(flow, job)
-    assert flow.post("/partner/job/status/update", party(job, status="canceled")) == OK
-    assert flow.post("/partner/job/stop", party(job)) == OK
+    flow.do(job, "job/status/update canceled", "job/stop")
     local = world.local(job)
     assert (local.status, local.ending.outcome) == (JobStatus.REJECTED, Outcome.STOPPED)
     with pytest.raises(Conflict):

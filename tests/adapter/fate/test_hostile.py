@@ -39,12 +39,7 @@ AS_NOTHING = ("/partner/job/stop", "/partner/task/rerun")
 def running(flow: Flow, world: World) -> str:
     """A job of FATE's in which this node is the host, with its one task running."""
     job = str(next(_numbers))
-    for path, body in (
-        ("/partner/job/create", {**dag(), **party(job)}),
-        ("/partner/job/start", party(job)),
-        ("/partner/task/start", task(job=job)),
-    ):
-        assert flow.code(path, body) == 0
+    flow.do(job, "job/create", "job/start", "task/start")
     world.run(job, "a", "host.0")
     return job
 
@@ -125,9 +120,7 @@ def test_versions_that_are_over_change_nothing(flow: Flow, world: World, running
 
 def test_a_job_that_has_ended_is_begun_again_by_its_scheduling_node_only(flow: Flow, world: World):
     job = str(next(_numbers))
-    flow.post("/partner/job/create", {**dag(), **party(job)})
-    flow.post("/partner/job/start", party(job))
-    assert flow.code("/partner/job/status/update", party(job, status="failed")) == 0
+    flow.do(job, "job/create", "job/start", "job/status/update failed")
     again = party(job, status="waiting")
     refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
     assert world.me.store.local_jobs.find(f"{job}-r1") is None

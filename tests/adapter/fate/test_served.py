@@ -14,19 +14,16 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
-from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, party, task
+from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
-
-OK = {"code": 0, "message": "success"}
 
 
 def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
     """A node has no other way to know: FATE tells it with each task that ends, anywhere, and cannot be asked."""
     job = "202411220101019999770"
-    for path, body in (("/partner/job/create", {**dag(), **party(job)}), ("/partner/job/start", party(job))):
-        assert flow.post(path, body) == OK
+    flow.do(job, "job/create", "job/start")
     for said, shown in ((33.3, 33), (66.6, 66), (50.0, 66), (-1e300, 66), (None, 66), (100.0, 99)):
         assert flow.post("/partner/job/update", party(job, progress=said)) == OK
         path = "/v1/platform/schedule/job/status_all"
@@ -34,29 +31,24 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
         assert (data["progress"], data["warnings"]) == (shown, list(world.local(job).warnings)), said
     [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": job}).json()["data"]
     assert row["progress"] == 99
-    assert flow.post("/partner/job/status/update", party(job, status="failed")) == OK
+    flow.do(job, "job/status/update failed")
     assert ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]["progress"] == 99
-    assert flow.post("/partner/job/stop", party(job)) == OK
+    flow.do(job, "job/stop")
 
 
 def test_the_next_version_of_a_task(world: World, flow: Flow):
     job = "202411220101019999991"
-    for path, body in (
-        ("/partner/job/create", {**dag(), **party(job)}),
-        ("/partner/job/start", party(job)),
-        ("/partner/task/start", task(job=job)),
-    ):
-        assert flow.post(path, body) == OK
+    flow.do(job, "job/create", "job/start", "task/start")
     world.end(job, "a", "host.0", code=3)
     states = [flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] for _ in range(2)]
     assert states == ["running", "failed"]  # FATE takes no failure of a task that it does not know to run
-    assert flow.post("/partner/task/stop", task(job=job, status="failed")) == OK
+    flow.do(job, "task/stop failed")
     assert flow.post("/partner/task/rerun", task(job=job, new_version=1)) == OK
     assert flow.post("/partner/task/collect", task(1, job=job))["data"]["party_status"] == "waiting"
     assert flow.post("/partner/task/start", task(1, job=job)) == OK
     wait_for(lambda: len(world.local(job).runs) == 2, 20, 0.01)
     assert [run.attempt for run in world.local(job).runs] == [0, 1]
-    assert flow.post("/partner/job/status/update", party(job, status="canceled")) == OK
+    flow.do(job, "job/status/update canceled")
     assert world.local(job).ending.outcome is Outcome.STOPPED
     wait_for(lambda: all(run.over for run in world.local(job).runs), 20, 0.01)
     ended = flow.post("/partner/task/collect", task(1, job=job))["data"]
@@ -75,26 +67,18 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
         "outputs": {},
     }
     one, two = task(job=job), task(name="b", job=job)
-    for path, sent in (("/partner/job/create", {**body, **party(job)}), ("/partner/job/start", party(job))):
-        assert flow.post(path, sent) == OK
-    assert flow.post("/partner/task/start", one) == OK
+    assert flow.post("/partner/job/create", {**body, **party(job)}) == OK
+    flow.do(job, "job/start", "task/start")
     table = world.me.settings.storage.path / f"{job}-host-0" / f"{job}_a_0-out"
     table.mkdir(parents=True)
     (table / "data_0").write_text("id\n1\n")
     world.end(job, "a", "host.0")
     assert flow.post("/partner/task/start", two) == OK
     world.end(job, "b", "host.0", code=3)
-    for path, sent in (
-        ("/partner/task/stop", {**two, "status": "failed"}),
-        ("/partner/job/status/update", party(job, status="failed")),
-        ("/partner/job/stop", party(job)),
-        ("/partner/task/rerun", {**two, "new_version": 1}),
-        ("/partner/job/status/update", party(job, status="waiting")),
-        ("/partner/job/status/update", party(job, status="waiting")),
-        ("/partner/job/resource/apply", party(job)),
-        ("/partner/job/start", party(job)),
-    ):
-        assert flow.post(path, sent) == OK, path
+    assert flow.post("/partner/task/stop", {**two, "status": "failed"}) == OK
+    flow.do(job, "job/status/update failed", "job/stop")
+    assert flow.post("/partner/task/rerun", {**two, "new_version": 1}) == OK
+    flow.do(job, *["job/status/update waiting"] * 2, "job/resource/apply", "job/start")
     again = {**two, "task_version": 1}
     states = [flow.post("/partner/task/collect", t)["data"]["party_status"] for t in (one, one, again)]
     assert states == ["running", "success", "waiting"]
@@ -105,7 +89,7 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
     world.end(f"{job}-r1", "b", "host.0")
     assert flow.post("/partner/task/collect", again)["data"]["party_status"] == "running"
     assert flow.post("/partner/task/collect", again)["data"]["party_status"] == "success"
-    assert flow.post("/partner/job/status/update", party(job, status="success")) == OK
+    flow.do(job, "job/status/update success")
     ended = [world.local(found).ending.outcome for found in (job, f"{job}-r1")]
     assert ended == [Outcome.FAILED, Outcome.SUCCEEDED]
     assert world.local(f"{job}-r1").spec.old_job_id == job
@@ -175,19 +159,14 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
         (4, "failed", 3, Outcome.FAILED, "EXIT_3"),
     ):
         job = f"20241122010101999999{number}"
-        for path, sent in (
-            ("/partner/job/create", {**dag(), **party(job)}),
-            ("/partner/job/start", party(job)),
-            ("/partner/task/start", task(job=job)),
-        ):
-            assert flow.post(path, sent) == OK
+        flow.do(job, "job/create", "job/start", "task/start")
         world.run(job, "a", "host.0")
         if code is not None:
             world.end(job, "a", "host.0", code=code)
         else:
-            assert flow.post("/partner/job/stop", party(job)) == OK
+            flow.do(job, "job/stop")
             assert world.local(job).ending is None
-        assert flow.post("/partner/job/status/update", party(job, status=word)) == OK
+        flow.do(job, f"job/status/update {word}")
         ending = world.local(job).ending
         assert ending and ending.failure
         assert (ending.outcome, ending.failure.reason) == (outcome, reason)

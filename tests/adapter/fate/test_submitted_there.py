@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.states import JobStatus
-from tests.adapter.fate.flowing import FATE, Flow, fate_world, party, task
+from tests.adapter.fate.flowing import FATE, Flow, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World
 from tests.inprocess import ME, ask
@@ -86,14 +86,13 @@ def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
     local = world.local(THEIRS)
     assert (local.spec.scheduler, local.spec.protocol, local.spec.flow_id) == (FATE, "fate", "flow-7")
     assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.READY}  # and no job under another id
-    for path, body in (("/partner/job/start", party(THEIRS)), ("/partner/task/start", task(job=THEIRS))):
-        assert flow.code(path, body) == 0
+    flow.do(THEIRS, "job/start", "task/start")
     world.end(THEIRS, "a", "host.0")
     [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": THEIRS}).json()["data"]
     assert (row["status"], row["role"], row["party_id"]) == ("running", "host", ME)
     assert ask(world.me, "operator", "POST", "/v2/job/stop", json={"job_id": THEIRS}).json()["code"] == 0
     assert site.asked[-1] == ("/v2/scheduler/job/stop", {"job_id": THEIRS, "stop_status": "canceled"})
-    flow.post("/partner/job/status/update", party(THEIRS, status="canceled"))
+    flow.do(THEIRS, "job/status/update canceled")
     again = world.me.coordinator.rerun(THEIRS, "", {})
     assert again.job_id == THEIRS  # FATE begins it again under the same id
     assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.FINISHED}
