@@ -1,5 +1,7 @@
 """A component for tests of a job's life: says that it is there, waits as long as it is told, and succeeds.
 
+Where it is told to (``until``), it waits for a file to be there as well.
+
 Where it is told to (``fails``), so many of its containers of one task and role fail before one succeeds.
 Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
 """
@@ -44,6 +46,8 @@ def say(status: str) -> None:
 
 say("RUNNING")
 time.sleep(float(wanted["lasts"]))
+while not os.path.exists(wanted.get("until", "/")):
+    time.sleep(0.02)
 if before < int(wanted.get("fails", "0")):
     print("it broke", flush=True)
     sys.exit(3)

@@ -10,6 +10,8 @@ from pathlib import Path
 told = dict(os.environ)
 wanted = {k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k}
 (Path(wanted["register"]) / f"{wanted['name']}.{told['config.self_role']}.{os.getpid()}").touch()
+while not os.path.exists(wanted.get("until", "/")):
+    time.sleep(0.02)
 time.sleep(float(wanted["lasts"]))
 if wanted.get("leaves", "True") == "True":
     storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
