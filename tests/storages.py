@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import botocore.session
 import httpx
@@ -58,7 +58,7 @@ def bucket() -> Iterator[Place]:
         access_key_id=key,
         secret_access_key=secret,
     )
-    query = urlencode({"username": key, "password": secret, "bucket": name})
+    query = urlencode({"username": key, "password": secret, "bucket": name}, quote_via=quote)
     try:
         yield Place(f"s3://{urlsplit(os.environ['BFIA_TEST_S3']).netloc}?{query}", operator, name)
     finally:
@@ -85,7 +85,7 @@ def folder() -> Iterator[Place]:
     os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
     operator = opendal.Operator("hdfs-native", name_node=node, root=name)
     try:
-        yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name})}", operator, name)
+        yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name}, quote_via=quote)}", operator, name)
     finally:
         away = {"op": "DELETE", "recursive": "true", **user}
         httpx.delete(url, params=away, trust_env=False, verify=NO_TLS).raise_for_status()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build_image.sh BASE TAG SOURCE [BUILD_DIR]
 # Builds the reference vendor's image on BASE, which must hold Python 3.11 as python3.
-# SOURCE says where numpy, gmpy2 and PyNaCl come from: a lock file (downloaded and checked against its hashes
+# SOURCE says where numpy, gmpy2, PyNaCl, opendal and certifi come from: a lock file (downloaded and checked against its hashes
 # with pip) or the directory of a virtual environment that has them installed (copied, nothing is downloaded).
 # BUILD_DIR keeps the prepared packages for the next build. PYTHON names the interpreter with pip, 3.11 too.
 set -euo pipefail
@@ -19,11 +19,11 @@ if [ "$(cat "$build/site.key" 2>/dev/null)" != "$key" ]; then
   rm -rf "$build/site" "$build/site.key"; mkdir -p "$build/site"
   if [ -d "$source" ]; then
     packages=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')
-    for name in numpy numpy.libs gmpy2 gmpy2.libs nacl cffi pycparser; do
+    for name in numpy numpy.libs gmpy2 gmpy2.libs nacl cffi pycparser opendal certifi; do
       [ ! -e "$packages/$name" ] || cp -r "$packages/$name" "$build/site/"
     done
     cp "$packages"/_cffi_backend*.so "$build/site/"
-    cp -r "$packages"/{numpy,gmpy2,[Pp]y[Nn]a[Cc]l,cffi,pycparser}-*.dist-info "$build/site/" 2>/dev/null || true
+    cp -r "$packages"/{numpy,gmpy2,[Pp]y[Nn]a[Cc]l,cffi,pycparser,opendal,certifi}-*.dist-info "$build/site/" 2>/dev/null || true
   else
     "$python" -m pip install --quiet --no-compile --require-hashes --only-binary :all: --no-deps \
       --target "$build/site" -r "$source"

@@ -148,7 +148,7 @@ def test_an_empty_environment_names_every_variable_and_exits_2():
         ({"system.transport": "nowhere"}, 2, "system.transport"),
         ({"config.session_id": None, "config.node_id.host.0": ""}, 2, "config.node_id.host.0"),
         ({"config.deadline": "0.5"}, 3, "host.0's message hello 0 did not come"),
-        ({"system.storage": "s3://h:1?username=u&password=hunter2&bucket=b"}, 4, "s3 is not supported"),
+        ({"system.storage": "ftp://h:1?username=u&password=hunter2"}, 4, "ftp is not supported"),
     ],
 )
 def test_exit_codes_and_reports_of_failures(loopback, root, changes, code, words):
@@ -175,6 +175,20 @@ def test_a_failing_party_ends_its_peer_with_it(loopback, root):
     assert "testspace/test_host" in host_lines[-1]["result_message"]
     assert "host.0 gave up" in guest_lines[-1]["result_message"]
     assert not (root / "job-guest-0").exists(), "nothing half-written"
+
+
+def test_a_storage_that_is_gone_exits_4_without_its_secret(loopback, root):
+    gone = "s3://127.0.0.1:9?username=u&password=hunter2&bucket=b"
+    with (
+        started(environment(loopback, root, "guest", **{"system.storage": gone})) as guest,
+        started(environment(loopback, root, "host")) as host,
+    ):
+        code, lines = ended(guest)
+        assert ended(host)[0] == 1
+    assert code == 4
+    assert lines[-1]["result_message"].endswith("Connection refused (os error 111))")
+    assert not any("trace" in line for line in lines)
+    assert "hunter2" not in json.dumps([lines, loopback.callbacks])
 
 
 def test_an_output_that_cannot_be_written_exits_4(loopback, root):

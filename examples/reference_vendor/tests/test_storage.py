@@ -54,7 +54,7 @@ def test_a_row_like_the_header_inside_a_partition_is_a_row(tmp_path):
         ({}, "does not exist"),
         ({"metadata": "{}"}, "does not exist"),
         ({"data_0": "id\n1\n", "data_2": "id\n2\n"}, "data_1 is missing"),
-        ({"data_0": "id\n1\n", "metadata": '{"partitions": 2}'}, "says 2 partitions"),
+        ({"data_0": "id\n1\n", "metadata": '{"partitions": 2}'}, "data_1 is missing"),
         ({"data_0": ""}, "no header"),
         ({"data_0": "id,x\n1\n2,3,4\n"}, "line 2 has 1 cells instead of 2; partition 0 line 3 has 3 cells"),
         ({"data_0": 'id,x\n1,"a"b\n'}, "not CSV"),
@@ -158,9 +158,19 @@ def test_addresses_that_leave_the_root_are_refused(tmp_path, bad):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://h:1?username=u&password=hunter2", "hdfs://h/d", "eggroll", "", "//[", "file:"]
+    "url",
+    [
+        "s3://u:hunter2@h:1",
+        "s3://h:1/hunter2",
+        "ftp://h:1?password=hunter2",
+        "hdfs://h",
+        "eggroll",
+        "",
+        "//[",
+        "file:",
+    ],
 )
-def test_other_storage_is_refused_without_its_password(url):
+def test_a_url_that_cannot_be_is_refused_without_its_password(url):
     with pytest.raises(StorageFailed, match=r"system\.storage") as caught:
         open_storage(url, {}, {})
     assert "hunter2" not in str(caught.value)

@@ -1,0 +1,205 @@
+"""Where tables lie, by the URL in ``system.storage``: a directory, a bucket of S3, a folder of HDFS.
+
+Paths are ``<namespace>/<name>`` and ``<namespace>/<name>/<file>``. Every failure is an `OSError` whose
+``strerror`` says what is wrong in one line, without a credential.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import opendal
+from opendal.layers import RetryLayer
+
+from refvendor.contract import StorageFailed
+
+ENGINES = ("file", "s3", "hdfs")
+_RETRY = RetryLayer(max_times=4, min_delay=0.25, jitter=True)
+
+
+class Place(Protocol):
+    """A root with folders of files."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder; none where there is no such folder."""
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content. Raises `FileNotFoundError` where there is no such file."""
+
+    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+        """Write the files of a folder; no reader who waits for the last of them sees a half."""
+
+
+def open_place(url: str) -> Place:
+    """Return the place that a URL names. Raises `StorageFailed`."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise StorageFailed("system.storage: is not a URL") from error
+    if parts.scheme not in ENGINES:
+        raise StorageFailed(
+            f"system.storage: storage engine {parts.scheme or 'without a name'} is not supported, "
+            f"this image reads and writes {', '.join(f'{engine}://' for engine in ENGINES)}"
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise StorageFailed("system.storage: must be file:///<absolute directory>")
+        return Directory(Path(unquote(parts.path)))
+    if not parts.hostname or not parts.port or "@" in parts.netloc or parts.path not in ("", "/"):
+        raise StorageFailed(f"system.storage: must be {parts.scheme}://<host>:<port>?<credentials and place>")
+    # a plus sign is itself, as it is in many secrets
+    query = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
+    try:
+        return Remote(_s3(parts, query) if parts.scheme == "s3" else _hdfs(parts, query))
+    except opendal.exceptions.ConfigInvalid as error:
+        raise StorageFailed(f"system.storage: {_words(error)}") from error
+
+
+def _s3(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
+    """Build from ``username``, ``password`` and ``bucket``; ``token`` for temporary keys, ``scheme`` for TLS."""
+    settings = {
+        "endpoint": f"{query.get('scheme', 'http')}://{parts.netloc}",
+        "bucket": query.get("bucket", "storage"),
+        "region": "us-east-1",
+        "access_key_id": query.get("username", ""),
+        "secret_access_key": query.get("password", ""),
+    }
+    if query.get("token"):
+        settings["session_token"] = query["token"]
+    alone = {"disable_config_load": "true", "disable_ec2_metadata": "true"}  # no credentials but these
+    return opendal.Operator("s3", **settings, **alone).layer(_RETRY)
+
+
+def _hdfs(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
+    """Build from ``username`` and ``dir``. The client reads user and timeouts from the environment only."""
+    if query.get("username"):
+        os.environ["HADOOP_USER_NAME"] = query["username"]
+    os.environ.setdefault("HADOOP_CONF_DIR", str(files("refvendor").joinpath("hadoop")))
+    root = query.get("dir", "/")
+    return opendal.Operator("hdfs-native", name_node=f"hdfs://{parts.netloc}", root=root).layer(_RETRY)
+
+
+class Remote:
+    """A bucket or a folder of HDFS; of what is published the last file comes last."""
+
+    def __init__(self, operator: opendal.Operator) -> None:
+        self._operator = operator
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        try:
+            return [entry.name for entry in self._operator.list(f"{folder}/")]
+        except opendal.exceptions.NotFound:
+            return []
+        except _FAILURES as error:
+            raise _failure(error) from error
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        try:
+            return bytes(self._operator.read(path))
+        except _FAILURES as error:
+            raise _failure(error) from error
+
+    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+        """Write one file after the other."""
+        try:
+            for name, data in content.items():
+                self._operator.write(f"{folder}/{name}", data)
+        except _FAILURES as error:
+            raise _failure(error) from error
+
+
+_FAILURES = (
+    opendal.exceptions.Unexpected,
+    opendal.exceptions.NotFound,
+    opendal.exceptions.PermissionDenied,
+    opendal.exceptions.ConfigInvalid,
+    opendal.exceptions.RateLimited,
+)
+
+
+def _failure(error: Exception) -> OSError:
+    kind = FileNotFoundError if isinstance(error, opendal.exceptions.NotFound) else OSError
+    return kind(errno.ENOENT if kind is FileNotFoundError else errno.EIO, _words(error))
+
+
+def _words(error: Exception) -> str:
+    """Return the server's own word for what is wrong, or the innermost cause; what else is there may name keys."""
+    text = str(error)
+    if code := re.search(r'S3Error \{ code: "(\w+)"', text):
+        return f"the S3 server returned {code[1]}"
+    words = text.partition(" => ")[2].partition("\n")[0]
+    if words == "send http request":
+        words = text.partition("\nSource:\n")[2].strip().partition("\n")[0]
+    return words or type(error).__name__
+
+
+class Directory:
+    """A directory; a folder is put in place in one step."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        path = self._root / folder
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        try:
+            return (self._root / path).read_bytes()
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+
+    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+        """Replace a folder with what an earlier attempt left in it."""
+        target = self._root / folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mark = secrets.token_hex(8)
+        if os.path.ismount(target) or (target.is_dir() and not os.access(target.parent, os.W_OK)):
+            _fill(target, content, mark)
+            return
+        staging = target.parent / f".{mark}.new"
+        try:
+            staging.mkdir()
+            for name, data in content.items():
+                (staging / name).write_bytes(data)
+            if target.exists():
+                old = target.parent / f".{mark}.old"
+                target.rename(old)
+                staging.rename(target)
+                _remove(old)
+            else:
+                staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fill(target: Path, content: Mapping[str, bytes], mark: str) -> None:
+    """Write into a directory that is itself a mount and cannot be replaced."""
+    for entry in target.iterdir():
+        if entry.name not in content:
+            _remove(entry)
+    for name, data in content.items():
+        part = target / f".{mark}.{name}"
+        part.write_bytes(data)
+        part.rename(target / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
