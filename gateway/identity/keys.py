@@ -1,7 +1,9 @@
 """Key pairs that sign requests: Ed25519, ECDSA on P-256, RSA; named by the digest of the public key."""
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +27,7 @@ from gateway.errors import Invalid
 from route_table.certificates import PublicKey, key_pin, signature_algorithm, stamp, written
 
 PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 _P256 = 32
 """bytes of each of the two numbers of an ECDSA signature"""
 
@@ -84,6 +87,22 @@ def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+def six_words(partners: Mapping[str, Sequence[str]]) -> str:
+    """Return six words that stand for nodes and their public keys, for people at each of them to compare.
+
+    A word stands for 16 bits. Who looks for other keys with the same words has to try 2^48, each by a slow hash.
+    """
+    text = json.dumps(sorted([node, sorted(keys)] for node, keys in partners.items()))
+    found = hashlib.scrypt(text.encode(), salt=b"bfia-gateway partner", n=2**15, r=8, p=1, maxmem=2**26, dklen=12)
+    return " ".join(_word(int.from_bytes(found[at : at + 2], "big")) for at in range(0, len(found), 2))
+
+
+def _word(n: int) -> str:
+    """Return 16 bits as three consonants and two vowels."""
+    first, middle, last = (_CONSONANTS[n >> shift & 15] for shift in (12, 6, 0))
+    return first + _VOWELS[n >> 10 & 3] + middle + _VOWELS[n >> 4 & 3] + last
 
 
 class Keyring:

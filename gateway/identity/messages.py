@@ -99,7 +99,7 @@ class Verifier:
         """``first``: as in `UsedSignatures`."""
         self._node = node
         self._clock = clock
-        self._used = UsedSignatures(2 * VALID_SECONDS, first)
+        self._used = UsedSignatures(3 * VALID_SECONDS, first)  # clocks of the node's gateways may differ
 
     def check(self, request: Signable, body: bytes, value: str, keys: Iterable[str]) -> str:
         """Return the id of the key that has signed a request, in time and once, by the value of ``x-auth-sign``.

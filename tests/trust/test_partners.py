@@ -1,0 +1,76 @@
+"""Two nodes that know nothing of each other become partners by an invitation each."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway.bootstrap.node import Gateway
+from gateway.cli.main import app
+from gateway.config.loader import load
+from gateway.identity.keys import Keyring, six_words
+from gateway.runtime.checks import Result
+from tests.cli import call
+from tests.e2e.nodes import free_ports
+from tests.inprocess import ME, PEER, ask, serving
+
+
+@contextmanager
+def new_node(home: Path, node: str) -> Iterator[tuple[Path, Gateway]]:
+    """Serve a node as `init` makes it, on free ports."""
+    file = home / "node.yml"
+    assert call("init", "--node", node, "--engine", "process", "-o", str(file)).exit_code == 0
+    settings = yaml.safe_load(file.read_text())
+    for listener, port in zip(("peer", "container", "operator"), free_ports(3), strict=True):
+        settings["listen"][listener]["bind"] = f"127.0.0.1:{port}"
+    file.write_text(yaml.safe_dump(settings))
+    with serving(Gateway(load(file))) as gateway:
+        yield file, gateway
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[tuple[Path, Gateway]]]:
+    with new_node(tmp_path / "me", ME) as me, new_node(tmp_path / "peer", PEER) as peer:
+        yield [me, peer]
+
+
+def test_two_invitations_make_two_partners_that_sign(nodes: list[tuple[Path, Gateway]], tmp_path: Path):
+    invitations = []
+    for config, gateway in nodes:
+        made = call("partner", "invite", "--address", gateway.addresses()["peer"], "--config", str(config))
+        assert made.exit_code == 0, made.stderr
+        invitations.append(tmp_path / f"{gateway.settings.node.id}.json")
+        invitations[-1].write_text(made.stdout)
+    shown = []
+    for (config, _), theirs in zip(nodes, reversed(invitations), strict=True):
+        refused = CliRunner().invoke(app, ["partner", "accept", str(theirs), "--config", str(config)], input="n\n")
+        assert refused.exit_code == 1 and "the words at both sides" in refused.stderr
+        done = call("partner", "accept", str(theirs), "--yes", "--config", str(config), "--json")
+        assert done.exit_code == 0, done.stderr
+        shown.append(json.loads(done.stdout[done.stdout.index("{\n") :])["words"])
+    assert shown[0] == shown[1] and len(shown[0].split()) == 6
+    for (_, gateway), other in zip(nodes, (PEER, ME), strict=True):
+        assert gateway.routes.table.routes[other].signed == "required"
+        assert {s.name: s.result for s in gateway.protocol.try_route(other)}["way back"] is Result.OK
+        path, body = "/v1/interconn/schedule/task/poll", {"task_id": "t", "role": "guest"}
+        said = ask(gateway, "peer", "POST", path, json=body, headers={"x-source-node-id": other}).json()
+        assert said["data"]["reason"] == "SIGNATURE_REFUSED"
+
+
+def test_a_key_that_was_exchanged_on_the_way_shows_in_the_words(tmp_path: Path):
+    mine, theirs, thief = (Keyring(tmp_path / name).make("ed25519").public for name in "abc")
+    assert six_words({ME: [mine], PEER: [theirs]}) == six_words({PEER: [theirs], ME: [mine]})
+    assert six_words({ME: [mine], PEER: [thief]}) != six_words({ME: [thief], PEER: [theirs]})
+
+
+@pytest.mark.parametrize("text", ["{}", '{"node": "A", "address": "http://a", "keys": []}', "[1]"])
+def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
+    config, file = tmp_path / "node.yml", tmp_path / "invitation.json"
+    call("init", "--node", ME, "--engine", "process", "-o", str(config))
+    file.write_text(text)
+    assert call("partner", "accept", str(file), "--config", str(config)).exit_code == 2
+    assert call("partner", "invite", "--config", str(config)).exit_code == 2
