@@ -475,12 +475,12 @@ class Admission:
     def _data(self, draft: _Draft) -> Iterator[Item]:
         for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # not registered, which was reported with the components
-                for party, _, inputs in self._planner.sources(draft.spec, node):
-                    at = f"config.task_params.{party.label}.{node.name}."
+                for run in self._planner.first_runs(draft.spec, node):
+                    at = f"config.task_params.{run.party.label}.{node.name}."
                     if any(path.startswith(at) for path in draft.hidden):
                         continue
-                    for address in inputs.values():
-                        about = f"{address.namespace}#{address.name} for {party.label} of {node.name}"
+                    for address in run.inputs.values():
+                        about = f"{address.namespace}#{address.name} for {run.party.label} of {node.name}"
                         try:
                             size, _ = self._planner.storage.stamp(address)
                             yield fine("data", f"readable, {size} bytes", about)

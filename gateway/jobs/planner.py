@@ -27,11 +27,46 @@ from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
 from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
+from provider_registry.values import Matching, format_problem, match_inputs, match_outputs
 from provider_registry.values import check as check_values
-from provider_registry.values import format_problem, match_inputs, match_outputs
 
 TABLE_FORMAT = "csv"
 """how uploaded tables lie in the storage"""
+
+
+class _Part(NamedTuple):
+    """A task as one of this node's parties runs it."""
+
+    spec: JobSpec
+    node: DagNode
+    party: Party
+    provider: Provider
+    component: Component
+
+    @property
+    def path(self) -> str:
+        return f"dag.components.{self.node.name}"
+
+    @property
+    def own_path(self) -> str:
+        return f"config.task_params.{self.party.label}.{self.node.name}"
+
+    @property
+    def own_data(self) -> Mapping[str, str] | None:
+        """Where its data lies, if that is not another task's output."""
+        return None if self.node.inputs else data_location(self.spec.task_params, self.party, self.node.name)
+
+    @property
+    def inputs(self) -> Matching:
+        return match_inputs([(i.type, f"{i.task}.{i.key}") for i in self.node.inputs], self.component.inputs)
+
+    @property
+    def outputs(self) -> Matching:
+        return match_outputs([(o.type, o.key) for o in self.node.outputs], self.component.outputs)
+
+
+_Plans = Mapping[tuple[str, Party], tuple[_Part, Run]]
+"""by the names of tasks and by parties"""
 
 
 class _Planned(NamedTuple):
@@ -73,46 +108,41 @@ class TaskPlanner:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
         problems: list[Problem] = []
         warnings: list[Problem] = []
-        plans: dict[tuple[str, Party], Run] = {}
+        plans: dict[tuple[str, Party], tuple[_Part, Run]] = {}
         for i, node in enumerate(spec.dag.nodes):
+            at = f"dag.components[{i}]"
             try:
-                provider, component = self._find(node)
+                parts = self._parts(spec, node)
             except Refused as error:
-                problems.append(
-                    Problem(f"dag.components[{i}]", f"{error.reason}: {error.message}", str(node.component))
-                )
+                problems.append(Problem(at, f"{error.reason}: {error.message}", str(node.component)))
                 continue
-            parties = [party for party in spec.parties_at(self._node) if party.role in component.roles]
-            if parties:
-                problems += _without_effect(node, component, f"dag.components[{i}]")
-            for party in parties:
-                plan = self._plan(spec, node, "", party, provider, component)
-                plans[node.name, party] = plan.run
-                problems += plan.problems
-                warnings += [*plan.warnings, *_unused_or_forgotten(spec, node, party, component)]
-                warnings += self._format_warnings(spec, node, party, component)
-        return validation.applied(spec, _once([*problems, *self._mismatches(spec, plans)]), _once(warnings))
+            for part in parts:
+                plan = self._plan(part)
+                plans[node.name, part.party] = part, plan.run
+                problems += [*_without_effect(part, at), *plan.problems]
+                warnings += [*plan.warnings, *_unused_or_forgotten(part)]
+        problems += self._mismatches(spec, plans)
+        warnings += [one for part, _ in plans.values() for one in _other_formats(part, plans)]
+        return validation.applied(spec, _once(problems), _once(warnings))
 
-    def _mismatches(self, spec: JobSpec, plans: Mapping[tuple[str, Party], Run]) -> Iterator[Problem]:
+    def _mismatches(self, spec: JobSpec, plans: _Plans) -> Iterator[Problem]:
         """Find the tasks whose component does not work with the storage where its data will lie."""
         places: dict[tuple[str, Party], str] = {}
-        for node in map(spec.dag.__getitem__, order(spec.dag)):
-            for party in spec.parties_at(self._node):
-                if (run := plans.get((node.name, party))) is None:
-                    continue
-                _, component = self._find(node)
-                lies = [places[i.task, party] for i in node.inputs if (i.task, party) in places]
-                lies += [address.storage for address in run.inputs.values()]
-                storage = self._storage_for(component, lies)
-                places[node.name, party] = storage or ""
-                if storage is None:
-                    kinds = sorted({self.storage.kind(one) for one in lies} or set(self.storage.kinds()))
-                    rule = (
-                        f"STORAGE_MISMATCH: the description's storageEngine lists "
-                        f"{', '.join(component.storage_engines)}; {'the data of ' if lies else ''}{party.label} "
-                        f"{'lies in' if lies else 'has at this node'}: {', '.join(kinds)}"
-                    )
-                    yield Problem(f"dag.components.{node.name}", rule, list(component.storage_engines))
+        rank = {name: n for n, name in enumerate(order(spec.dag))}
+        for (name, party), (part, run) in sorted(plans.items(), key=lambda plan: rank[plan[0][0]]):
+            lies = [places[i.task, party] for i in part.node.inputs if (i.task, party) in places]
+            lies += [address.storage for address in run.inputs.values()]
+            storage = self._storage_for(part.component, lies)
+            places[name, party] = storage or ""
+            if storage is None:
+                kinds = sorted({self.storage.kind(one) for one in lies} or set(self.storage.kinds()))
+                listed = part.component.storage_engines
+                rule = (
+                    f"STORAGE_MISMATCH: the description's storageEngine lists {', '.join(listed)}; "
+                    f"{'the data of ' if lies else ''}{party.label} "
+                    f"{'lies in' if lies else 'has at this node'}: {', '.join(kinds)}"
+                )
+                yield Problem(part.path, rule, list(listed))
 
     def _storage_for(self, component: Component, lies: Sequence[str]) -> str | None:
         """Return where a task reads and writes: where its data lies; None where its component cannot."""
@@ -120,30 +150,6 @@ class TaskPlanner:
         if not lies:
             return serving[0] if serving else None
         return lies[0] if len(set(lies)) == 1 and lies[0] in serving else None
-
-    def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
-        inputs = {spec.name: spec for spec in component.inputs}
-        if not node.inputs:
-            own = data_location(spec.task_params, party, node.name)
-            at = f"config.task_params.{party.label}.{node.name}"
-            found = [format_problem(TABLE_FORMAT, component.inputs[0], at)] if own and component.inputs else []
-            return [Problem(*p) for p in found if p]
-        matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
-        warnings = []
-        for wanted, name in matched.items():
-            task, _, key = wanted.partition(".")
-            upstream = spec.dag[task]
-            try:
-                _, source = self._find(upstream)
-            except Refused:  # told as a problem of that task
-                continue
-            outputs = match_outputs([(o.type, o.key) for o in upstream.outputs], source.outputs)
-            formats = next((o.formats for o in source.outputs if o.name == outputs.get(key)), ())
-            if formats and (
-                problem := format_problem(formats[0], inputs[name], f"dag.components.{node.name}.input")
-            ):
-                warnings.append(Problem(problem.path, f"{problem.rule}, from {wanted}", problem.got))
-        return warnings
 
     def _find(self, node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
         ref = node.component
@@ -159,16 +165,20 @@ class TaskPlanner:
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
         return provider, component
 
+    def _parts(self, spec: JobSpec, node: DagNode, at: datetime | None = None) -> list[_Part]:
+        """Return a task at each party here that has a role in it. Raises `Refused` for an unknown component."""
+        provider, component = self._find(node, at)
+        parties = [party for party in spec.parties_at(self._node) if party.role in component.roles]
+        return [_Part(spec, node, party, provider, component) for party in parties]
+
     def runs(self, local: LocalJob, node: DagNode, task_id: str) -> tuple[Run, ...]:
         """Return the runs of a task here, one per party."""
-        provider, component = self._find(node, local.created_at)
-        parties = [p for p in local.spec.parties_at(self._node) if p.role in component.roles]
-        if not parties:
-            raise Refused(
-                f"{node.component} has roles {', '.join(component.roles)}, none of which node {self._node} plays",
-                reason="NO_ROLE_HERE",
-            )
-        plans = [self._plan(local.spec, node, task_id, p, provider, component, local.standing()) for p in parties]
+        parts = self._parts(local.spec, node, local.created_at)
+        if not parts:
+            roles = ", ".join(self._find(node, local.created_at)[1].roles)
+            text = f"{node.component} has roles {roles}, none of which node {self._node} plays"
+            raise Refused(text, reason="NO_ROLE_HERE")
+        plans = [self._plan(part, task_id, local.standing()) for part in parts]
         problems = [p for plan in plans for p in plan.problems]
         if problems := validation.applied(local.spec, problems, [p for plan in plans for p in plan.missing])[0]:
             raise Invalid(problems, reason="INPUT_MISSING")
@@ -201,49 +211,33 @@ class TaskPlanner:
         found = {node.name: ask(node) for node in spec.dag.nodes}
         return {name: one for name, one in found.items() if one is not None}
 
-    def sources(self, spec: JobSpec, node: DagNode) -> list[tuple[Party, str, dict[str, Address]]]:
-        """Return each party's image for a task here, and what it reads beside the outputs of other tasks."""
-        provider, component = self._find(node)
-        found = []
-        for party in spec.parties_at(self._node):
-            if party.role in component.roles:
-                plan = self._plan(spec, node, "", party, provider, component)
-                found.append((party, plan.run.image, dict(plan.run.inputs)))
-        return found
+    def first_runs(self, spec: JobSpec, node: DagNode) -> list[Run]:
+        """Return each party's run of a task here as it would be without the outputs of other tasks."""
+        return [self._plan(part).run for part in self._parts(spec, node)]
 
     def follows(self, spec: JobSpec) -> bool:
         """Tell whether a job may have the checkpoints of the earlier one that it names."""
         old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
         return old is not None and same_family(old.spec, spec)
 
-    def _plan(
-        self,
-        spec: JobSpec,
-        node: DagNode,
-        task_id: str,
-        party: Party,
-        provider: Provider,
-        component: Component,
-        runs: Sequence[Run] = (),
-    ) -> _Planned:
+    def _plan(self, part: _Part, task_id: str = "", runs: Sequence[Run] = ()) -> _Planned:
+        spec, node, party, provider, component = part
         given = effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in given.items()}
-        at = f"config.task_params.{party.label}.{node.name}"
+        at = part.own_path
         found = check_values(values, component, at)
         stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in given.items()}
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
-        matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
+        matched = part.outputs
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
-        inputs, wrong, missing = self._inputs(spec, node, party, component, runs, at)
+        inputs, wrong, missing = self._inputs(part, runs)
         of_model = self.models.inputs(spec, party, node, component)
         declared = {one.name for one in component.inputs}
         rule = (
             "receives a model, but its description has no input of category model: an image that ignores it trains"
         )
-        warnings += [
-            Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared
-        ]
+        warnings += [Problem(part.path, rule, name) for name in of_model if name not in declared]
         inputs = {**of_model, **inputs}
         storage = self._storage_for(component, [address.storage for address in inputs.values()]) or ""
         outputs = {name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()}
@@ -280,38 +274,27 @@ class TaskPlanner:
         )
         return _Planned(run, [*problems, *wrong], warnings, missing)
 
-    def _inputs(
-        self, spec: JobSpec, node: DagNode, party: Party, component: Component, runs: Sequence[Run], at: str
-    ) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
+    def _inputs(self, part: _Part, runs: Sequence[Run]) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
         """Return a task's inputs, what is wrong with its own data, and which outputs before it are not there."""
-        if not node.inputs:
-            return *self._own_data(spec, node, party, component, at), []
         found: dict[str, Address] = {}
+        wrong: list[Problem] = []
         missing: list[Problem] = []
-        matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
-        for wanted, name in matched.items():
+        if (where := part.own_data) and part.component.inputs:
+            try:
+                found[part.component.inputs[0].name] = self._datasets.resolve(**where)
+            except GatewayError as error:
+                key = "dataset_id" if "dataset_id" in where else "name"
+                wrong.append(Problem(f"{part.own_path}.{key}", error.message, where.get(key)))
+        for wanted, name in part.inputs.items():
             task, _, key = wanted.partition(".")
-            run = next((r for r in reversed(runs) if r.task_name == task and r.party == party), None)
+            run = next((r for r in reversed(runs) if r.task_name == task and r.party == part.party), None)
             if run is None or key not in run.output_keys:
                 continue  # this party had no part in the upstream task
             found[name] = run.outputs[run.output_keys[key]]
             if not self.storage.exists(found[name]):
-                rule = f"{party.label} has no output {key} of task {task}"
-                missing.append(Problem(f"dag.components.{node.name}.input", rule, wanted))
-        return found, [], missing
-
-    def _own_data(
-        self, spec: JobSpec, node: DagNode, party: Party, component: Component, at: str
-    ) -> tuple[dict[str, Address], list[Problem]]:
-        where = data_location(spec.task_params, party, node.name)
-        if where is None or not component.inputs:
-            return {}, []
-        try:
-            address = self._datasets.resolve(**where)
-        except GatewayError as error:
-            key = "dataset_id" if "dataset_id" in where else "name"
-            return {}, [Problem(f"{at}.{key}", error.message, where.get(key))]
-        return {component.inputs[0].name: address}, []
+                rule = f"{part.party.label} has no output {key} of task {task}"
+                missing.append(Problem(f"{part.path}.input", rule, wanted))
+        return found, wrong, missing
 
 
 def _once(problems: Sequence[Problem]) -> list[Problem]:
@@ -319,36 +302,53 @@ def _once(problems: Sequence[Problem]) -> list[Problem]:
     return list({str(one): one for one in problems}.values())
 
 
-def _without_effect(node: DagNode, component: Component, at: str) -> Iterator[Problem]:
+def _without_effect(part: _Part, at: str) -> Iterator[Problem]:
     """Find inputs and outputs of the flow that the description has no counterpart for: no container gets them."""
-    inputs = [(i.type, f"{i.task}.{i.key}") for i in node.inputs]
-    outputs = [(o.type, o.key) for o in node.outputs]
+    inputs = [(i.type, f"{i.task}.{i.key}") for i in part.node.inputs]
+    outputs = [(o.type, o.key) for o in part.node.outputs]
     for side, edges, matched, specs in (
-        ("input", inputs, match_inputs(inputs, component.inputs), component.inputs),
-        ("output", outputs, match_outputs(outputs, component.outputs), component.outputs),
+        ("input", inputs, part.inputs, part.component.inputs),
+        ("output", outputs, part.outputs, part.component.outputs),
     ):
         described = ", ".join(f"{spec.name} ({spec.category})" for spec in specs) or "none"
         for j, (kind, key) in enumerate(edges):
             if key in matched.keys_left:
-                rule = f"has no counterpart among the {side}s that {component.name} describes, {described}"
+                rule = f"has no counterpart among the {side}s that {part.component.name} describes, {described}"
                 remedy = "take it out of the flow, or have the description name it"
                 yield Problem(f"{at}.{side}[{j}]", f"{rule}: {remedy}", f"{kind} {key}")
 
 
-def _unused_or_forgotten(spec: JobSpec, node: DagNode, party: Party, component: Component) -> Iterator[Problem]:
+def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
     """Find a dataset that no container gets, and a task that begins without one.
 
     The format of descriptions cannot say which inputs are required; an arbiter has no data of its own.
     """
-    own = overlay(spec.task_params, party, node.name).get("dataset_id")
+    node = part.node
+    own = overlay(part.spec.task_params, part.party, node.name).get("dataset_id")
     if node.inputs and own:
         rule = f"is ignored, as the task reads {', '.join(sorted(node.upstream))}: leave one of the two out"
         yield Problem(f"config.task_params.{own.origin}.{node.name}.dataset_id", rule, own.value)
-    first = next(iter(component.inputs), None)
-    given = node.inputs or data_location(spec.task_params, party, node.name)
-    if first and first.group == "data" and party.role != "arbiter" and not given:
-        rule = f"is missing: {component.name} reads {first.name} and would start without it; name a dataset"
-        yield Problem(f"config.task_params.{party.label}.{node.name}.dataset_id", rule)
+    first = next(iter(part.component.inputs), None)
+    given = node.inputs or part.own_data
+    if first and first.group == "data" and part.party.role != "arbiter" and not given:
+        rule = f"is missing: {part.component.name} reads {first.name} and would start without it; name a dataset"
+        yield Problem(f"{part.own_path}.dataset_id", rule)
+
+
+def _other_formats(part: _Part, plans: _Plans) -> Iterator[Problem]:
+    """Find inputs that do not list the format of what feeds them."""
+    inputs = part.component.inputs
+    if part.own_data and inputs and (problem := format_problem(TABLE_FORMAT, inputs[0], part.own_path)):
+        yield Problem(*problem)
+    for wanted, name in part.inputs.items():
+        task, _, key = wanted.partition(".")
+        if (task, part.party) not in plans:
+            continue
+        source = plans[task, part.party][0]
+        written = next((o.formats for o in source.component.outputs if o.name == source.outputs.get(key)), ())
+        spec = next(one for one in inputs if one.name == name)
+        if written and (problem := format_problem(written[0], spec, f"{part.path}.input")):
+            yield Problem(problem.path, f"{problem.rule}, from {wanted}", problem.got)
 
 
 @dataclass
@@ -409,20 +409,18 @@ class Inheritance:
         if why := why or rerun.lost_upstream(spec, node.name, offer.tasks):
             return why, []
         runs = []
-        for party, image, inputs in self._planner.sources(spec, node):
-            run = next((r for r in reversed(old.standing(node.name)) if r.party == party), None)
+        for new in self._planner.first_runs(spec, node):
+            run = next((r for r in reversed(old.standing(node.name)) if r.party == new.party), None)
             if run is None or run.status is not RunStatus.SUCCESS:
-                return f"{party.label} has not finished it here", []
-            if why := self._changed(run, image, inputs, node, digests):
+                return f"{new.party.label} has not finished it here", []
+            if why := self._changed(run, new, node, digests):
                 return why, []
             runs.append(replace(run, of_job=run.of_job or old.id))
         return "", runs
 
-    def _changed(
-        self, run: Run, image: str, inputs: dict[str, Address], node: DagNode, digests: dict[str, str]
-    ) -> str:
-        who = run.party.label
-        if any(run.inputs.get(name) != address for name, address in inputs.items()):
+    def _changed(self, run: Run, new: Run, node: DagNode, digests: dict[str, str]) -> str:
+        who, image = run.party.label, new.image
+        if any(run.inputs.get(name) != address for name, address in new.inputs.items()):
             return f"the inputs of {who} differ"
         for key, name in run.output_keys.items():
             address = run.outputs[name]
