@@ -90,19 +90,34 @@ def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_no
     nothing_runs(register)
 
 
-def test_a_stop_is_kept_by_a_scheduling_node_that_dies_and_reaches_a_partner_that_was_down(
+def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
     two: Federation, guest: Node, host: Node, register: Path
 ):
-    job_id = guest.submit(job_of(register, {"a": FOR_EVER}))
-    wait_for(lambda: running(register) == ["a", "a"], 60)
-    host.kill()
-    assert guest.post(STOP, {"job_id": job_id}) == DONE
+    """The scheduling node is killed right after its responses, and its partner is down meanwhile."""
+    stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
+    late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=3))
+    late_job = guest.submit(limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=3))
+    wait_for(lambda: len(started(register)) == 6, 60, about="each runs at both nodes")
+    submitted = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
     guest.kill()
     guest.start()
-    guest.wait_job(job_id, 60, outcome="STOPPED")
-    wait_for(lambda: running(register) == ["a"], 30, about="the container of the node that answers is gone")
+    host.kill()
+    assert guest.post(STOP, {"job_id": stopped}) == DONE
+    guest.kill()
+    guest.start()
+    guest.wait_job(stopped, 60, outcome="STOPPED")
+    wait_for(lambda: running(register).count("a") == 1, about="the container of the node that answers is gone")
     host.start()
-    stopped_everywhere(two, job_id)
+    stopped_everywhere(two, stopped)
+    job = guest.wait_job(late_job, 60, outcome="FAILED")
+    assert job["failure"]["reason"] == "TIMEOUT" and "c, d" in job["failure"]["message"]
+    guest.wait_job(late_task, 60, outcome="FAILED")
+    assert seconds(guest, late_task, "job RUNNING", "task FAILED") >= 3
+    wait_for(lambda: host.job(late_task)["status"] == "FINISHED", 30)
+    one, other = (status(node, late_task) for node in (guest, host))
+    assert one["failed_by"] == other["failed_by"] and one["failed_by"]["reason"] == "TIMEOUT"
+    assert one["failed_by"]["task"] == "b" and [t["status"] for t in one["tasks"]] == ["FAILED"]
+    guest.wait_job(submitted, 120)
     nothing_runs(register)
 
 
@@ -137,7 +152,7 @@ def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
     assert started(register) == []
 
 
-# ---------------------------------------------------------------- attempts and timeouts
+# ---------------------------------------------------------------- attempts
 
 
 def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host: Node, register: Path):
@@ -169,27 +184,6 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host
     assert seconds(guest, job_id, "attempt failed, another follows", "next attempt") >= 0.5
 
 
-def test_a_task_that_takes_too_long_fails_everywhere_even_over_a_restart(guest: Node, host: Node, register: Path):
-    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER}), task_timeout=5))
-    wait_for(lambda: running(register) == ["a", "a"], 60)
-    guest.kill()
-    guest.start()
-    guest.wait_job(job_id, 60, outcome="FAILED")
-    assert seconds(guest, job_id, "job RUNNING", "task FAILED") >= 5
-    nothing_runs(register)
-    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
-    one, other = (status(node, job_id) for node in (guest, host))
-    assert one["failed_by"] == other["failed_by"] and one["failed_by"]["reason"] == "TIMEOUT"
-    assert one["failed_by"]["task"] == "a" and [t["status"] for t in one["tasks"]] == ["FAILED"]
-
-
-def test_a_job_that_takes_too_long_ends_everywhere(guest: Node, register: Path):
-    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER, "b": 0}, {"b": "a"}), timeout=3))
-    job = guest.wait_job(job_id, 60, outcome="FAILED")
-    assert job["failure"]["reason"] == "TIMEOUT" and "a, b" in job["failure"]["message"]
-    nothing_runs(register)
-
-
 def seconds(node: Node, job_id: str, first: str, last: str) -> float:
     """Return how long passed at the scheduler from an event to another."""
     at = [next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler") for e in (first, last)]
@@ -197,14 +191,7 @@ def seconds(node: Node, job_id: str, first: str, last: str) -> float:
     return (ended - begun).total_seconds()
 
 
-# ---------------------------------------------------------------- kills, and many at once
-
-
-def test_a_job_is_there_after_a_kill_right_after_the_response(guest: Node, register: Path):
-    job_id = guest.submit(job_of(register, {"a": 0.2, "b": 0}, {"b": "a"}))
-    guest.kill()
-    guest.start()
-    guest.wait_job(job_id, 120)
+# ---------------------------------------------------------------- many at once
 
 
 @pytest.mark.slow
