@@ -28,8 +28,8 @@ def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
     with patient_nodes(tmp_path) as two:
         guest, host = two[jobs.GUEST], two[jobs.HOST]
 
-        def submitted(seconds: float) -> str:
-            job_id = guest.submit(job_of(register, {"first": seconds}))
+        def submitted(until: Path) -> str:
+            job_id = guest.submit(job_of(register, {"first": 0}, until=str(until)))
             wait_for(lambda: len(running(register)) == 2, 60, about="its containers run")
             return job_id
 
@@ -38,15 +38,16 @@ def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
             assert answer["code"] != 0, answer
             return str(answer["data"]["reason"])
 
-        job_id = submitted(4)
+        job_id = submitted(tmp_path / "drained")
         assert command(host, "drain", "--no-wait").returncode == 0
         assert refused(host) == "DRAINING"
         assert refused(guest) == "DRAINING", "a partner of the drained node is told why"
+        (tmp_path / "drained").touch()
         guest.wait_job(job_id, 60)
         assert host.process is not None and host.process.wait(60) == 0, host.log()
         host.start()
         assert host.job(job_id)["status"] == "FINISHED"
-        job_id = submitted(jobs.FOR_EVER)
+        job_id = submitted(tmp_path / "never")
         done = command(host, "drain", "--stop")
         assert done.returncode == 0, done.stderr
         assert job_id in done.stdout and "the node has exited" in done.stdout
