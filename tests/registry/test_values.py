@@ -33,7 +33,7 @@ def found(value, strict=False, **declared):
 def published():
     provider = provider_from_request(json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8")))
     job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text("utf-8"))
-    return provider, job["config"]["task_params"]["common"]
+    return provider, job
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,8 @@ def published():
     ],
 )
 def test_the_published_job_has_these_warnings_and_no_error(task, name, warned):
-    provider, params = published()
+    provider, job = published()
+    params = job["config"]["task_params"]["common"]
     findings = check(params[task], provider.components[name], f"config.task_params.common.{task}")
     assert findings.errors == ()
     assert [(w.path, w.rule) for w in findings.warnings] == [
@@ -359,8 +360,7 @@ def specs(*pairs):
     ],
 )
 def test_the_published_flow_finds_all_its_outputs(task, name, names):
-    provider = provider_from_request(json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8")))
-    job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text("utf-8"))
+    provider, job = published()
     node = job["dag"]["components"][task]
     outputs = match_outputs([(o["type"], o["key"]) for o in node["output"]], provider.components[name].outputs)
     assert outputs == names

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.loader import effective, load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
 from gateway.errors import Invalid
 from gateway.store.database import opened
-from tests import forks
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running, settings
 
@@ -104,12 +104,22 @@ def test_paths_lie_beside_the_file_unless_told_otherwise(tmp_path: Path):
         assert refusal(storage={"url": wrong}).startswith("storage.url: ")
 
 
-def served(home: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """Serve a node with this database, which must end by itself."""
-    listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
-    text = {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "listen": listen, "database": {"url": url}}
-    (home / "node.yml").write_text(yaml.safe_dump(text))
-    return forks.run(["serve", "-c", str(home / "node.yml")])
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("nodes") / "first") as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("form", ["sqlite+pysqlite:///{}/gateway.db", "sqlite:///{}-link/gateway.db"])
+def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
+    gateway: Gateway, tmp_path: Path, form: str
+):
+    home = Path(gateway.settings.database.url.partition("///")[2]).parent
+    if "link" in form:
+        home.with_name("first-link").symlink_to(home)
+    with pytest.raises(Invalid) as caught:
+        Gateway(settings(tmp_path, database={"url": form.format(home)}))
+    assert caught.value.reason == "DATABASE_IN_USE"
 
 
 @pytest.mark.parametrize(
@@ -148,45 +158,26 @@ def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
         opened(url)
 
 
-@pytest.mark.parametrize("form", ["sqlite+pysqlite:///{}", "by a link"])
-def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(tmp_path: Path, form: str):
-    with running(tmp_path / "first"):
-        (tmp_path / "link").symlink_to(tmp_path / "first")
-        file = tmp_path / ("link" if form == "by a link" else "first") / "gateway.db"
-        url = form.format(file) if "{}" in form else f"sqlite:///{file}"
-        second = settings(tmp_path / "second", database={"url": url})
-        done = served(tmp_path, second.database.url)
-    assert done.returncode == 2 and "DATABASE_IN_USE" in done.stderr, done.stderr
-
-
 GOOD_HOSTS = ["127.0.0.1:7382", "127.9.9.9", "localhost", "localhost:1", "LOCALHOST:7382", "[::1]:7382"]
 BAD_HOSTS = ["evil.example:7382", "10.0.0.1", "127.0.0.1.evil.example", "localhost.evil.example", "["]
 
 
-def test_requests_from_pages_of_other_sites_are_refused(tmp_path: Path):
-    with running(tmp_path) as gateway:
+def test_requests_from_pages_of_other_sites_are_refused(gateway: Gateway):
+    def status(host: str | None = None, origin: str | None = None, listener: str = "operator") -> int:
+        headers = {k: v for k, v in (("host", host), ("origin", origin)) if v is not None}
+        answer = ask(gateway, listener, "GET", "/docs", headers=headers)
+        if answer.status_code == 403:
+            assert answer.json()["code"] == 403 and answer.json()["data"] == {"reason": "FOREIGN_ORIGIN"}
+        return answer.status_code
 
-        def status(host: str | None = None, origin: str | None = None, listener: str = "operator") -> int:
-            headers = {k: v for k, v in (("host", host), ("origin", origin)) if v is not None}
-            answer = ask(gateway, listener, "GET", "/docs", headers=headers)
-            if answer.status_code == 403:
-                assert answer.json()["code"] == 403 and answer.json()["data"] == {"reason": "FOREIGN_ORIGIN"}
-            return answer.status_code
-
-        assert status() == 200
-        assert {host: status(host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, 200)
-        assert {host: status(host) for host in BAD_HOSTS} == dict.fromkeys(BAD_HOSTS, 403)
-        good = [f"http://{host}" for host in GOOD_HOSTS]
-        bad = [
-            "null",
-            "",
-            "127.0.0.1",
-            *(f"https://{host}" for host in BAD_HOSTS),
-            "https://127.0.0.1@evil.example",
-        ]
-        assert {origin: status(None, origin) for origin in good} == dict.fromkeys(good, 200)
-        assert {origin: status(None, origin) for origin in bad} == dict.fromkeys(bad, 403)
-        assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
+    assert status() == 200
+    assert {host: status(host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, 200)
+    assert {host: status(host) for host in BAD_HOSTS} == dict.fromkeys(BAD_HOSTS, 403)
+    good = [f"http://{host}" for host in GOOD_HOSTS]
+    bad = ["null", "", "127.0.0.1", *(f"https://{host}" for host in BAD_HOSTS), "https://127.0.0.1@evil.example"]
+    assert {origin: status(None, origin) for origin in good} == dict.fromkeys(good, 200)
+    assert {origin: status(None, origin) for origin in bad} == dict.fromkeys(bad, 403)
+    assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("eggroll", "Eggroll"), ("linkis_spark", "Linkis")])
