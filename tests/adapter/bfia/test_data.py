@@ -113,59 +113,31 @@ def test_replacing_has_to_be_said(site: Site, word: str) -> None:
     assert site.send("id\n1\n", **{word: "true"})["data"]["count"] == 1
 
 
-def test_all_problems_of_a_body_are_told_at_once(site: Site) -> None:
-    answer = site.upload(
-        file="",
-        head="perhaps",
-        partitions=0,
-        meta={"delimiter": "ab", "label_name": 3},
-        namespace="a#b",
-        name="../x",
-        extend_sids=True,
-    )
-    assert answer["code"] == 400
-    assert paths(answer) == {
-        "file",
-        "head",
-        "partitions",
-        "meta.delimiter",
-        "meta.label_name",
-        "namespace",
-        "name",
-        "extend_sids",
-    }
-    assert "message" in answer and "msg" not in answer
-
-
-def test_all_problems_of_a_form_are_told_at_once(site: Site) -> None:
-    answer = site.post(
-        "/v2/component/upload/file",
-        files=[
-            ("file", (None, "/data/on/server.csv")),
-            ("partitions", (None, "1025")),
-            ("meta", (None, "[1]")),
-            ("name", (None, "a/b")),
-        ],
-    ).json()
-    assert answer["code"] == 400
-    assert paths(answer) == {"file", "partitions", "meta", "name", "namespace"}
-    assert site.left() == []
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"file": "", "head": "perhaps", "partitions": 0, "namespace": "a#b", "name": "../x", "extend_sids": True},
         *({"partitions": value} for value in (True, 1.5)),
         *({"meta": value} for value in ("{", "[" * 100_000, {"note": "\ud800"})),
         *({"name": value} for value in ("\ud800", "a/b", ".hidden", "n" * 256)),
         {"description": "\ud800", "namespace": "n" * 129},
     ],
 )
-def test_a_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) -> None:
+def test_every_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) -> None:
     (site.roots / "t.csv").write_text(TABLE)
     answer = site.upload(**{"file": "t.csv", **KEYS, **wrong})
-    assert answer["code"] == 400, answer
-    assert paths(answer) == set(wrong)
+    assert answer["code"] == 400 and paths(answer) == set(wrong), answer
+    assert "message" in answer and "msg" not in answer
+    assert site.left() == []
+
+
+def test_all_problems_of_an_object_and_of_a_form_are_told_at_once(site: Site) -> None:
+    answer = site.upload(file="t.csv", **KEYS, meta={"delimiter": "ab", "label_name": 3})
+    assert paths(answer) == {"meta.delimiter", "meta.label_name"}
+    form = {"file": "/data/on/server.csv", "partitions": "1025", "meta": "[1]", "name": "a/b"}
+    files = [(name, (None, value)) for name, value in form.items()]
+    answer = site.post("/v2/component/upload/file", files=files).json()
+    assert answer["code"] == 400 and paths(answer) == {*form, "namespace"}
     assert site.left() == []
 
 
