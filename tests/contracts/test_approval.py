@@ -1,6 +1,7 @@
 """A node that asks a person before it takes part: over real nodes, at both ends, and what operators see and do."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.approval import START, Rule, Verdict
+from gateway.domain.approval import START, Mode, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
@@ -18,7 +19,7 @@ from gateway.errors import GatewayError, Refused
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving, two_nodes
+from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, Script
@@ -124,10 +125,23 @@ def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
 
 
-def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch):
-    rules = world.me.admission._rules
-    hasty = replace(rules, policy=replace(rules.policy, deadline=0.2))
-    monkeypatch.setattr(world.me.admission, "_rules", hasty)
+Policy = Callable[..., None]
+
+
+@pytest.fixture
+def policy(world: World, monkeypatch: pytest.MonkeyPatch) -> Policy:
+    """Return what changes the policy of `ME`, as a restart with other settings does."""
+
+    def change(**changes: Any) -> None:
+        rules = world.me.admission._rules
+        changed = replace(rules, policy=replace(rules.policy, **changes))
+        monkeypatch.setattr(world.me.admission, "_rules", changed)
+
+    return change
+
+
+def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, policy: Policy):
+    policy(deadline=0.2)
     world.peer.coordinator.submit_job(spec, PEER)
     world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
     failure = world.scheduled(spec).ending.failure
@@ -172,60 +186,52 @@ def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_b
         wait_for(lambda: peer.store.jobs.get(spec.job_id).ended_at is not None, 30, 0.05)
 
 
-def test_rules_decide_at_once_and_hold_again_at_the_start(tmp_path: Path):
-    rules = [
-        {"component": "vendor/Judge", "decide": "reject"},
-        {"component": "vendor/*", "role": "host", "decide": "approve"},
-    ]
-    with two_nodes(tmp_path, me={"approval": {"mode": "rules", "rules": rules}}) as world:
-        api = world.me.participant
-        spec = a_spec("a", ROLES, job_id="job-fine")
-        assert api.create_job(spec, PEER).waits is False
-        guest = a_spec("a", {"host": (PEER,), "guest": (ME,)}, job_id="job-guest")  # of whom no rule speaks
-        assert api.create_job(guest, PEER).waits is True
-        judged = Dag((replace(a_dag().nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
-        forbidden = a_spec(judged, {"guest": (PEER,), "arbiter": (ME,)}, job_id="job-no")
-        with pytest.raises(GatewayError, match=r"approval.rules\[0\]") as caught:
-            api.create_job(forbidden, PEER)
-        assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
-        assert world.me.store.local_jobs.find("job-no") is None
-        never = Rule(Verdict.REJECT, PEER, "vendor/Thing", "*", "host", START)
-        rules = world.me.admission._rules
-        policy = replace(rules.policy, rules=(never, *rules.policy.rules))
-        world.me.admission._rules = replace(rules, policy=policy)  # as after a restart
-        assert api.create_job(a_spec("a", ROLES, job_id="job-other"), PEER).waits is False  # it is about starts
-        with pytest.raises(GatewayError, match="any more") as caught:
-            api.start_job("job-fine", PEER)
-        assert caught.value.reason == "NOT_AUTHORISED"
-        assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
-        assert world.local("job-fine").status is JobStatus.READY
-        (entry,) = world.me.audit.list(who=PEER)
-        assert (
-            "job-fine" in entry.action and entry.status == 403 and "approval.rules[0]" in entry.detail["message"]
-        )
+def not_started(world: World, job_id: str, words: str) -> None:
+    """Check that a start is refused with these words, and that the timeline and the audit have it."""
+    with pytest.raises(GatewayError, match=re.escape(words)) as caught:
+        world.me.participant.start_job(job_id, PEER)
+    assert caught.value.reason == "NOT_AUTHORISED"
+    assert "start not allowed" in [e.event for e in world.me.store.timeline(job_id)]
+    assert world.local(job_id).status is JobStatus.READY
+    (entry,) = [one for one in world.me.audit.list(who=PEER) if job_id in one.action]
+    assert words in entry.detail["message"]
 
 
-def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_path: Path):
-    with two_nodes(tmp_path) as world:
-        api, routes = world.me.participant, world.me.routes
-        allow = Change(PEER, {"components": "other/*, vendor/Th*"}, whole=False)
-        routes.edit(allow, "ann")
-        assert api.create_job(a_spec("a", ROLES, job_id="job-fine"), PEER).waits is False
-        routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann", "contract ended")
-        with pytest.raises(GatewayError, match="allows other/\\*, not vendor/Thing") as caught:
-            api.start_job("job-fine", PEER)
-        assert caught.value.reason == "NOT_AUTHORISED"
-        assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
-        [entry] = world.me.audit.list(who=PEER)
-        assert "job-fine" in entry.action and "allows other/*" in entry.detail["message"]
-        with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
-            api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
-        assert caught.value.reason == "NOT_AUTHORISED"
-        assert world.me.store.local_jobs.find("job-late") is None
-        routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
-        api.start_job("job-fine", PEER)
-        with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
-            api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
+def test_rules_decide_at_once_and_hold_again_at_the_start(world: World, policy: Policy):
+    reject = Rule(Verdict.REJECT, component="vendor/Judge")
+    approve = Rule(Verdict.APPROVE, component="vendor/*", role="host")
+    policy(mode=Mode.RULES, rules=(reject, approve))
+    api = world.me.participant
+    assert api.create_job(a_spec("a", ROLES, job_id="job-fine"), PEER).waits is False
+    guest = a_spec("a", {"host": (PEER,), "guest": (ME,)}, job_id="job-guest")  # of whom no rule speaks
+    assert api.create_job(guest, PEER).waits is True
+    judged = Dag((replace(a_dag().nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
+    forbidden = a_spec(judged, {"guest": (PEER,), "arbiter": (ME,)}, job_id="job-no")
+    with pytest.raises(GatewayError, match=r"approval.rules\[0\]") as caught:
+        api.create_job(forbidden, PEER)
+    assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
+    assert world.me.store.local_jobs.find("job-no") is None
+    never = Rule(Verdict.REJECT, PEER, "vendor/Thing", "*", "host", START)
+    policy(rules=(never, reject, approve))
+    assert api.create_job(a_spec("a", ROLES, job_id="job-other"), PEER).waits is False  # it is about starts
+    not_started(world, "job-fine", "approval.rules[0]")
+
+
+def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(world: World, policy: Policy):
+    policy(mode=Mode.OFF)
+    api, routes = world.me.participant, world.me.routes
+    routes.edit(Change(PEER, {"components": "other/*, vendor/Th*"}, whole=False), "ann")
+    assert api.create_job(a_spec("a", ROLES, job_id="job-may"), PEER).waits is False
+    routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann", "contract ended")
+    not_started(world, "job-may", "allows other/*, not vendor/Thing")
+    with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
+        api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
+    assert caught.value.reason == "NOT_AUTHORISED"
+    assert world.me.store.local_jobs.find("job-late") is None
+    routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
+    api.start_job("job-may", PEER)
+    with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
+        api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
 
 
 @pytest.mark.parametrize("profile", ["fate", "kuscia"])

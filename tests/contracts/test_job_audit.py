@@ -15,7 +15,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec
 from tests.contracts.apis import World, two_nodes
-from tests.contracts.test_readiness import broken
+from tests.contracts.test_readiness import broken, seen
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
@@ -83,7 +83,7 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, spec: Job
 def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
     with broken(world.me, "storage"):
-        wait_for(lambda: world.me.admission.lacks(), 60, about="it is seen")
+        seen(world.me, 1)
         decide(world, spec, "approve")
         world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
     failure = world.scheduled(spec).ending.failure

@@ -53,8 +53,13 @@ def broken(node: Gateway, place: str) -> Iterator[None]:
 
 
 def seen(node: Gateway, lacks: int) -> None:
-    """Wait until the node sees what is broken: what was fine a moment ago is not looked at again at once."""
-    wait_for(lambda: len(node.admission.lacks()) == lacks, 60, 0.05)
+    """Wait until the node sees what is broken, as soon as it looks at all again."""
+
+    def look() -> bool:
+        node.admission._readiness._fine_until.clear()
+        return len(node.admission.lacks()) == lacks
+
+    wait_for(look, 60, 0.05)
 
 
 @pytest.mark.parametrize(("place", "reason"), PLACES)

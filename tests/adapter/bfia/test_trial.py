@@ -14,6 +14,7 @@ import yaml
 from adapter.bfia import route_test
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.route_test import BODY, STEPS, try_route
+from gateway.bootstrap.node import Gateway
 from gateway.errors import PeerUnreachable
 from gateway.http.server import Tls
 from gateway.runtime.checks import Result, Step, good
@@ -221,41 +222,45 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
         assert steps["profile"].result is Result.WARNING and "set profile: spec" in steps["profile"].remedy
 
 
-def test_two_nodes_try_their_routes_in_both_directions(tmp_path: Path):
-    with running(tmp_path / "a", ME) as one, running(tmp_path / "b", PEER) as two:
+@pytest.fixture(scope="module")
+def me(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("me"), ME) as node:
+        yield node
+
+
+def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Path):
+    with running(tmp_path / "b", PEER) as two:
         path = f"/api/v1/routes/{PEER}/test"
         address = {"route": {"url": two.addresses()["peer"]}}
-        assert ask(one, "operator", "PUT", f"/api/v1/routes/{PEER}", json=address).status_code == 200
-        found = ask(one, "operator", "POST", path).json()
+        assert ask(me, "operator", "PUT", f"/api/v1/routes/{PEER}", json=address).status_code == 200
+        found = ask(me, "operator", "POST", path).json()
         assert not found["good"]
         failed = [s for s in found["steps"] if s["result"] == "failed"]
         assert [s["name"] for s in failed] == ["way back"] and ME in failed[0]["remedy"]
         wrong_way = {"route": {"url": "http://127.0.0.1:1"}}
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json=wrong_way)
-        found = ask(one, "operator", "POST", path).json()
+        found = ask(me, "operator", "POST", path).json()
         assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
         assert "PEER_UNREACHABLE" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
-        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": one.addresses()["operator"]}})
-        found = ask(one, "operator", "POST", path).json()
+        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["operator"]}})
+        found = ask(me, "operator", "POST", path).json()
         assert "NOT_SERVED_THERE" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
-        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": one.addresses()["peer"]}})
-        found = ask(one, "operator", "POST", path).json()
+        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["peer"]}})
+        found = ask(me, "operator", "POST", path).json()
         assert found["good"], found
-        nobody = ask(one, "operator", "POST", "/api/v1/routes/JG404/test").json()
+        nobody = ask(me, "operator", "POST", "/api/v1/routes/JG404/test").json()
         assert [s["name"] for s in nobody["steps"] if s["result"] == "failed"] == ["route"]
 
 
-def test_a_route_that_leads_back_here_is_named(tmp_path: Path):
-    with running(tmp_path / "me", ME) as node:
-        steps = tried(tmp_path, {"url": node.addresses()["peer"]})
+def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
+    steps = tried(tmp_path, {"url": me.addresses()["peer"]})
     assert wrong(steps) == ["answer"]
     assert "this address is this node itself" in steps["answer"].cause and PEER in steps["answer"].remedy
 
 
-def test_nobody_unknown_makes_a_node_call_others(tmp_path: Path):
-    with running(tmp_path) as node:
-        path = f"/v1/interconn/schedule{route_test.HELLO}"
-        answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers={"x-source-node-id": "JG9"})
-        assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
-        told = ask(node, "peer", "POST", path, json={}, headers={"x-source-node-id": "JG9"}).json()["data"]
-        assert told["knows_you"] is False and told["node_id"] == ME
+def test_nobody_unknown_makes_a_node_call_others(me: Gateway):
+    path, headers = f"/v1/interconn/schedule{route_test.HELLO}", {"x-source-node-id": "JG9"}
+    answer = ask(me, "peer", "POST", path, json={"call_back": True}, headers=headers)
+    assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
+    told = ask(me, "peer", "POST", path, json={}, headers=headers).json()["data"]
+    assert told["knows_you"] is False and told["node_id"] == ME
