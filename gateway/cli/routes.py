@@ -61,6 +61,7 @@ def list_routes(node: Client, after: After = "", limit: Limit = 100) -> Output:
         "institution": "institution",
         "deadline": lambda r: f"{r['deadline']:g} s",
         "relay": "relay",
+        "signing": lambda r: r["signing"] or ("required" if r["keys"] else "accepted"),
         "enabled": "enabled",
     }
     say(f"version {found['version']}")
