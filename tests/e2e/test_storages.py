@@ -1,0 +1,128 @@
+"""The user's job where banks keep their data: S3 at one party and HDFS at the other, and S3 for containers."""
+
+import io
+import os
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from tests import storages as real
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, example, process_engine, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.hdfs]
+
+ALIGN, TRAIN = "intersect_rsa_1", "hetero_secureboost_1"
+
+
+def settings_of(place: real.Place, **more: Any) -> dict[str, Any]:
+    """Return the settings of a bucket, or a folder of HDFS, of the test's own."""
+    url = urlsplit(place.url)
+    if url.scheme == "hdfs":
+        return {"cluster": {"url": f"hdfs://{url.netloc}{place.name}", "username": real.HDFS_USER}}
+    key = {"username": os.environ["BFIA_TEST_S3_KEY"], "password": os.environ["BFIA_TEST_S3_SECRET"]}
+    return {"lake": {"url": f"s3://{url.netloc}/{place.name}", "region": "default", **key, **more}}
+
+
+def names(place: real.Place) -> list[str]:
+    return [entry.path for entry in place.operator.list("/", recursive=True) if not entry.path.endswith("/")]
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[tuple[real.Place, real.Place]]:
+    with real.bucket() as bucket, real.folder() as folder:
+        yield bucket, folder
+
+
+@pytest.fixture(scope="module")
+def two(places: tuple[real.Place, real.Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """The guest keeps its data at S3, with a key of its own for each run, and the host at HDFS."""
+    bucket, folder = places
+    made = Federation(
+        tmp_path_factory.mktemp("storages"), [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0")
+    )
+    made[jobs.GUEST].settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+    made[jobs.HOST].settings["storages"] = settings_of(folder)
+    with made as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        yield federation
+
+
+def test_a_job_reads_and_writes_where_each_partys_data_lies(
+    two: Federation, places: tuple[real.Place, real.Place]
+) -> None:
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+    guest.wait_job(job_id, 240)
+    for node, place, party in ((guest, places[0], "guest.0"), (host, places[1], "host.0")):
+        kept = names(place)
+        assert any(name.startswith(f"{job_id}-{party.replace('.', '-')}/") for name in kept), kept
+        assert not list(node.storage.glob("job*")) and not list(node.storage.glob(f"{job_id}*"))
+        lines = [one for one in node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"] if one["party"] == party]
+        assert lines and all(one["there"] for one in lines if one["task"] == ALIGN)
+        at = f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/{party}/train_data"
+        shown, whole = node.get(f"{at}/preview", rows=3), node.ask("GET", at)
+        assert len(shown["rows"]) == 3 and whole.content.count(b"\n") == 1 + 569
+        part = node.ask("GET", at, headers={"range": "bytes=10-29"})
+        assert part.status_code == 206 and part.content == whole.content[10:30]
+        report = node.get("/api/v1/models")["models"]
+        assert [one["here"] for one in report if one["version"] == job_id] == [[party]]
+        archive = node.ask("GET", f"/api/v1/jobs/{job_id}/archive").content
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            everything = b"".join(opened.read(name) for name in opened.namelist())
+        for text in (everything.decode(errors="replace"), node.log(), node.run_logs()):
+            assert os.environ["BFIA_TEST_S3_SECRET"] not in text
+    gone = guest.ask("DELETE", f"/api/v1/models/{_flow(guest, job_id)}/{job_id}")
+    assert gone.is_success, gone.text
+    assert host.ask("DELETE", f"/api/v1/models/{_flow(host, job_id)}/{job_id}").is_success
+    wait_for(lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").is_success, 60, about="the job is deleted")
+    for place in places:
+        assert [name for name in names(place) if job_id in name] == []
+        assert names(place)  # the uploaded tables stay
+
+
+def _flow(node: Any, version: str) -> str:
+    return next(one["model_id"] for one in node.get("/api/v1/models")["models"] if one["version"] == version)
+
+
+def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(two: Federation) -> None:
+    body = example("register_unionpay.json")
+    body["version"] = "9.9.9"
+    for described in body["components_description"].values():
+        described["version"] = "9.9.9"
+        described["storageEngine"] = ["hdfs"]
+    guest = two[jobs.GUEST]
+    guest.register(body)
+    wanted = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    for component in wanted["dag"]["components"]:
+        component["version"] = "9.9.9"
+    answer = guest.post("/v1/platform/schedule/job/create_all", wanted)
+    assert answer["code"] != 0 and "STORAGE_MISMATCH" in str(answer) and "lies in: s3" in str(answer)
+    assert guest.get("/api/v1/jobs", contains="x")["jobs"] == []
+
+
+@pytest.mark.docker
+def test_the_users_files_run_unchanged_in_containers_with_data_at_s3(reference_image: str, tmp_path: Path) -> None:
+    network = f"bfia-test-{uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        bucket = stack.enter_context(real.bucket())
+        subprocess.run(["docker", "network", "create", network], check=True, capture_output=True)
+        stack.callback(subprocess.run, ["docker", "network", "rm", network], check=True, capture_output=True)
+        engine = {"kind": "docker", "docker": {"network": network}}
+        made = Federation(tmp_path, [jobs.GUEST], engine)
+        made[jobs.GUEST].settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+        node = stack.enter_context(made)[jobs.GUEST]
+        jobs.prepare(made, jobs.GUEST, jobs.GUEST)
+        job_id = node.submit(jobs.user_job())
+        node.wait_job(job_id, 300)
+        assert {name.split("/")[0] for name in names(bucket) if job_id in name} == {
+            f"{job_id}-guest-0",
+            f"{job_id}-host-0",
+        }
