@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from engines.base import Engine
 from gateway.broker.broker import Broker
 from gateway.data.logs import RunLogs
-from gateway.data.storage import Storage
+from gateway.data.storages import Storages
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
@@ -62,7 +62,7 @@ class AdminParts:
     registry: Registry
     engine: Engine
     broker: Broker
-    storage: Storage
+    storage: Storages
     run_logs: RunLogs
     resources: Resources
     limiters: Limiters

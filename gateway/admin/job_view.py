@@ -163,7 +163,7 @@ def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
     if record is None:
         raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
     ids = [i for run in (local.runs if local else ()) for i in (run.run_id, run.token) if i]
-    secrets = [*map(parts.tokens.issue, ids), *ids]
+    secrets = [*map(parts.tokens.issue, ids), *ids, *parts.admin.storage.secrets]
     try:
         state = to_plain(job_in_full(parts.admin, job_id))
     except GatewayError as error:  # the node that schedules it has forgotten it, or says no

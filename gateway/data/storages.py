@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteStorage
@@ -47,6 +48,12 @@ class Storages(Storage):
         """Look whether every storage elsewhere answers. Raises `StorageFailed` for the first that does not."""
         for remote in self.remotes.values():
             remote.check_answers()
+
+    @property
+    def secrets(self) -> list[str]:
+        """Return what nobody may see: the keys of the storages, as they are and as an address has them."""
+        keys = [remote.remote.password for remote in self.remotes.values() if remote.remote.password]
+        return [*keys, *(quote(key, safe="") for key in keys)]
 
     # ------------------------------------------------------------ for components
 

@@ -95,6 +95,7 @@ def without_secrets(value: Any, secrets: Sequence[str] = (), hidden: bool = Fals
     if isinstance(value, str):
         for secret in filter(None, secrets):
             value = value.replace(secret, MASK)
+        value = re.sub(r"([?&](?:password|token)=)[^&\s]+", rf"\1{MASK}", value)
         return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", rf"\1:{MASK}@", value)
     return value
 

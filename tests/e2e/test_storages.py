@@ -68,9 +68,9 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
         lines = [one for one in node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"] if one["party"] == party]
         assert lines and all(one["there"] for one in lines if one["task"] == ALIGN)
         at = f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/{party}/train_data"
-        shown, whole = node.get(f"{at}/preview", rows=3), node.ask("GET", at)
-        assert len(shown["rows"]) == 3 and whole.content.count(b"\n") == 1 + 569
-        part = node.ask("GET", at, headers={"range": "bytes=10-29"})
+        shown, whole = node.get(at, rows=3), node.ask("GET", f"{at}/download")
+        assert len(shown["rows"]) == 3 and whole.content.startswith(b"id,")
+        part = node.ask("GET", f"{at}/download", headers={"range": "bytes=10-29"})
         assert part.status_code == 206 and part.content == whole.content[10:30]
         report = node.get("/api/v1/models")["models"]
         assert [one["here"] for one in report if one["version"] == job_id] == [[party]]
@@ -105,7 +105,7 @@ def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(
         component["version"] = "9.9.9"
     answer = guest.post("/v1/platform/schedule/job/create_all", wanted)
     assert answer["code"] != 0 and "STORAGE_MISMATCH" in str(answer) and "lies in: s3" in str(answer)
-    assert guest.get("/api/v1/jobs", contains="x")["jobs"] == []
+    assert not [job for job in guest.get("/api/v1/jobs")["jobs"] if "9.9.9" in str(job)]
 
 
 @pytest.mark.docker
