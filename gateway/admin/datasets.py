@@ -142,7 +142,7 @@ def router(
         return datasets.get(namespace=at.namespace, name=at.name)
 
     def granted(grant: Grant) -> dict[str, Any]:
-        plain = to_plain(grant) | {"dataset_id": _id_of(grant), "state": grant.state(clock())}
+        plain = to_plain(grant) | {"dataset_id": grant.dataset.dataset_id, "state": grant.state(clock())}
         return {name: plain[name] for name in _GRANT}
 
     @router.get(
@@ -240,7 +240,7 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
-        found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
+        found = (g for g in sharing.all_grants(node) if dataset_id in (None, g.dataset.dataset_id))
         page = page_of(
             "grants", found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit, granted
         )
@@ -290,10 +290,6 @@ def router(
         return Reply(granted(after))
 
     return router
-
-
-def _id_of(grant: Grant) -> str:
-    return f"{grant.dataset.namespace}#{grant.dataset.name}"
 
 
 def _without_route(node: str, known: Iterable[str]) -> list[str]:

@@ -110,7 +110,7 @@ def without_grant(
 
 def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Problem:
     """Return the problem of a dataset that is not granted to all its users, as this node's people see it."""
-    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    dataset = want.dataset.dataset_id
     words = "; ".join(f"{other} {text}" for other, text in why)
     rule = f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
     return Problem(want.path, rule, dataset)
@@ -118,14 +118,14 @@ def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Pr
 
 def not_here(want: Wanted, node: NodeId, others: Sequence[NodeId]) -> Problem:
     """Return the problem as other nodes see it: the same for a dataset that is not there."""
-    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    dataset = want.dataset.dataset_id
     rule = f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
     return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
 
 def closed(want: Wanted, node: NodeId) -> Problem:
     """Return the problem of a dataset that is disabled."""
-    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    dataset = want.dataset.dataset_id
     rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
     return Problem(want.path, rule, dataset)
 
@@ -159,7 +159,7 @@ class Dataset:
     @property
     def dataset_id(self) -> str:
         """The name by which jobs ask for it."""
-        return f"{self.namespace}#{self.name}"
+        return self.address.dataset_id
 
 
 class DatasetRepository(Protocol):

@@ -20,6 +20,11 @@ class Address:
     name: str
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
 
+    @property
+    def dataset_id(self) -> str:
+        """The id by which a job asks for a table there."""
+        return f"{self.namespace}#{self.name}"
+
     def as_dict(self) -> dict[str, str]:
         """Return it for JSON."""
         return {"namespace": self.namespace, "name": self.name}

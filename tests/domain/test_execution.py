@@ -520,25 +520,20 @@ def test_news_of_the_scheduling_node_is_kept_coarsely():
 
 
 def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_name():
-    waiting, running = a_run("a", owner="lost"), a_run("b", status=RunStatus.RUNNING, owner="lost")
-    stopping = a_run("c", status=RunStatus.STOPPING, owner="lost", stop_at=at(0))
-    over, mine = (
-        a_run("d", status=RunStatus.SUCCESS, owner="lost"),
-        a_run("e", status=RunStatus.RUNNING, owner="me"),
-    )
-    local = replace(a_local_job(waiting, running, stopping, over, mine), home="lost")
-    local = machine.apply(local, OwnerLost("lost", "me", at(5)))
-    by_task = {run.task_name: run for run in local.runs}
-    assert by_task["a"] == replace(waiting, owner="me") and local.home == "me"
-    assert by_task["b"].failure.reason == "CHANNEL_LOST"
-    assert by_task["c"].failure.reason == "STOPPED"
-    assert (by_task["d"], by_task["e"]) == (over, mine)
-    assert machine.apply(local, OwnerLost("lost", "me", at(6))) == local
+    waiting, running = a_run("a", owner="lost"), a_run("b", RUNNING, owner="lost")
+    stopping = a_run("c", STOPPING, owner="lost", stop_at=at(0))
+    over, mine = a_run("d", SUCCESS, owner="lost"), a_run("e", RUNNING, owner="me")
+    local = a_local_job(waiting, running, stopping, over, mine, home="lost")
+    local = after(local, OwnerLost("lost", "me", at(5)))
+    a, b, c, d, e = local.runs
+    assert (a, d, e, local.home) == (replace(waiting, owner="me"), over, mine, "me")
+    assert (b.failure.reason, c.failure.reason) == ("CHANNEL_LOST", "STOPPED")
+    assert after(local, OwnerLost("lost", "me", at(6))) == local
 
 
 def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
-    left = a_run("a", status=RunStatus.FAILED, owner="lost", launch=OK)
-    local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
+    left = a_run("a", FAILED, owner="lost", launch=OK)
+    local = a_local_job(left, status=JobStatus.FINISHED, home="me")
     assert Close() in machine.plan(local, at(9), owner="me")
     assert Close() not in machine.plan(local, at(9), owner="third")
     assert machine.plan(local, at(9), owner="lost") == [Collect(left.run_id), Tell(left.run_id, TaskStatus.FAILED)]

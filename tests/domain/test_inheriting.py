@@ -9,11 +9,11 @@ from gateway.domain import rerun, validation
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Acceptance, Job, Lineage, Task
 from gateway.domain.rerun import Order
-from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import Accepted, CreateAt, StartTaskAt
+from gateway.domain.scheduling.messages import StartTaskAt
 from gateway.domain.spec import Failure, JobSpec, effective
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from tests.builders import a_job, a_node, a_spec, at, parties
+from tests.builders import a_job, a_node, a_spec, parties
+from tests.domain.script import C1, C2, AllAnswer, after, due, ok
 
 SUCCESS, FAILED, READY = TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.READY
 PARAMS = {"common": {"a": {"x": 1}}, "guest": {"0": {"b": {"y": 1}}}, "host": {"0|1": {"a": {"z": 1}}}}
@@ -94,10 +94,8 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     found, _ = rerun.candidates(old, spec)
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
-    job, _ = machine.step(replace(job, tasks=tasks), at(0))
-    for node, names in zip(("n1", "n2"), said, strict=True):
-        job = machine.apply(job, Accepted(CreateAt(node), at(1), Acceptance(inherited=names)))
-    return job
+    accepted = (ok(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True))
+    return after(replace(job, tasks=tasks), 0, *accepted)
 
 
 def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
@@ -106,11 +104,7 @@ def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
     assert job.tasks["a"].lineage == Lineage("job-old", "task_a") and job.tasks["d"].lineage is None
     told = {(n.event, n.detail["task"]) for n in job.notes if "inherited" in n.event}
     assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
-    job, requests = machine.step(job, at(2))
-    for request in requests:
-        job = machine.apply(job, Accepted(request, at(2)))
-    _, requests = machine.step(job, at(2))
-    assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c", "d"}
+    assert {r.task for r in due(after(job, AllAnswer(2)), 2) if isinstance(r, StartTaskAt)} == {"c", "d"}
 
 
 def test_a_task_whose_input_one_node_lacks_runs_too():

@@ -1,24 +1,16 @@
 """Who holds what of a node: priority, then age, no blocked head; never more than there is."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+
+import pytest
 
 from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
 from gateway.domain.admission import Rules
 from gateway.domain.execution import machine, messages
-from gateway.domain.resources import (
-    GIB,
-    Amounts,
-    Claim,
-    ClaimState,
-    Demand,
-    Ledger,
-    Part,
-    Portions,
-    Room,
-    total,
-)
+from gateway.domain.resources import GIB, Amounts, Claim, ClaimState, Demand, Ledger, Part, Portions, Room, total
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -26,54 +18,160 @@ from tests.builders import a_run, a_spec, at
 from tests.domain.test_resources import FAR, means
 
 ALL = Amounts.of(16, 64 * GIB)
+NODE = Ledger(ALL, node="n1")
+TWO = Ledger(Amounts.of(4), node="n1", further={FAR: Amounts.of(16)})
+AWAY = replace(TWO, away={FAR: "it has not answered"})
+HELD = ""
+
+Asked = tuple[float, Claim]
+Step = Asked | Callable[[Ledger], Ledger]
+"""a job asks at a moment, or something else happens"""
 
 
-def a_claim(job: str, cpu: float, since: float = 0.0, priority: int = 0, memory: float = 0.0) -> Claim:
-    return Claim(job, Amounts.of(cpu, memory * GIB), ClaimState.WAITING, at(since), at(since), priority, "n9")
+def asks(now: float, job: str, cpu: float = 0.0, priority: int = 0, memory: float = 0.0, far=None) -> Asked:
+    """``far``: cores of the further engine; None: the job has no task there."""
+    further = {} if far is None else {FAR: Amounts.of(far)}
+    amounts, when = Amounts.of(cpu, memory * GIB), at(now)
+    return now, Claim(job, amounts, ClaimState.WAITING, when, when, priority, "n9", further=further)
 
 
-def ask(ledger: Ledger, claim: Claim, now: float, rules: Rules = Rules()) -> tuple[Ledger, bool]:
-    return admission.apply(ledger, claim, at(now), rules)
+def sized(cpu: float) -> Step:
+    return lambda ledger: replace(ledger, total=Amounts.of(cpu, 64 * GIB))
 
 
-def holding(*claims: Claim, total: Amounts = ALL) -> Ledger:
-    ledger = Ledger(total, node="n1")
-    for claim in claims:
-        ledger, held = ask(ledger, claim, 0.0)
-        assert held
-    return ledger
+def away(words: str = "") -> Step:
+    return lambda ledger: replace(ledger, away={FAR: words} if words else {})
 
 
-def test_a_blocked_head_does_not_block():
-    ledger, held = ask(holding(a_claim("job-a", 8)), a_claim("job-1", 12), 1.0)
-    assert not held
-    assert ledger.claims["job-1"].reason == "needs cpu 12 on node n1, free cpu 8, held by job job-a (cpu 8)"
-    ledger, held = ask(ledger, a_claim("job-2", 4), 2.0)
-    assert held
-    assert ledger.remaining.cpu == 4000
+def without(job: str) -> Step:
+    return lambda ledger: ledger.without(job)
 
 
-def test_the_higher_priority_goes_first_where_both_fit():
-    ledger = holding(a_claim("job-a", 16))
-    ledger, _ = ask(ledger, a_claim("low", 16, priority=1), 1.0)
-    ledger, _ = ask(ledger, a_claim("high", 16, 2.0, priority=10), 2.0)
-    ledger = ledger.without("job-a")
-    assert admission.admissible(ledger, at(3.0)) == ["high"]
-    ledger, held = ask(ledger, a_claim("low", 16, priority=1), 3.0)  # it asks first, and does not get it
-    assert not held
-    assert ledger.claims["low"].reason == (
-        "needs cpu 16 on node n1, which is kept for jobs that go first: job high (cpu 16)"
-    )
-    ledger, held = ask(ledger, a_claim("high", 16, priority=10), 4.0)
-    assert held
+def played(ledger: Ledger, *steps: Step, rules: Rules = Rules()) -> tuple[Ledger, list[str]]:
+    """Return the ledger after the steps, and why each job that asked has to wait."""
+    said = []
+    for step in steps:
+        if callable(step):
+            ledger = step(ledger)
+        else:
+            ledger, held = admission.apply(ledger, step[1], at(step[0]), rules)
+            said.append(HELD if held else ledger.claims[step[1].job_id].reason)
+    return ledger, said
+
+
+A, B = "held by job job-a", f"engine {FAR} of node n1 has not answered since noon"
+FULL, OLD = asks(0, "job-a", 16), asks(0, "old", 4, far=4)
+
+CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
+    "a blocked head does not block": (
+        NODE,
+        [asks(0, "job-a", 8), asks(1, "job-1", 12), asks(2, "job-2", 4)],
+        [HELD, "needs cpu 12 on node n1, free cpu 8, held by job job-a (cpu 8)", HELD],
+        4,
+    ),
+    "the higher priority first": (
+        NODE,
+        [FULL, asks(1, "low", 16, 1), asks(2, "high", 16, 9), without("job-a"), asks(3, "low", 16, 1)],
+        [HELD, A, A, "needs cpu 16 on node n1, which is kept for jobs that go first: job high (cpu 16)"],
+        16,
+    ),
+    "and it gets it": (
+        NODE,
+        [FULL, asks(1, "low", 16, 1), asks(2, "high", 16, 9), without("job-a"), asks(3, "high", 16, 9)],
+        [HELD, A, A, HELD],
+        0,
+    ),
+    "nothing is kept for who asks no more": (
+        NODE,
+        [FULL, asks(1, "gone", 16, 9), without("job-a"), asks(90, "other", 1), asks(92, "other", 1)],
+        [HELD, A, "kept for", HELD],
+        15,
+    ),
+    "who does not delay the oldest may pass it": (
+        NODE,
+        [
+            *(asks(0, "job-a", 10, memory=8), *(asks(t, "old", 8, memory=8) for t in (1, 700))),
+            *(asks(700, "cpu", 1), asks(700, "memory", memory=40), asks(700, "more", memory=56)),
+        ],
+        [HELD, A, A, "kept for", HELD, "free memory 16 GiB"],
+        6,
+    ),
+    "asked twice": (NODE, [asks(0, "job-a", 4), asks(1, "job-a", 4)], [HELD, HELD], 12),
+    "a node that has become smaller": (
+        NODE,
+        [asks(0, "job-a", 8), sized(6), asks(1, "job-b", 1), sized(12), asks(2, "job-b", 1)],
+        [HELD, "free cpu 0", HELD],
+        3,
+    ),
+    # several engines
+    "an engine of which it needs nothing": (
+        AWAY,
+        [asks(0, "job-a", far=0), away(), asks(1, "job-a", far=0)],
+        ["ENGINE_DOWN: it has not answered", HELD],
+        4,
+    ),
+    "a full engine lets the jobs of another through": (
+        TWO,
+        [asks(0, "job-a", 1, far=16), asks(0, "job-b", 3), asks(0, "job-c", 1, far=1)],
+        [
+            *(HELD, HELD),
+            "needs cpu 1 on node n1, free cpu 0, held by job job-a (cpu 1), job job-b (cpu 3); "
+            f"needs cpu 1 at engine {FAR} on node n1, free cpu 0, held by job job-a (cpu 16)",
+        ],
+        0,
+    ),
+    "at all its engines or at none": (
+        TWO,
+        [asks(0, "job-a", far=10), asks(0, "job-b", 4, far=10)],
+        [HELD, "free cpu 6"],
+        4,
+    ),
+    "what is held of an engine stays while it is away": (
+        TWO,
+        [
+            *(asks(0, "job-a", far=10), away(B), asks(1, "job-b", far=1)),
+            *(away(), asks(2, "job-b", far=1), asks(2, "job-c", far=6)),
+        ],
+        [HELD, f"ENGINE_DOWN: {B}", HELD, "free cpu 5"],
+        4,
+    ),
+    "nothing is kept at an engine that is away": (
+        AWAY,
+        [OLD, (9000.0, OLD[1]), asks(9000, "young", 4)],
+        ["ENGINE_DOWN", "ENGINE_DOWN", HELD],
+        0,
+    ),
+    "an old job is waited for at each of its engines": (
+        TWO,
+        [asks(0, "job-a", far=16), OLD, asks(5, "young", 1), (605.0, OLD[1]), asks(606, "late", 1)],
+        [HELD, "free cpu 0", HELD, "free cpu", "kept for jobs that go first: job old"],
+        3,
+    ),
+    "an engine that is no longer named": (
+        replace(TWO, further={}),
+        [asks(0, "job-a", far=1)],
+        [f"there is no engine {FAR} on node n1 any more"],
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize(("ledger", "steps", "expected", "left"), CASES.values(), ids=CASES)
+def test_who_gets_what_and_why_the_others_wait(
+    ledger: Ledger, steps: Sequence[Step], expected: list[str], left: float
+):
+    ledger, said = played(ledger, *steps)
+    assert [bool(words) for words in said] == [bool(words) for words in expected], said
+    assert all(part in words for part, words in zip(expected, said, strict=True)), said
+    assert ledger.remaining.cpu == left * 1000
 
 
 def test_a_job_that_names_no_priority_goes_before_those_below_0_and_after_those_above():
-    ledger = holding(a_claim("job-a", 16))
     asked = {"below": {"priority": -1}, "none": {}, "empty": {"priority": None}, "above": {"priority": 1}}
-    for i, (job, common) in enumerate(asked.items()):
-        priority = resources.priority(a_spec(job_params={"common": common}))
-        ledger, _ = ask(ledger, a_claim(job, 16, i, priority), 5.0)
+    priorities = {job: resources.priority(a_spec(job_params={"common": common})) for job, common in asked.items()}
+    ledger, _ = played(
+        NODE, FULL, *(asks(i, job, 16, number) for i, (job, number) in enumerate(priorities.items()))
+    )
     order = []
     while found := admission.admissible(ledger.without("job-a"), at(6.0)):
         order += found
@@ -81,144 +179,31 @@ def test_a_job_that_names_no_priority_goes_before_those_below_0_and_after_those_
     assert order == ["above", "none", "empty", "below"]
 
 
-def test_what_is_kept_for_a_job_that_asks_no_more_is_given_to_others_after_a_while():
-    ledger = holding(a_claim("job-a", 16))
-    ledger, _ = ask(ledger, a_claim("gone", 16, priority=10), 1.0)
-    ledger = ledger.without("job-a")
-    assert not ask(ledger, a_claim("other", 1), 90.0)[1]
-    assert ask(ledger, a_claim("other", 1), 92.0)[1]
-
-
 def test_a_large_job_starts_within_the_ageing_bound_although_small_ones_never_cease():
     rules = Rules(ageing=60.0)
     running = [(float(end), f"first-{end}") for end in (3, 6, 9)]
-    ledger = holding(*(a_claim(job, 4) for _, job in running))
+    ledger, _ = played(NODE, *(asks(0, job, 4) for _, job in running))
     for second in range(200):
         for ends, job in [r for r in running if r[0] <= second]:
             running.remove((ends, job))
             ledger = ledger.without(job)
-        ledger, held = ask(ledger, a_claim("large", 16, second), second, rules)
-        if held:
+        ledger, [why] = played(ledger, asks(second, "large", 16), rules=rules)
+        if why == HELD:
             break
-        small = f"small-{second}"
-        ledger, held = ask(ledger, a_claim(small, 4, second, priority=100), second, rules)
-        if held:
-            running.append((second + 10, small))
+        ledger, [why] = played(ledger, asks(second, f"small-{second}", 4, priority=100), rules=rules)
+        if why == HELD:
+            running.append((second + 10, f"small-{second}"))
         else:
-            ledger = ledger.without(small)
+            ledger = ledger.without(f"small-{second}")
     assert 60 <= second <= 75  # it is passed until then, and by nobody afterwards
 
 
-def test_who_does_not_delay_the_oldest_may_pass_it():
-    ledger = holding(a_claim("job-a", 10, memory=8))
-    ledger, _ = ask(ledger, a_claim("old", 8, memory=8), 1.0)
-    now = 700.0
-    ledger, _ = ask(ledger, a_claim("old", 8, memory=8), now)
-    assert not ask(ledger, a_claim("some cpu", 1, now), now)[1]
-    assert ask(ledger, a_claim("memory only", 0, now, memory=40), now)[1]
-    assert not ask(ledger, a_claim("too much memory", 0, now, memory=56), now)[1]
-
-
-def test_a_job_keeps_its_age_when_it_has_to_give_back():
-    ledger = holding(a_claim("job-a", 4)).give_back("job-a")
-    ledger, held = ask(ledger, a_claim("job-a", 4, 500.0), 500.0)
-    assert held
-    assert ledger.claims["job-a"].since == at(0.0)
-
-
-def test_asked_twice_it_holds_once_and_returned_twice_it_is_returned_once():
-    ledger, held = ask(holding(a_claim("job-a", 4)), a_claim("job-a", 4), 1.0)
-    assert held
-    assert ledger.held.cpu == 4000
+def test_what_is_returned_is_returned_once_and_its_job_keeps_its_age():
+    ledger, _ = played(NODE, asks(0, "job-a", 4))
     ledger = ledger.give_back("job-a").give_back("job-a").give_back("nobody")
     assert (ledger.remaining, ledger.ignored) == (ALL, 2)
-
-
-def test_a_node_that_has_become_smaller_has_the_rest_of_its_new_total():
-    ledger = replace(holding(a_claim("job-a", 8)), total=Amounts.of(6, 64 * GIB))
-    assert ledger.remaining.cpu == -2000
-    ledger, held = ask(ledger, a_claim("job-b", 1), 1.0)
-    assert not held
-    assert "free cpu 0" in ledger.claims["job-b"].reason
-    assert ask(replace(ledger, total=Amounts.of(12)), a_claim("job-b", 1), 2.0)[1]
-
-
-# ---------------------------------------------------------------- several engines
-
-
-def at_engines(job: str, since: float = 0.0, main: float = 0.0, far: float | None = None) -> Claim:
-    """``main``, ``far``: cores at each engine."""
-    further = {FAR: Amounts.of(far)} if far is not None else {}
-    return replace(a_claim(job, main, since), further=further)
-
-
-def two_engines(**more: object) -> Ledger:
-    return replace(Ledger(Amounts.of(4), node="n1", further={FAR: Amounts.of(16)}), **more)
-
-
-def asks(there: Ledger, claim: Claim, now: float = 0.0) -> tuple[Ledger, str]:
-    there, held = admission.apply(there, claim, at(now))
-    return there, "" if held else there.claims[claim.job_id].reason
-
-
-def test_a_job_that_needs_nothing_of_an_engine_waits_for_it_all_the_same():
-    asked = at_engines("job-a", far=0)
-    there, why = asks(two_engines(away={FAR: "it has not answered"}), asked)
-    assert why == "ENGINE_DOWN: it has not answered"
-    assert asks(replace(there, away={}), asked)[1] == ""
-
-
-def test_a_full_engine_lets_the_jobs_of_another_through_and_is_named_to_its_own():
-    there, _ = asks(two_engines(), at_engines("job-a", main=1, far=16))
-    there, why = asks(there, at_engines("job-b", main=3))
-    assert why == ""
-    there, why = asks(there, at_engines("job-c", main=1, far=1))
-    assert why == (
-        "needs cpu 1 on node n1, free cpu 0, held by job job-a (cpu 1), job job-b (cpu 3); "
-        f"needs cpu 1 at engine {FAR} on node n1, free cpu 0, held by job job-a (cpu 16)"
-    )
-    assert there.held_at(FAR) == Amounts.of(16)
-    assert there.without("job-a").held_at(FAR) == Amounts()
-
-
-def test_a_job_holds_at_all_its_engines_or_at_none():
-    there, _ = asks(two_engines(), at_engines("job-a", far=10))
-    there, why = asks(there, at_engines("job-b", main=4, far=10))
-    assert "free cpu 6" in why
-    assert there.remaining == Amounts.of(4)
-
-
-def test_what_an_engine_holds_stays_while_it_is_away_and_nothing_more_is_held_of_it():
-    there, _ = asks(two_engines(), at_engines("job-a", far=10))
-    away = replace(there, away={FAR: f"engine {FAR} of node n1 has not answered since noon"})
-    there, why = asks(away, at_engines("job-b", far=1))
-    assert why == f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since noon"
-    assert (there.held_at(FAR), there.further[FAR]) == (Amounts.of(10), Amounts.of(16))
-    assert admission.admissible(there, at(1)) == []
-    assert admission.admissible(replace(there, away={}), at(1)) == ["job-b"]
-
-
-def test_nothing_is_kept_for_an_old_job_whose_engine_is_away():
-    there = two_engines(away={FAR: "it has not answered"})
-    there, _ = asks(there, at_engines("job-old", main=4, far=1))
-    there, _ = asks(there, at_engines("job-old", main=4, far=1), 10_000.0)
-    there, why = asks(there, at_engines("job-young", 10_000.0, main=4), 10_000.0)
-    assert why == ""
-
-
-def test_an_old_job_is_waited_for_at_each_of_its_engines_and_no_other():
-    rules = admission.Rules(ageing=10, fresh=1000)
-    there, _ = asks(two_engines(), at_engines("job-a", far=16))
-    for claim in (at_engines("job-old", main=4, far=4), at_engines("job-young", 1.0, main=1)):
-        there = there.with_claim(claim)
-    assert admission.admissible(there, at(5), rules) == ["job-young"]
-    assert admission.admissible(there, at(50), rules) == []
-
-
-def test_an_engine_that_the_settings_no_longer_name_is_told():
-    there, why = asks(two_engines(further={}), at_engines("job-a", far=1))
-    assert why == f"there is no engine {FAR} on node n1 any more"
-    assert there.held == Amounts()
+    ledger, said = played(ledger, asks(500, "job-a", 4))
+    assert said == [HELD] and ledger.claims["job-a"].since == at(0.0)
 
 
 # ---------------------------------------------------------------- the ledger, step by step

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from gateway.domain import resources
 from gateway.domain import run as domain_run
-from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFailed, Reported
 from gateway.domain.resources import GIB, Amounts, Defaults, Means, Never, Pool, Portions, Room, Seat
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, Party
 from gateway.domain.states import TaskStatus
-from gateway.domain.timeouts import NOW
 from tests.builders import T0, a_local_job, a_run, a_spec
+from tests.domain.script import after, due
 from tests.domain.strategies import REPEATABLE, dags
 
 FAR = "ssh://far"
@@ -228,33 +227,24 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
     for run in six:
         assert domain_run.remaining(local)[""] == Amounts.of(4)
         local = replace(local, runs=(*local.runs, run))
-        local, actions = machine.step(local, T0)
-        assert actions == [Launch(run.run_id)]
+        assert due(local) == [Launch(run.run_id)]
+        local = after(local, 0)
         assert domain_run.remaining(local)[""] == Amounts()
-        for event in (
-            Launched(run.run_id, T0),
-            Reported(run.run_id, TaskStatus.SUCCESS, T0),
-            Reported(run.run_id, TaskStatus.SUCCESS, T0),
-            Exited(run.run_id, Exit(0), T0),
-            Exited(run.run_id, Exit(0), T0),
-            Reported(run.run_id, TaskStatus.SUCCESS, T0),
-        ):
-            local = machine.apply(local, event)
-        local, _ = machine.step(local, T0)
+        said, over = Reported(run.run_id, TaskStatus.SUCCESS, T0), Exited(run.run_id, Exit(0), T0)
+        local = after(local, Launched(run.run_id, T0), said, said, over, over, said, 0)
     assert domain_run.remaining(local)[""] == Amounts.of(4)
 
 
 def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    local, actions = machine.step(with_pool(first, second, cpu=4), T0)
-    assert actions == [Launch(first.run_id)]
-    waiting = local.runs[1]
-    assert domain_run.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
-    assert machine.next_due(local) != NOW  # it is not asked again and again
-    local = machine.apply(local, LaunchFailed(first.run_id, Failure("X"), T0))
-    local, actions = machine.step(local, T0)
-    assert Launch(second.run_id) in actions
-    assert domain_run.waits_for(local, local.runs[1]) == ""
+    local = with_pool(first, second, cpu=4)
+    assert due(local) == [Launch(first.run_id)]
+    local = after(local, 0)
+    assert due(local) == [], "it is not asked again and again"
+    says = "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
+    assert domain_run.waits_for(local, local.runs[1]) == says
+    local = after(local, LaunchFailed(first.run_id, Failure("X"), T0))
+    assert Launch(second.run_id) in due(local) and domain_run.waits_for(local, local.runs[1]) == ""
 
 
 def test_the_runs_of_one_task_borrow_together_or_not_at_all():
@@ -268,7 +258,7 @@ def test_the_runs_of_one_task_borrow_together_or_not_at_all():
 
 def test_without_a_pool_nothing_waits():
     runs = [a_run(name, limits={"cpu": 100.0}) for name in "ab"]
-    assert len(machine.step(a_local_job(*runs), T0)[1]) == 2
+    assert len(due(a_local_job(*runs))) == 2
 
 
 def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
@@ -277,8 +267,9 @@ def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
         a_run(name, limits={"cpu": 2.0, "disk": disk}, engine=engine)
         for name, engine, disk in (("a", "", 1.0 * GIB), ("b", FAR, 1.0 * GIB), ("c", FAR, 0.0))
     )
-    local, actions = machine.step(a_local_job(near, far, late, pool=pool), T0)
-    assert actions == [Launch(near.run_id), Launch(far.run_id)]
+    local = a_local_job(near, far, late, pool=pool)
+    assert due(local) == [Launch(near.run_id), Launch(far.run_id)]
+    local = after(local, 0)
     assert domain_run.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
     assert domain_run.waits_for(local, local.runs[2]) == (
         f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
@@ -286,7 +277,6 @@ def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
 
 
 def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
-    run = a_run("a", limits={"cpu": 4.0}, engine=FAR)
-    local, actions = machine.step(a_local_job(run, pool=Pool(Amounts.of(4), 1)), T0)
-    assert actions == [Launch(run.run_id)]
-    assert domain_run.remaining(local)[""] == Amounts()
+    local = a_local_job(a_run("a", limits={"cpu": 4.0}, engine=FAR), pool=Pool(Amounts.of(4), 1))
+    assert due(local) == [Launch(local.runs[0].run_id)]
+    assert domain_run.remaining(after(local, 0))[""] == Amounts()

@@ -6,17 +6,17 @@ import pytest
 
 from gateway.domain import models
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.execution import machine, runs
+from gateway.domain.execution import runs
 from gateway.domain.execution.machine import agenda
 from gateway.domain.execution.messages import Collect, Done, Seal, Sealed, StopRequested, Tell
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.run import Address, FileSum
 from gateway.domain.scheduling import machine as scheduling_machine
-from gateway.domain.scheduling.messages import Accepted, Lost, StopAt
 from gateway.domain.spec import CallState, Ending, Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
+from tests.domain.script import X1, X2, after, due, lost, ok
 from tests.domain.workshop import Program, Shift, Workshop
 
 REF = ComponentRef("vendor", "1.0.0", "Thing")
@@ -67,13 +67,11 @@ def test_success_is_told_only_once_the_model_is_sealed():
     job = local(trees())
     run = job.runs[0].run_id
     assert merge_runs(job.runs) is TaskStatus.RUNNING
-    job, actions = machine.step(job, at(1))
-    assert Seal(run) in actions and Tell(run, TaskStatus.SUCCESS) not in actions
-    job = machine.apply(job, Sealed(run, FILES, at(2)))
+    assert Seal(run) in due(job, 1) and Tell(run, TaskStatus.SUCCESS) not in due(job, 1)
+    job = after(job, 1, Sealed(run, FILES, at(2)))
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
-    job, actions = machine.step(job, at(2))
-    assert actions == [Tell(run, TaskStatus.SUCCESS)]
-    assert machine.apply(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
+    assert due(job, 2) == [Tell(run, TaskStatus.SUCCESS)]
+    assert after(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
 
 
 def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warning():
@@ -82,14 +80,13 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     now = 0.0
     for _ in range(runs.SEAL_TRIES):
         assert job.runs[0].unsealed
-        due = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
-        now = max(now + 1, (due - T0).total_seconds() if due.year > 1 else 0.0)
-        job, actions = machine.step(job, at(now))
-        assert Seal(run) in actions
-        job = machine.apply(job, Sealed(run, None, at(now), "disk gone"))
+        when = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
+        now = max(now + 1, (when - T0).total_seconds() if when.year > 1 else 0.0)
+        assert Seal(run) in due(job, now)
+        job = after(job, now, Sealed(run, None, at(now), "disk gone"))
     assert not job.runs[0].unsealed and "disk gone" in job.runs[0].warnings[0]
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
-    ended = machine.apply(job, StopRequested(at(now), None, GOOD, "n1"))
+    ended = after(job, StopRequested(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and models.left_by(ended) == []
 
 
@@ -135,16 +132,16 @@ PREDICTS = {"job_type": "predict", "model_id": "m", "model_version": "v"}
     ],
 )
 def test_only_success_leaves_a_model(changes, ending, saved):
-    end = machine.apply(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
+    end = after(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
     assert end.status is JobStatus.FINISHED and end.model_saved is saved
     assert [n.event for n in end.notes if n.event == "model saved"] == ["model saved"] * saved
-    again = machine.apply(end, StopRequested(at(10), None, GOOD, "n1"))
+    again = after(end, StopRequested(at(10), None, GOOD, "n1"))
     assert again.model_saved is saved  # what was decided once stays
 
 
 def left(*runs):
     """Return the one model that a success of these leaves."""
-    end = machine.apply(local(*(runs or (sealed(),))), StopRequested(at(9), None, GOOD, "n1"))
+    end = after(local(*(runs or (sealed(),))), StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     return model
 
@@ -176,46 +173,36 @@ def test_only_the_models_own_parties_and_those_granted_may_use_it():
 
 # ---------------------------------------------------------------- the end at the scheduling node
 
-TOLD, LOST = Accepted(StopAt("n1"), at(10)), Lost(StopAt("n2"), at(10), delivered=True)
+TOLD, LOST = ok(X1, 10), lost(X2, 10)
 
 
 def ending_job(spec=None):
     """Return a job that has succeeded, with its stops under way."""
-    job = a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec)
-    job, requests = scheduling_machine.step(job, at(9))
-    assert requests == [] and job.ending is not None
-    return scheduling_machine.step(job, at(9))[0]
-
-
-def told(job, *events):
-    for event in events:
-        job = scheduling_machine.apply(job, event)
-    return job
+    return after(a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec), 9, 9)
 
 
 def test_success_is_told_once_every_node_that_takes_part_has_confirmed_and_so_saved():
-    job = told(ending_job(), TOLD, LOST)
+    job = after(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
-    assert told(job, Accepted(StopAt("n2"), at(12))).outcome is Outcome.SUCCEEDED
-    assert told(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, "it leaves no model"
+    assert after(job, ok(X2, 12)).outcome is Outcome.SUCCEEDED
+    assert after(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, "it leaves no model"
     job = ending_job()
     gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
-    assert told(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
+    assert after(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
 
 
 def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
-    job, now = told(ending_job(), TOLD, LOST), 10.0
+    job, now = after(ending_job(), TOLD, LOST), 10.0
     while job.status is JobStatus.RUNNING:
         now = max(now + 0.01, (scheduling_machine.next_due(job) - T0).total_seconds())
         job, requests = scheduling_machine.step(job, at(now))
-        job = told(job, *(Lost(request, at(now + 1), delivered=True) for request in requests))
+        job = after(job, *(lost(request, now + 1) for request in requests))
     hold = models.HOLD.total_seconds()
     assert hold <= now + 1 - 9 < hold + 15 and job.outcome is Outcome.SUCCEEDED
 
 
 def test_warnings_of_a_collect_are_kept_once():
     run = trees(seal=OK, files=FILES)
-    job, _ = machine.step(local(replace(run, collect=a_run("trees").collect)), at(1))
     done = Done(Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
-    job = machine.apply(machine.apply(job, done), done)
+    job = after(local(replace(run, collect=a_run("trees").collect)), 1, done, done)
     assert job.runs[0].warnings == ("report0 is no JSON",)
