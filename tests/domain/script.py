@@ -14,7 +14,7 @@ from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import machine as scheduling
 from gateway.domain.scheduling import messages as at_scheduler
-from gateway.domain.scheduling.messages import Accepted, Lost, PollTaskAt, Refused, Request, TaskReported
+from gateway.domain.scheduling.messages import Accepted, Lost, Refused, Request, TaskReported
 from gateway.domain.spec import Failure
 from gateway.domain.states import TaskStatus
 from tests.builders import at
@@ -22,12 +22,6 @@ from tests.builders import at
 Record = TypeVar("Record", Job, LocalJob)
 
 ONE, THREE = {"guest": ("n1",)}, {"guest": ("n1",), "host": ("n2", "n3")}
-C1, C2, C3, C4 = (at_scheduler.CreateAt(f"n{i}") for i in range(1, 5))
-S1, S2, S3, S4 = (at_scheduler.StartAt(f"n{i}") for i in range(1, 5))
-X1, X2, X3, X4 = (at_scheduler.StopAt(f"n{i}") for i in range(1, 5))
-A1, A2, A3 = (at_scheduler.StartTaskAt(f"n{i}", "a") for i in range(1, 4))
-B1, B2 = (at_scheduler.StartTaskAt(f"n{i}", "b") for i in range(1, 3))
-POLL, POLL_2 = PollTaskAt("n1", "a", ("guest",)), PollTaskAt("n2", "a", ("host",))
 NO = Failure("BECAUSE", "of something")
 
 
@@ -74,8 +68,13 @@ def no(request: Request, seconds: float, failure: Failure = NO) -> Refused:
     return Refused(request, failure, at(seconds))
 
 
-def lost(request: Request, seconds: float, *, delivered: bool = True, message: str = "") -> Lost:
-    return Lost(request, at(seconds), delivered, message)
+def lost(request: Request, seconds: float, message: str = "") -> Lost:
+    return Lost(request, at(seconds), delivered=True, message=message)
+
+
+def unsent(request: Request, seconds: float, message: str = "") -> Lost:
+    """No response came, and the request certainly never arrived."""
+    return Lost(request, at(seconds), delivered=False, message=message)
 
 
 def says(node: str, seconds: float, failure: Failure | None = None) -> ApprovalReported:

@@ -13,7 +13,8 @@ from gateway.domain.scheduling.messages import StartTaskAt
 from gateway.domain.spec import Failure, JobSpec, effective
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, parties
-from tests.domain.script import C1, C2, AllAnswer, after, due, ok
+from tests.domain.calls import C1, C2
+from tests.domain.script import AllAnswer, after, due, ok
 
 SUCCESS, FAILED, READY = TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.READY
 PARAMS = {"common": {"a": {"x": 1}}, "guest": {"0": {"b": {"y": 1}}}, "host": {"0|1": {"a": {"z": 1}}}}

@@ -20,7 +20,6 @@ from gateway.domain.scheduling.messages import (
     Event,
     Expire,
     Freed,
-    Lost,
     Refused,
     ReleaseAt,
     ReserveAt,
@@ -32,28 +31,8 @@ from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
-from tests.domain.script import (
-    C1,
-    C2,
-    C3,
-    C4,
-    S1,
-    S2,
-    S3,
-    S4,
-    X1,
-    X2,
-    X3,
-    X4,
-    Step,
-    after,
-    due,
-    lost,
-    no,
-    ok,
-    reason,
-    says,
-)
+from tests.domain.calls import C1, C2, C3, C4, S1, S2, S3, S4, X1, X2, X3, X4
+from tests.domain.script import Step, after, due, lost, no, ok, reason, says, unsent
 from tests.inprocess import settings
 
 PENDING, READY, RUNNING, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING, JobStatus.REJECTED
@@ -133,7 +112,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "another refused after no creation": (JOB, [*AGREED, no(C1, 4)], {80: [X2]}, PENDING, "BECAUSE"),
     "another refused after an undelivered creation": (
         JOB,
-        [*AGREED, 2, lost(C2, 3, delivered=False), no(C1, 4)],
+        [*AGREED, 2, unsent(C2, 3), no(C1, 4)],
         {80: [X2]},
         REJECTED,
         "BECAUSE",
@@ -167,7 +146,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     # parties that the job can do without
     "an optional party refuses": (OPTIONAL, [*THREE, no(C4, 1)], {1: [S1, S2, S3]}, READY, ""),
     "is silent": (OPTIONAL, [*THREE, lost(C4, 3), 11], {40: [X4, S1, S2, S3]}, READY, ""),
-    "accepts after all": (OPTIONAL, [*THREE, lost(C4, 3, delivered=False), 11, ok(C4, 12)], {22: [X4]}, READY, ""),
+    "accepts after all": (OPTIONAL, [*THREE, unsent(C4, 3), 11, ok(C4, 12)], {22: [X4]}, READY, ""),
     "one too many": (OPTIONAL, [0, ok(C1, 1), ok(C2, 1), no(C4, 1), no(C3, 1)], {}, PENDING, "BECAUSE"),
     "refuses the start": (OPTIONAL, [*STARTING, no(S4, 2)], {2: [X4, S1, S2, S3]}, READY, ""),
     "all start again": (
@@ -345,7 +324,7 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
 
 def test_a_node_that_is_silent_when_it_is_to_hold_is_not_called_ok():
     job = after(a_job(), 0, ok(C1, 0.1, HOLDS), ok(C2, 0.1, HOLDS), 0.2)
-    job = after(job, Lost(R1, at(3), delivered=False, message="cannot connect"), 700)
+    job = after(job, unsent(R1, 3, "cannot connect"), 700)
     assert job.ending is not None and job.ending.failure is not None
     assert job.ending.failure.reason == "FAILED_TO_RUN"
     assert "n1 unknown: PEER_UNREACHABLE cannot connect" in job.ending.failure.message

@@ -35,35 +35,8 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at, sent
-from tests.domain.script import (
-    A1,
-    A2,
-    A3,
-    B1,
-    B2,
-    C1,
-    C2,
-    C3,
-    NO,
-    ONE,
-    POLL,
-    POLL_2,
-    S1,
-    S2,
-    S3,
-    THREE,
-    X1,
-    X2,
-    X3,
-    AllAnswer,
-    Step,
-    after,
-    due,
-    lost,
-    no,
-    ok,
-    reported,
-)
+from tests.domain.calls import A1, A2, A3, B1, B2, C1, C2, C3, POLL, POLL_2, S1, S2, S3, X1, X2, X3
+from tests.domain.script import NO, ONE, THREE, AllAnswer, Step, after, due, lost, no, ok, reported, unsent
 from tests.domain.strategies import REPEATABLE, plots
 from tests.inprocess import settings
 
@@ -96,16 +69,12 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
         [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)],
         {70: [X2]},
     ),
-    "unreachable": (a_job(), [0, ok(C1, 0), lost(C2, 9.95, delivered=False), 10], {10: [], 22: [X1]}),
-    "a create on its way": (a_job(), [0, ok(C1, 0), lost(C2, 1, delivered=False), 9, 10], {20.9: [], 21: [X2]}),
+    "unreachable": (a_job(), [0, ok(C1, 0), unsent(C2, 9.95), 10], {10: [], 22: [X1]}),
+    "a create on its way": (a_job(), [0, ok(C1, 0), unsent(C2, 1), 9, 10], {20.9: [], 21: [X2]}),
     "it may have arrived": (a_job(), [0, lost(C2, 1), no(C1, 1)], {12: [X2]}),
-    "it did not arrive": (a_job(), [0, lost(C2, 1, delivered=False), no(C1, 1)], {12: []}),
-    "only the second did not arrive": (
-        a_job(),
-        [0, lost(C2, 1), 2, lost(C2, 2, delivered=False), no(C1, 2)],
-        {14: [X2]},
-    ),
-    "accepted after all": (a_job(), [0, lost(C2, 0, delivered=False), no(C1, 1), ok(C2, 2)], {2: [X2]}),
+    "it did not arrive": (a_job(), [0, unsent(C2, 1), no(C1, 1)], {12: []}),
+    "only the second did not arrive": (a_job(), [0, lost(C2, 1), 2, unsent(C2, 2), no(C1, 2)], {14: [X2]}),
+    "accepted after all": (a_job(), [0, unsent(C2, 0), no(C1, 1), ok(C2, 2)], {2: [X2]}),
     # starting
     "ready": (ready(), [], {0: [S1, S2]}),
     "started at one": (ready(), [0, ok(S1, 1)], {1: []}),
@@ -122,7 +91,7 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     ),
     "a start without a response": (running(roles=ONE), [0], {11.9: [], 12: [POLL]}),
     "a lost start": (running(roles=ONE), [0, lost(A1, 1)], {11.9: [], 12: [POLL]}),
-    "a start that never left": (running(roles=ONE), [0, lost(A1, 1, delivered=False)], {1.2: [A1]}),
+    "a start that never left": (running(roles=ONE), [0, unsent(A1, 1)], {1.2: [A1]}),
     "unknown there": (running(roles=ONE), [0, 12, UNKNOWN], {13: [A1]}),
     "known there": (running(roles=ONE), [0, 12, reported(READY, "n1"), ok(POLL, 13)], {1000: [POLL]}),
     "news before the second start": (
@@ -140,7 +109,7 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "stopped before anything was sent": (a_job(), [STOP], {1: [], 1000: []}),
     "stopped with a start under way": (running(), [0, STOP], {11.9: [], 12: [X1, X2]}),
     "stopped with a lost start": (running(), [0, STOP, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [X1, X2]}),
-    "a lost stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False)], {3: [X2]}),
+    "a lost stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), unsent(X2, 2)], {3: [X2]}),
     "a refused stop": (running(a=RUNNING), [STOP, 1, ok(X1, 2), no(X2, 2)], {10_000: []}),
 }
 
@@ -153,7 +122,7 @@ def test_what_is_due(job: Job, steps: Sequence[Step], expected: Mapping[float, l
 
 Ending = tuple[JobStatus, Outcome, str, str] | None
 REJECTED, FINISHED = JobStatus.REJECTED, JobStatus.FINISHED
-SILENT = [1, lost(POLL_2, 2, delivered=False)]
+SILENT = [1, unsent(POLL_2, 2)]
 
 ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
     "the first of two refusals": (
@@ -161,10 +130,10 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
         [0, no(C2, 1), no(C1, 2, Failure("TOO"))],
         (REJECTED, Outcome.REJECTED, "BECAUSE", "n2"),
     ),
-    "unreachable, not yet": (a_job(), [0, ok(C1, 0), lost(C2, 0, delivered=False), 9.9], None),
+    "unreachable, not yet": (a_job(), [0, ok(C1, 0), unsent(C2, 0), 9.9], None),
     "unreachable": (
         a_job(),
-        [0, ok(C1, 0), lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False), 10],
+        [0, ok(C1, 0), unsent(C2, 0), 9.9, unsent(C2, 9.95), 10],
         (REJECTED, Outcome.REJECTED, "PEER_UNREACHABLE", "n2"),
     ),
     "a task's start refused": (
@@ -202,7 +171,7 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], Ending]] = {
         running("a -> b", a=RUNNING),
         [
             *(1, reported(SUCCESS, pushed=True), lost(POLL_2, 2), reported(SUCCESS, "n1", seconds=5000), 5000),
-            *(lost(B2, 5001, delivered=False), 5601),
+            *(unsent(B2, 5001), 5601),
         ],
         (FINISHED, Outcome.FAILED, "UNREACHABLE", "n2"),
     ),
@@ -244,26 +213,16 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
     ),
     "responses after the first": (
         STARTED,
-        [
-            *(lost(A2, 2, delivered=delivered) for delivered in (False, True)),
-            *(no(A2, 2), no(S2, 2), no(C2, 2), lost(C2, 2, delivered=False)),
-        ],
+        [*(lost(A2, 2), unsent(A2, 2), no(A2, 2), no(S2, 2), no(C2, 2), unsent(C2, 2))],
     ),
     "responses to what was never sent": (
         a_job(),
-        [
-            *(
-                event
-                for r in (C1, S1, A1, POLL, X1)
-                for event in (ok(r, 1), no(r, 1), lost(r, 1, delivered=False))
-            ),
-            UNKNOWN,
-        ],
+        [*(event for r in (C1, S1, A1, POLL, X1) for event in (ok(r, 1), no(r, 1), unsent(r, 1))), UNKNOWN],
     ),
     "an unknown task that nobody polled": (after(running(roles=ONE), 0), [UNKNOWN]),
-    "an earlier try": (after(running(roles=ONE), 0, 12, UNKNOWN, 13), [lost(A1, 1, delivered=False)]),
+    "an earlier try": (after(running(roles=ONE), 0, 12, UNKNOWN, 13), [unsent(A1, 1)]),
     "a poll before the last start": (
-        after(running(roles=ONE), 0, 12, lost(A1, 12.5, delivered=False), 13),
+        after(running(roles=ONE), 0, 12, unsent(A1, 12.5), 13),
         [replace(UNKNOWN, at=at(12.6))],
     ),
     "a node that was taken out": (
@@ -341,16 +300,16 @@ def test_news_or_a_loss_makes_the_polls_frequent_again():
     assert POLL_2 in due(job, 40.1)
     assert PollTaskAt("n3", "a", ("host",)) not in due(after(job, AllAnswer(40)), 40.1)
     job = after(polled_often({"guest": ("n9",)}), 60)
-    job = after(job, lost(PollTaskAt("n9", "a", ("guest",)), 60, delivered=False))
+    job = after(job, unsent(PollTaskAt("n9", "a", ("guest",)), 60))
     assert next_due(job) <= at(60.5)
 
 
 def test_a_stop_is_not_repeated_for_ever():
-    job = after(running(a=RUNNING), STOP, 1, ok(X1, 2), lost(X2, 2, delivered=False))
+    job = after(running(a=RUNNING), STOP, 1, ok(X1, 2), unsent(X2, 2))
     repeats, now, timing = 0, 2.0, Timing(redeliver_for=100)
     while (when := next_due(job, timing)) is not None:
         now = max((when - at(0)).total_seconds(), now)
-        job = apply(step(job, at(now), timing)[0], lost(X2, now, delivered=False))
+        job = apply(step(job, at(now), timing)[0], unsent(X2, now))
         repeats += 1
     assert 10 < repeats < 30
     assert 100 < now < 120
@@ -449,13 +408,13 @@ def test_a_refused_start_names_what_each_party_answered_and_runs_nothing():
 
 
 def test_an_unreachable_node_is_named_with_the_last_message():
-    steps = (lost(C2, 0, delivered=False), 9.9, lost(C2, 9.95, delivered=False, message="connection refused"), 10)
+    steps = (unsent(C2, 0), 9.9, unsent(C2, 9.95, "connection refused"), 10)
     assert after(a_job(), 0, ok(C1, 0), *steps).ending.failure.message == "connection refused"
 
 
 def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
     begun = {"a": {"n1": RUNNING, "n2": READY}, "b": RUNNING}
-    job = after(running("a; b", task_roles={"b": ("guest",)}, **begun), 1, lost(A2, 2, delivered=False))
+    job = after(running("a; b", task_roles={"b": ("guest",)}, **begun), 1, unsent(A2, 2))
     assert job.nodes["n2"].unreachable_since == at(2)
     job = after(job, TaskStopRequested("a", "n1", at(3)), AllAnswer(3))
     assert job.nodes["n2"].unreachable_since is None

@@ -26,26 +26,9 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import IDLE, a_job, a_spec, at, sent
+from tests.domain.calls import A1, A2, B1, B2, POLL_2, S1, S2, X1, X2
 from tests.domain.plot import Fate, Outage, Plot
-from tests.domain.script import (
-    A1,
-    A2,
-    B1,
-    B2,
-    POLL_2,
-    S1,
-    S2,
-    X1,
-    X2,
-    AllAnswer,
-    Step,
-    after,
-    lost,
-    no,
-    ok,
-    reason,
-    reported,
-)
+from tests.domain.script import AllAnswer, Step, after, lost, no, ok, reason, reported, unsent
 from tests.domain.script import due as all_due
 from tests.domain.strategies import REPEATABLE, SEEDS, plots, some_of
 from tests.domain.world import World
@@ -98,7 +81,7 @@ DELAYED = begun(auto_retries=1, auto_retry_delay=10)
 HALF_DONE = running(a={"n1": SUCCESS, "n2": RUNNING})
 ACCEPTED = a_job("a -> b; c", JobStatus.READY)
 BEGINS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
-NEVER_LEFT: list[Step] = [0, STOP_A, lost(A1, 2, delivered=False), lost(A2, 2, delivered=False)]
+NEVER_LEFT: list[Step] = [0, STOP_A, unsent(A1, 2), unsent(A2, 2)]
 FAIL: list[Step] = [reported(RUNNING), reported(FAILED, "n1", failure=BROKE)]
 OVER: list[Step] = [*FAIL, reported(FAILED, seconds=2, failure=Failure("STOPPED"))]
 NEXT: list[Step] = [*OVER, 2, ok(AGAIN_1, 2), ok(AGAIN_2, 2)]
@@ -186,13 +169,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     # suspended
     "none starts": (BEGUN, [SUSPEND, *done("a", 3)], {1000: []}, SUCCESS, ""),
     "resumed": (BEGUN, [SUSPEND, *done("a", 3), RESUME], {5: [B1, B2]}, SUCCESS, ""),
-    "one part has started": (
-        job_with("a"),
-        [1, ok(A1, 1), lost(A2, 1, delivered=False), SUSPEND],
-        {5: [A2]},
-        READY,
-        "",
-    ),
+    "one part has started": (job_with("a"), [1, ok(A1, 1), unsent(A2, 1), SUSPEND], {5: [A2]}, READY, ""),
 }
 
 

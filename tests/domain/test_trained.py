@@ -16,7 +16,8 @@ from gateway.domain.spec import CallState, Ending, Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
-from tests.domain.script import X1, X2, after, due, lost, ok
+from tests.domain.calls import X1, X2
+from tests.domain.script import after, due, lost, ok
 from tests.domain.workshop import Program, Shift, Workshop
 
 REF = ComponentRef("vendor", "1.0.0", "Thing")

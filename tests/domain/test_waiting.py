@@ -13,7 +13,8 @@ from gateway.domain.scheduling.messages import ReserveAt, StopRequested, Suspend
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
-from tests.domain.script import A1, A2, C1, C2, POLL_2, S1, X1, X2, AllAnswer, after, lost, no, ok, reported
+from tests.domain.calls import A1, A2, C1, C2, POLL_2, S1, X1, X2
+from tests.domain.script import AllAnswer, after, lost, no, ok, reported, unsent
 from tests.domain.test_resources import with_pool
 
 READY, RUNNING = JobStatus.READY, JobStatus.RUNNING
@@ -34,13 +35,13 @@ def failing(**common) -> Job:
 CREATING = after(a_job(), 1, ok(C1, 2))
 HOLDS = after(CREATING, ok(C2, 3, Acceptance(holds=True)), 4)
 UNDER_WAY = after(a_job("a -> b", RUNNING), 1, ok(A1, 2), ok(A2, 2))
-AWAY = after(UNDER_WAY, 10, lost(POLL_2, 13, message="no answer"))
+AWAY = after(UNDER_WAY, 10, lost(POLL_2, 13, "no answer"))
 ENDING = after(UNDER_WAY, StopRequested("n1", at(7)), 8)
 AGREES = Acceptance(waits=True, within=60.0)
 
 JOBS: dict[str, tuple[Job, str, str, float]] = {
     "an answer to the creation is missing": (CREATING, "CREATING", "n2", 1),
-    "the creation is lost": (after(CREATING, lost(C2, 3, delivered=False)), "UNREACHABLE", "n2", 3),
+    "the creation is lost": (after(CREATING, unsent(C2, 3)), "UNREACHABLE", "n2", 3),
     "somebody has to agree": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "n2 until", 3),
     "images are fetched": (
         after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))),
@@ -54,7 +55,7 @@ JOBS: dict[str, tuple[Job, str, str, float]] = {
     "tasks run": (UNDER_WAY, "RUNNING", "a under way", 1),
     "a node does not answer": (AWAY, "UNREACHABLE", "no answer of n2 since", 13),
     "again and again": (
-        after(AWAY, *(s for t in (20, 40) for s in (t, lost(POLL_2, t + 3, message="refused")))),
+        after(AWAY, *(s for t in (20, 40) for s in (t, lost(POLL_2, t + 3, "refused")))),
         "UNREACHABLE",
         "(n2: 3 tries, refused)",
         13,
