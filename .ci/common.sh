@@ -8,7 +8,8 @@ die() { say "FATAL: $*"; exit 1; }
 
 alive() { # a pid file whose process runs; a zombie does not count
   local pid; [ -s "$1" ] || return 1
-  pid=$(cat "$1"); [ -r "/proc/$pid/status" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"
+  pid=$(cat "$1" 2>/dev/null) || return 1 # some remove it when they end
+  [ -r "/proc/$pid/status" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"
 }
 
 wait_for() { # NAME SECONDS COMMAND...

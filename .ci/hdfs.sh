@@ -102,15 +102,18 @@ start() {
   wait_for HDFS 120 ready
 }
 
+stop() { # [nn|dn] [-SIGNAL]
+  local names=(dn nn) name
+  case ${1:-} in nn | dn) names=("$1"); shift ;; esac
+  for name in "${names[@]}"; do end "$home/run/$name.pid" "$@"; done
+}
+
 case ${1:-} in
   packages) echo "${packages[*]}" ;;
   install) install ;;
   start) start ;;
-  stop)
-    for name in dn nn; do
-      case ${2:-} in nn | dn) [ "$2" = $name ] || continue; end "$home/run/$name.pid" "${@:3}" ;; *) end "$home/run/$name.pid" "${@:2}" ;; esac
-    done ;;
+  stop) stop "${@:2}" ;;
   status) if ready; then echo "hdfs up"; else echo "hdfs down"; exit 1; fi ;;
-  wipe) "$0" stop; rm -rf "$home"/data "$home"/run ;;
+  wipe) stop; rm -rf "$home"/data "$home"/run ;;
   *) die "usage: hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe" ;;
 esac
