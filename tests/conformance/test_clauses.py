@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.conformance import check, sandbox
 from gateway.conformance.check import Given
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.evidence import Trial
@@ -43,7 +44,10 @@ def test_a_component_that_keeps_the_contract_passes(checked: Run) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_broken_component_is_named_by_its_clause_and_no_other(checked: Run, mistake: str) -> None:
+def test_a_broken_component_is_named_by_its_clause_and_no_other(
+    checked: Run, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_MOMENT", 0.2)  # what ends before it has reported does so at any time
     trial = next(c.shown_by for c in CLAUSES if c.name == MISTAKES[mistake])
     one = checked(mistake, clauses=[c for c in CLAUSES if c.shown_by in (TOGETHER, trial)])
     broken = {clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"}
@@ -70,7 +74,13 @@ def test_a_program_that_does_not_start_is_reported_once(checked: Run) -> None:
     assert "COMMAND_NOT_FOUND" in broken["starts"]
 
 
-def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the partners of a party that failed, which only wait for it, at once."""
+    monkeypatch.setattr(sandbox, "_AFTER_A_FAILURE", 0.0)
+
+
+def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run, impatient: None) -> None:
     more = [a_data("table"), a_data("more", category="test_set"), a_data("model", category="model")]
     works = [c for c in CLAUSES if c.name == "works"]
     given = Given(files={("guest", "model"): b"a model", ("host", "model"): b"a model"})
@@ -79,7 +89,7 @@ def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run) ->
     assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
 
 
-def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None:
+def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run, impatient: None) -> None:
     with pytest.raises(Invalid) as caught:
         checked(given=Given({"host": b"id,y\na,1,2\n"}))
     assert [p.path for p in caught.value.problems] == ["file:2"]
@@ -87,8 +97,8 @@ def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None
 
 def test_what_is_given_up_ends_though_nothing_fails(tmp_path: Path) -> None:
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
-    sandbox = sandbox_of(tmp_path, *waits, timeouts=Timeouts(run=600.0, grace=1.0))
-    sandbox.give_up()
-    trial = Trial(sandbox.run(count(), Plan(("guest.0", "host.0"))))
-    sandbox.close()
+    box = sandbox_of(tmp_path, *waits, timeouts=Timeouts(run=600.0, grace=1.0))
+    box.give_up()
+    trial = Trial(box.run(count(), Plan(("guest.0", "host.0"))))
+    box.close()
     assert not trial.worked and all(t.was_stopped for t in trial.traces)
