@@ -22,12 +22,17 @@ from tests.e2e.nodes import process_engine, wait_for
 from tests.inprocess import ME, PEER, ask, running
 
 
-@pytest.fixture
-def node(tmp_path: Path):
-    (tmp_path / "register").mkdir()
-    with running(tmp_path / "node", engine=PATIENT_ENGINE) as gateway:
-        ask(gateway, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node"), engine=PATIENT_ENGINE) as gateway:
         yield gateway
+
+
+@pytest.fixture
+def node(gateway: Gateway, tmp_path: Path) -> Gateway:
+    (tmp_path / "register").mkdir()
+    ask(gateway, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
+    return gateway
 
 
 def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
@@ -101,9 +106,8 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     refused = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
     said = json.loads(refused.stderr)
     job_id = said["data"]["job_id"]
-    assert refused.returncode == 1 and [j["status"] for j in printed(cli(node, "list", "--json"))["jobs"]] == [
-        "REJECTED"
-    ]
+    newest = printed(cli(node, "list", "--json"))["jobs"][0]
+    assert (refused.returncode, newest["job_id"], newest["status"]) == (1, job_id, "REJECTED")
     assert f"bfia-gateway job show {job_id}" in said["error"]
     assert printed(cli(node, "show", job_id, "--json"))["outcome"] == "REJECTED"
     job["config"]["role"]["host"] = ["JG0000000000000404"]  # refused before anything is kept
