@@ -125,7 +125,9 @@ def same(key: str, exchanges: list[Any]) -> None:
     found = steady(exchanges)
     known = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     if os.environ.get("REGENERATE_GOLDEN"):
-        GOLDEN.write_text(json.dumps({**known, key: found}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        lines = {k: ",\n".join(map(json.dumps, v)) for k, v in {**known, key: found}.items()}
+        text = ",\n".join(f'"{k}": [\n{v}\n]' for k, v in lines.items())
+        GOLDEN.write_text(f"{{{text}}}\n", encoding="utf-8")
     assert found == known.get(key)
     assert {one["path"] for one in found} == set(PATHS)
 

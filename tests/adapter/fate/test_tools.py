@@ -21,7 +21,6 @@ import httpx
 import pytest
 import yaml
 
-from adapter.fate import tools
 from adapter.fate.tools.rows import Sight, job_rows, sight, task_rows
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
@@ -106,7 +105,8 @@ def test_the_exchanges_are_as_they_were(node: Gateway):
         one["answers"] = found
         changed += [] if found == known else [(one["path"], found, known)]
     if os.environ.get("REGENERATE_GOLDEN"):
-        GOLDEN.write_text(json.dumps(EXCHANGES, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in EXCHANGES)
+        GOLDEN.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     assert changed == []
 
 
@@ -122,21 +122,6 @@ def test_every_path_has_an_exchange(node: Gateway):
     assert len(served) > 30
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "reason"),
-    [
-        ("GET", "/v2/job", "PATH_UNKNOWN"),
-        ("PUT", "/v2/job/stop", "METHOD_NOT_ALLOWED"),
-        *(("POST", f"{prefix}/anything", "NOT_SERVED_HERE") for prefix in tools.NOT_FOR_TOOLS),
-    ],
-)
-def test_what_is_not_served_is_refused_in_fates_envelope(node: Gateway, method: str, path: str, reason: str):
-    found = ask(node, "operator", method, path)
-    answer = found.json()
-    assert (found.status_code, answer["data"]["reason"]) == (200, reason) and path in answer["message"]
-    assert answer["code"] == (6001 if reason == "NOT_SERVED_HERE" else 6000)
-
-
 def test_nothing_is_there_while_the_protocol_is_off(tmp_path: Path):
     with running(tmp_path) as gateway:
         answer = ask(gateway, "operator", "GET", "/v2/job/query")
@@ -148,21 +133,6 @@ def test_the_answers_links_lead_somewhere(node: Gateway):
     job = asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]
     for link in (task["log_url"], task["ui_url"], job["log_url"], job["ui_url"]):
         assert httpx.get(link, timeout=120, trust_env=False, verify=NO_TLS).status_code == 200, link
-
-
-@pytest.mark.parametrize("path", ["/v2/job/stop", "/v2/job/rerun", "/v2/job/clean", "/v2/job/log/download"])
-def test_an_unknown_job_has_fates_code(node: Gateway, path: str):
-    said = asked(node, "POST", path, {"job_id": LOST}).json()
-    assert (said["code"], said["data"]["reason"]) == (1001, "JOB_UNKNOWN")
-
-
-def test_every_missing_parameter_is_told_at_once(node: Gateway):
-    for method, path in (("GET", "/v2/output/metric/query"), ("POST", "/v2/output/metric/delete")):
-        said = asked(node, method, path, {"role": ""}).json()
-        assert said["code"] == 5001
-        assert [p["path"] for p in said["data"]["problems"]] == ["job_id", "role", "party_id", "task_name"]
-    said = asked(node, "GET", "/v2/log/query", {"job_id": JOB, "log_type": "task_info"}).json()
-    assert [p["path"] for p in said["data"]["problems"]] == ["role", "party_id"]
 
 
 def test_a_refused_job_is_told_all_its_problems_at_the_places_of_its_description(node: Gateway):
@@ -209,8 +179,6 @@ def test_lists_are_narrowed_ordered_and_cut_into_pages(node: Gateway):
     assert ids(limit=1) == [other] and ids(limit=1, page=2) == [JOB] and ids(limit=1, page=3) == []
     assert ids(status="running") == [] and ids(role=["guest", "host"], job_id="0000000001") == [JOB]
     assert ids(partner=PEER, party_id=ME) == [other, JOB] and ids(partner="nobody") == []
-    said = asked(node, "GET", "/v2/job/list/query", {"order_by": "dag"}).json()
-    assert said["data"]["problems"][0]["path"] == "order_by"
 
 
 def test_notes_are_kept_and_found(node: Gateway):
@@ -219,19 +187,6 @@ def test_notes_are_kept_and_found(node: Gateway):
     assert asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]["description"] == "worth keeping"
     found = asked(node, "GET", "/v2/job/list/query", {"description": "worth"}).json()["data"]
     assert found["count"] == 1
-    stranger = asked(node, "POST", "/v2/job/notes/add", {**body, "party_id": PEER, "role": "host"}).json()
-    assert stranger["code"] == 1001
-
-
-def test_lines_of_logs_are_numbered_from_one(node: Gateway):
-    of_task = {"job_id": JOB, "role": "guest", "party_id": ME, "log_type": "task_debug"}
-    assert asked(node, "GET", "/v2/log/count", of_task).json()["data"] == 3
-    said = asked(node, "GET", "/v2/log/query", {**of_task, "begin": 2, "end": 2}).json()["data"]
-    assert [line["line_num"] for line in said] == [2] and "my token is ****" in said[0]["content"]
-    errors = asked(node, "GET", "/v2/log/query", {**of_task, "log_type": "task_error"}).json()["data"]
-    assert [line["content"] for line in errors] == ["oh"]
-    other = asked(node, "GET", "/v2/log/query", {**of_task, "log_type": "syslog"}).json()
-    assert other["data"]["problems"][0]["path"] == "log_type"
 
 
 def test_outputs_of_one_task_are_deleted_after_a_look(node: Gateway):
