@@ -6,6 +6,7 @@ and messages are those of FATE-Flow 2.2.0; resource limits, inheritance and sign
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,11 @@ from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import TaskReport
+from tests.adapter.fate.flowing import OK
 from tests.builders import T0, a_dag, a_job, a_spec
 
 ME, FATE = "n1", "9999"
 SPEC = replace(a_spec("a", {"guest": (ME,), "host": (FATE,), "arbiter": (FATE,)}), job_id="20241", scheduler=ME)
-OK: dict[str, Any] = {"code": 0, "message": "success"}
 BUSY = {"code": 1005, "message": "Job resource exception"}
 
 
@@ -30,6 +31,7 @@ class Fate:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
+        self.beside: Any = Standard()
         self.answers: dict[str, Any] = {}
         """path -> the answer, or a function of the body that returns it"""
 
@@ -48,11 +50,6 @@ class Fate:
         return [body[field] for asked, body in self.asked if asked == path]
 
 
-class Plain:
-    def written(self, spec: Any, to: str = "") -> dict[str, Any]:
-        return {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
-
-
 class Standard:
     """The standard's client of the same node."""
 
@@ -63,21 +60,24 @@ class Standard:
         return lambda *_: self.asked.append(name)
 
 
-def signed(node: str, initiator: str) -> dict[str, str]:
-    return {"Signature": f"{node} {initiator}"}
+PLAIN: Any = SimpleNamespace(
+    written=lambda spec, to="": {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
+)
 
 
-def participant(there: Any, beside: Any = None, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
+def caller(there: Any) -> Caller:
+    return Caller(FATE, there, lambda node, initiator: {"Signature": f"{node} {initiator}"})
+
+
+def participant(there: Any, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
     spec = replace(SPEC, dag=a_dag(dag))
     job = a_job(dag, spec=spec, status=JobStatus.RUNNING, **tasks or {"a": TaskStatus.RUNNING})
-    plain: Any = Plain()
-    return ParticipantClient(Caller(FATE, there, signed), plain, beside or Standard(), {spec.job_id: job}.get)
+    return ParticipantClient(caller(there), PLAIN, there.beside, {spec.job_id: job}.get)
 
 
 def scheduling(there: Any, beside: Any = None) -> SchedulerClient:
     protocols: Any = {"native": "fate", "native-r2": "fate"}.get
-    plain: Any = Plain()
-    return SchedulerClient(ME, Caller(FATE, there, signed), plain, beside or Standard(), protocols)
+    return SchedulerClient(ME, caller(there), PLAIN, beside or there.beside, protocols)
 
 
 @pytest.fixture
@@ -86,18 +86,13 @@ def there() -> Fate:
 
 
 @pytest.fixture
-def beside() -> Standard:
-    return Standard()
+def partner(there: Fate) -> ParticipantClient:
+    return participant(there)
 
 
 @pytest.fixture
-def partner(there: Fate, beside: Standard) -> ParticipantClient:
-    return participant(there, beside)
-
-
-@pytest.fixture
-def scheduler(there: Fate, beside: Standard) -> SchedulerClient:
-    return scheduling(there, beside)
+def scheduler(there: Fate) -> SchedulerClient:
+    return scheduling(there)
 
 
 def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, there: Fate):
@@ -138,13 +133,13 @@ class Pool:
         return OK
 
 
-def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate):
+@pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
+def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate, held: tuple[str, ...]):
     """The answer to the first request was lost, or only one role was asked by then."""
-    for held in (("host", "arbiter"), ("host",), ("arbiter",)):
-        pool = Pool(there, held=held)
-        partner.hold("20241", ME)
-        assert pool.held == {"host", "arbiter"}
-    pool = Pool(there, held=("arbiter",))
+    pool = Pool(there, held=held)
+    partner.hold("20241", ME)
+    assert pool.held == {"host", "arbiter"}
+    pool.held = set(held)
     partner.give_back("20241", ME)
     assert not pool.held
 
@@ -152,7 +147,7 @@ def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate
 def test_all_roles_of_a_node_hold_what_they_need_or_none(partner: ParticipantClient, there: Fate):
     pool = Pool(there, full_for="arbiter")
     for _ in range(2):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Refused, match="Job resource") as caught:
             partner.hold("20241", ME)
         assert (caught.value.reason, pool.held) == ("RESOURCES_BUSY", set())
 
@@ -217,7 +212,7 @@ def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
 
 def test_a_fate_site_is_told_the_progress_of_a_job(there: Fate):
     """With each task that begins, and with an end that is not a success; its people see nothing else of it."""
-    partner = participant(there, dag="a -> b", a=TaskStatus.SUCCESS)
+    partner = participant(there, "a -> b", a=TaskStatus.SUCCESS)
     partner.start_task("20241", "20241_b_0", "b", ME)
     partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
     assert there.sent("/partner/job/update", "progress") == [50.0] * 4
@@ -227,7 +222,7 @@ def test_a_fate_site_is_told_the_progress_of_a_job(there: Fate):
 
 
 def test_what_fate_has_no_words_for_is_asked_in_the_standards(
-    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate, beside: Standard
+    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate
 ):
     partner.delete_job("20241", True, ME)
     scheduler.suspend_job("20241", True, ME)
@@ -236,11 +231,11 @@ def test_what_fate_has_no_words_for_is_asked_in_the_standards(
     scheduler.resources_free("20241", ME)
     scheduler.stop_job("20241", "a", ME)
     wanted = ["delete_job", "suspend_job", "confirm_job", "job_status", "resources_free", "stop_job"]
-    assert (beside.asked, there.asked) == (wanted, [])
+    assert (there.beside.asked, there.asked) == (wanted, [])
 
 
 def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
-    scheduler: SchedulerClient, there: Fate, beside: Standard
+    scheduler: SchedulerClient, there: Fate
 ):
     """Under FATE's id: what it begins again is another job here."""
     with pytest.raises(NotServed):
@@ -254,7 +249,7 @@ def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
         ("/scheduler/job/stop", "native"),
         ("/scheduler/job/rerun", "native"),
     ]
-    assert beside.asked == []
+    assert there.beside.asked == []
 
 
 def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fate):
@@ -331,14 +326,13 @@ def test_a_submission_without_an_answer_says_that_the_job_may_be_there_under_ano
         raise PeerUnreachable("no answer from 9999", delivered=delivered)
 
     with pytest.raises(PeerUnreachable) as caught:
-        scheduling(silent).submit_job(SPEC, ME)
+        scheduling(silent, silent).submit_job(SPEC, ME)
     assert ("an id of its own" in caught.value.message) is delivered  # else it certainly is not there
 
 
 def test_the_state_of_a_job_cannot_be_learned_of_fate(there: Fate):
-    class Unknown:
-        def job_status(self, *_: Any) -> Any:
-            raise Refused("9999: 404 Not Found")
+    def unknown(*_: Any) -> Any:
+        raise Refused("9999: 404 Not Found")
 
     with pytest.raises(NotServed, match="an id of its own"):
-        scheduling(there, Unknown()).job_status("submitted", ME)
+        scheduling(there, SimpleNamespace(job_status=unknown)).job_status("submitted", ME)

@@ -1,68 +1,50 @@
 """A job that this node's people hand in for a FATE site to schedule: FATE gives it an id of its own."""
 
 import json
-import threading
-from collections.abc import Iterator
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from gateway.domain.states import JobStatus
-from tests.adapter.fate.flowing import FATE, Flow, fate_world, party
+from tests.adapter.fate.flowing import FATE, OK, Flow, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World
+from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, ask
 
 THEIRS = "202411220101040000000"
 
 
-class Site:
+@dataclass
+class Site(Recorder):
     """As much of a FATE site as takes a job in: it has its parties create it before it answers with its id."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.gives = THEIRS
-        self.flow: Flow | None = None
-        site = self
+    gives: str = THEIRS
+    flow: Flow | None = None
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                answer = json.dumps(site.answer(self.path, body)).encode()
-                self.send_response(200)
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append((path, body))
+    def pass_on(
+        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, str, bytes]:
+        answer: dict[str, Any] = OK
         if path == "/v2/scheduler/job/create":
-            if self.flow is not None:
-                said = self.flow.post("/partner/job/create", {**body, **party(self.gives), "kind": "fate"})
-                if said["code"]:
-                    return {"code": 1002, "message": json.dumps(said)}
-            return {"code": 0, "message": "success", "job_id": self.gives, "data": {"model_id": "m"}}
-        return {"code": 0, "message": "success"}
+            answer = OK | {"job_id": self.gives, "data": {"model_id": "m"}}
+            body = json.loads(raw) | party(self.gives) | {"kind": "fate"}
+            if self.flow is not None and self.flow.code("/partner/job/create", body):
+                answer = {"code": 1002, "message": "a party refuses"}
+        return 200, "application/json", json.dumps(answer).encode()
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.server.shutdown()
-    site.server.server_close()
+    with Site() as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[World]:
-    with fate_world(tmp_path_factory.mktemp("nodes"), site.server.server_port) as world:
+    with fate_world(tmp_path_factory.mktemp("nodes"), site.port) as world:
         yield world
 
 
@@ -91,7 +73,8 @@ def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
     [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": THEIRS}).json()["data"]
     assert (row["status"], row["role"], row["party_id"]) == ("running", "host", ME)
     assert ask(world.me, "operator", "POST", "/v2/job/stop", json={"job_id": THEIRS}).json()["code"] == 0
-    assert site.asked[-1] == ("/v2/scheduler/job/stop", {"job_id": THEIRS, "stop_status": "canceled"})
+    stop = site.seen[-1]
+    assert (stop.path, stop.body) == ("/v2/scheduler/job/stop", {"job_id": THEIRS, "stop_status": "canceled"})
     flow.do(THEIRS, "job/status/update canceled")
     again = world.me.coordinator.rerun(THEIRS, "", {})
     assert again.job_id == THEIRS  # FATE begins it again under the same id
