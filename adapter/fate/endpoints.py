@@ -203,15 +203,13 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
         if scheduler != who.node:
             text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who.node} may not create the job"
             raise NotAllowed(text)
-        if not who.named and extra.standard and extra.standard.get("job_id") != body.job_id:
+        if extra.standard and extra.standard.get("job_id") != body.job_id:
             extra.standard = (
                 None  # FATE gives a job that a gateway submits an id of its own, and passes on the rest
             )
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(body, lambda: body.job_id, scheduler, trace_of(request))
-            if spec.job_id != body.job_id:
-                raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")

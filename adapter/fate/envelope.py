@@ -47,20 +47,16 @@ class Code(IntEnum):
     KILL_TASK_FAILED = 2003
     TASK_RESOURCE_EXCEPTION = 2004
     NO_FOUND_MODEL_OUTPUT = 2005
-    PROVIDER_PARAMS_ERROR = 4000
     EXPIRED = 5000
     INVALID_PARAMETER = 5001
     NO_FOUND_APPID = 5002
     VERIFY_FAILED = 5003
     AUTHENTICATION_FAILED = 5004
     NO_PERMISSION = 5005
-    NO_FOUND_FILE = 5007
     EXCEPTION = 6000
     FUNCTION_RESTRICTED = 6001
-    NO_FOUND_SERVER = 6003
     TABLE_NOT_FOUND = 7001
     TABLE_EXISTS = 7002
-    FILE_NOT_FOUND = 8001
 
 
 OF_REASON: Mapping[str, Code] = {
@@ -209,8 +205,6 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
         case RequestValidationError():
             release(error)
             return refusal(request, error)
-        case RecursionError():
-            return GatewayError("the body is nested too deeply", reason="INVALID")
         case HTTPException():
             return GatewayError(str(error.detail), reason="INVALID")
         case _:

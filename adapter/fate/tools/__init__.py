@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from adapter.fate.tools import jobs, logs, outputs
+from adapter.fate.tools import jobs, outputs
 from adapter.fate.tools.deps import ClientParts
 
 NOT_FOR_TOOLS: Mapping[str, str] = {
@@ -27,4 +27,4 @@ NOT_FOR_TOOLS: Mapping[str, str] = {
 
 def routers(parts: ClientParts) -> list[APIRouter]:
     """Return the paths of FATE's client API that are served."""
-    return [found.paths.router(parts) for found in (jobs, outputs, logs)]
+    return [found.paths.router(parts) for found in (jobs, outputs)]

@@ -15,11 +15,11 @@ from adapter.fate.dag.description import dag_schema, parties_of
 from adapter.fate.tools.deps import ClientParts
 from adapter.fate.words import PROTOCOL, job_word, newest, task_word
 from gateway.domain.dag import ComponentRef, Dag, DagNode
-from gateway.domain.job import Job
+from gateway.domain.job import Attempt, Job
 from gateway.domain.models import named
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, NodeId, Party, effective
-from gateway.domain.states import JOB, TASK_OF_RUN, JobStatus, Outcome, ended
+from gateway.domain.states import JOB, TASK_OF_RUN, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import NotFound
 from gateway.ports import JobView, TaskView
 
@@ -156,13 +156,12 @@ def upload_row(job_id: str, node: str, at: datetime) -> Row:
 
 def task_rows(seen: Sight, base: str = "", *, all_attempts: bool = False) -> list[Row]:
     """Return one row for each task and party that this node plays; ``all_attempts``: earlier ones before it."""
-    rows = []
-    for task in seen.view.tasks:
-        for party in _players(seen, task):
-            if all_attempts:
-                rows += [_past(seen, task, party, base, i) for i in range(len(task.attempts))]
-            rows.append(_newest_attempt(seen, task, party, base))
-    return rows
+    return [
+        _row(seen, task, party, base, past)
+        for task in seen.view.tasks
+        for party in _players(seen, task)
+        for past in (*(task.attempts if all_attempts else ()), None)
+    ]
 
 
 def _players(seen: Sight, task: TaskView) -> Iterator[Party]:
@@ -179,43 +178,23 @@ def _run(seen: Sight, task_id: str, party: Party) -> Run | None:
     return next((r for r in reversed(runs) if r.task_id == task_id and r.party == party), None)
 
 
-def _newest_attempt(seen: Sight, task: TaskView, party: Party, base: str) -> Row:
-    run = _run(seen, task.task_id, party)
-    if run is None and seen.local and task.inherited:
-        run = next((r for r in reversed(seen.local.standing(task.name)) if r.party == party), None)
-    states = task.nodes.get(party.node, {}).items()
-    status = next((s for role, s in states if role in (party.role, party.label)), task.status)
-    failure = (run.failure if run else None) or task.failure
-    times = (run.created_at, run.started_at, run.ended_at) if run else (seen.created_at, None, None)
-    return {
-        **_row(seen, task.name, party, run, base, task.name),
-        "task_id": task.task_id,
-        "task_version": task.attempt,
-        "status": task_word(task.status, task.failure),
-        "party_status": task_word(TASK_OF_RUN[run.status] if run else status, failure),
-        "error_report": _cause(failure, task.failure),
-        **_times(*times),
-    }
-
-
-def _past(seen: Sight, task: TaskView, party: Party, base: str, index: int) -> Row:
-    past = task.attempts[index]
-    run = _run(seen, past.task_id, party)
-    return {
-        **_row(seen, task.name, party, run, base, past.task_id),
-        "task_id": past.task_id,
-        "task_version": past.number,
-        "status": "failed",
-        "party_status": task_word(TASK_OF_RUN[run.status], run.failure) if run else "failed",
-        "error_report": _cause(past.failure),
-        **_times(past.started_at or seen.created_at, past.started_at, past.ended_at),
-    }
-
-
-def _row(seen: Sight, name: str, party: Party, run: Run | None, base: str, log_of: str) -> Row:
-    """Return what each attempt's row has; ``log_of``: the name by which the log of its run is found."""
-    node, spec = seen.spec.dag.get(name), seen.spec
+def _row(seen: Sight, task: TaskView, party: Party, base: str, past: Attempt | None) -> Row:
+    """Return the row of an attempt; of the newest where none is given."""
+    node, spec, name = seen.spec.dag.get(task.name), seen.spec, task.name
     ref = node.component if node else None
+    if past is not None:
+        run, status, log_of = _run(seen, past.task_id, party), TaskStatus.FAILED, past.task_id
+        word, version, why, cause = "failed", past.number, run.failure if run else None, _cause(past.failure)
+        times = (past.started_at or seen.created_at, past.started_at, past.ended_at)
+    else:
+        run, log_of = _run(seen, task.task_id, party), name
+        if run is None and seen.local and task.inherited:
+            run = next((r for r in reversed(seen.local.standing(name)) if r.party == party), None)
+        states = task.nodes.get(party.node, {}).items()
+        status = next((s for role, s in states if role in (party.role, party.label)), task.status)
+        why = (run.failure if run else None) or task.failure
+        word, version, cause = task_word(task.status, task.failure), task.attempt, _cause(why, task.failure)
+        times = (run.created_at, run.started_at, run.ended_at) if run else (seen.created_at, None, None)
     limits = run.limits if run else {}
     memory = limits.get("memory")
     inherited = run if run and run.of_job else None
@@ -227,6 +206,12 @@ def _row(seen: Sight, name: str, party: Party, run: Run | None, base: str, log_o
         "role": party.role,
         "party_id": party.node,
         "task_name": name,
+        "task_id": past.task_id if past else task.task_id,
+        "task_version": version,
+        "status": word,
+        "party_status": task_word(TASK_OF_RUN[run.status] if run else status, why),
+        "error_report": cause,
+        **_times(*times),
         "component": ref.name if ref else None,
         "provider_name": f"{ref.provider}:{ref.version}@docker" if ref else None,
         "scheduler_party_id": spec.scheduler,

@@ -1,6 +1,6 @@
 """Bodies and queries of the paths for FATE's own tools."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi.openapi.models import Example
 from pydantic import BeforeValidator, Field
@@ -35,7 +35,7 @@ class Paged(Wire):
     limit: int = Field(default=0, ge=0, le=MOST_LISTED, description="rows of a page; 0: all, at most 1000")
     page: int = Field(default=1, ge=0, description="from 1")
     order_by: str = "create_time"
-    order: str = "desc"
+    order: Literal["", "asc", "desc"] = "desc"
 
 
 class JobListQuery(Paged):

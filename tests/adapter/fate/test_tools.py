@@ -24,6 +24,7 @@ import yaml
 from adapter.fate.tools.rows import Sight, job_rows, sight, task_rows
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
+from gateway.domain.job import Attempt
 from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
@@ -265,3 +266,19 @@ def test_a_party_that_was_only_stopped_is_shown_why_the_task_failed():
         view = JobView(spec.job_id, JobStatus.FINISHED, [task])
         (row,) = task_rows(Sight(view, spec, local, None, spec.parties_at(ME), ago(0)))
         assert (row["party_status"], row["error_report"]) == ("canceled", f"STOPPED: stopped on request{more}")
+
+
+def test_each_attempt_of_a_task_has_a_row():
+    failed = Failure("EXIT_3", "exit code 3", ME)
+    spec = a_spec("a", {"guest": (ME,), "host": (PEER,)})
+    tried = Attempt(0, "t0", failed, ago(9), ago(8))
+    task = TaskView(
+        "t1", "a", TaskStatus.RUNNING, attempt=1, attempts=[tried], nodes={ME: {"guest": TaskStatus.RUNNING}}
+    )
+    view = JobView(spec.job_id, JobStatus.RUNNING, [task])
+    rows = task_rows(Sight(view, spec, None, None, spec.parties_at(ME), ago(9)), all_attempts=True)
+    columns = ("task_id", "task_version", "status", "party_status", "error_report", "elapsed")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("t0", 0, "failed", "failed", "EXIT_3: exit code 3", rows[0]["end_time"] - rows[0]["start_time"]),
+        ("t1", 1, "running", "running", "", None),
+    ]
