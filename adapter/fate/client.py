@@ -8,8 +8,10 @@ at the same address, and FATE's own nodes do not.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
 
 from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
@@ -77,6 +79,7 @@ _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
 """What FATE's codes mean; a gateway like this one names its reason beside the code."""
 _TRIES = 3
 """of a request that FATE-Flow refuses, or a report that it drops, by a race of its own"""
+_PROBLEMS, _FAILURE = TypeAdapter(list[Problem]), TypeAdapter(Failure)
 _NO_PATH = re.compile(r"\b404\b.*Not Found")
 
 
@@ -128,9 +131,9 @@ def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> G
     text = f"{node}: {answer.get('message') or answer.get('msg') or f'code {code}'}"
     reason = data.get("reason")
     if isinstance(reason, str) and reason:
-        problems = _problems(data.get("problems"))
-        if data.get("status") == Invalid.code and problems:
-            return Invalid(problems, reason=reason)
+        if data.get("status") == Invalid.code:
+            with suppress(ValidationError):
+                return Invalid(_PROBLEMS.validate_python(data.get("problems")), reason=reason)
         if reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE"):
             return NotServed(text)
         kinds: dict[Any, type[GatewayError]] = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}
@@ -139,14 +142,6 @@ def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> G
         return NotServed(f"{node} does not serve {path}")
     kind, reason = _KINDS.get(code if isinstance(code, int) else -1, (Refused, Refused.reason))
     return kind(text, reason=reason)
-
-
-def _problems(found: Any) -> Sequence[Problem]:
-    return [
-        Problem(str(entry.get("path") or ""), str(entry.get("rule") or ""), entry.get("got"))
-        for entry in (found if isinstance(found, list) else [])
-        if isinstance(entry, Mapping)
-    ]
 
 
 def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
@@ -162,13 +157,10 @@ def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
 
 def failure_of(value: Any) -> Failure | None:
     """Read why something failed; None if that is not given."""
-    fields = as_mapping(value)
-    reason, code = fields.get("reason"), fields.get("exit_code")
-    if not isinstance(reason, str) or not reason:
-        return None
-    words = {name: str(fields.get(name) or "") for name in ("message", "node", "role", "task")}
-    exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
-    return Failure(reason[:255], exit_code=exit_code, **words)
+    with suppress(ValidationError):
+        found = _FAILURE.validate_python(value)
+        return replace(found, reason=found.reason[:255]) if found.reason else None
+    return None
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import tarfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, NamedTuple
@@ -157,32 +157,21 @@ class Member(NamedTuple):
     chunks: Iterable[bytes]
 
 
-def sent(call: Call, members: Iterable[Member], filename: str, kind: str = GZIP) -> StreamingResponse:
+def sent(members: Iterable[Member], filename: str, kind: str = GZIP) -> StreamingResponse:
     """Return a response that is an archive, written while it is sent; no thread waits for a slow reader."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in filename)
     headers = {"content-disposition": f'attachment; filename="{plain}"', "x-content-type-options": "nosniff"}
-    pieces = _pieces(_tarred(members, kind), call.parts.limiters.rest)
-    return StreamingResponse(pieces, media_type=kind, headers=headers)
-
-
-async def _pieces(pieces: Iterator[bytes], limiter: CapacityLimiter) -> AsyncIterator[bytes]:
-    try:
-        while piece := await anyio.to_thread.run_sync(next, pieces, b"", limiter=limiter):
-            yield piece
-    finally:
-        getattr(pieces, "close", lambda: None)()
+    return StreamingResponse(_tarred(members, kind), media_type=kind, headers=headers)
 
 
 def _tarred(members: Iterable[Member], kind: str) -> Iterator[bytes]:
     """Yield the bytes of an archive. Raises `ValueError` where a member is not as long as it was said to be."""
-    if kind == TAR:
-        yield from _plain_tar(members)
-        return
-    squeeze = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WINDOW)
+    squeeze = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WINDOW) if kind == GZIP else None
     for data in _plain_tar(members):
-        if out := squeeze.compress(data):
+        if out := squeeze.compress(data) if squeeze else data:
             yield out
-    yield squeeze.flush()
+    if squeeze:
+        yield squeeze.flush()
 
 
 def _plain_tar(members: Iterable[Member]) -> Iterator[bytes]:

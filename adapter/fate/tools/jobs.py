@@ -241,7 +241,7 @@ def _log_query(call: Call, asked: schemas.LogQuery) -> Envelope[Any]:
 @paths("POST", "/v2/job/log/download", "All logs of a job that this node has, as tar.gz", archive=GZIP)
 def _log_download(call: Call, asked: OneJob) -> Response:
     local = _known(call.parts, asked.job_id)
-    return sent(call, _members(call.parts, asked.job_id, local), f"job_{asked.job_id}_log.tar.gz")
+    return sent(_members(call.parts, asked.job_id, local), f"job_{asked.job_id}_log.tar.gz")
 
 
 @paths("GET", "/v2/job/log/download", "The same, for a browser", archive=GZIP)

@@ -74,7 +74,7 @@ def _data_display(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
 def _data_download(call: Call, asked: schemas.OutputOfTask) -> Response:
     found = _there(_addresses(call.parts, asked, "data", asked.output_key))
     tables = (m for key, address in found.items() for m in _table(call.parts.storage, address, key))
-    return sent(call, tables, f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz")
+    return sent(tables, f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz")
 
 
 @paths("GET", "/v2/output/model/query", "A task's models, where they are JSON", codes=_LEFT_MODEL)
@@ -91,7 +91,7 @@ def _model_query(call: Call, asked: schemas.OfTask) -> dict[str, Any]:
 )
 def _model_download(call: Call, asked: schemas.OfTask) -> Response:
     files = _files(call.parts.storage, _there(_addresses(call.parts, asked, "model")))
-    return sent(call, files, f"{asked.job_id}_{asked.task_name}_model.tar", TAR)
+    return sent(files, f"{asked.job_id}_{asked.task_name}_model.tar", TAR)
 
 
 @paths("POST", "/v2/output/model/delete", "Delete a task's models", codes=_LEFT_MODEL)
@@ -152,7 +152,7 @@ def _download(call: Call, asked: schemas.TableDownload) -> Response:
     call.parts.storage.partitions(address)
     header = asked.header.lower() not in ("false", "0", "no")
     members = _table(call.parts.storage, address, "data", header=header)
-    return sent(call, members, f"download_data_{asked.namespace}_{asked.name}.tar.gz")
+    return sent(members, f"download_data_{asked.namespace}_{asked.name}.tar.gz")
 
 
 def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
