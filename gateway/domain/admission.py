@@ -114,11 +114,11 @@ def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
     return f"{text}, held by {_listed(holders, lacks, engine)}" if holders else text
 
 
-def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None, most: int = 3) -> str:
+def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None) -> str:
     ordered = sorted(claims, key=lambda c: (c.held_at or c.since, c.job_id))
 
     def amounts(claim: Claim) -> str:
         return claim.portions.text() if engine is None else claim.portions[engine].text(kinds)
 
-    named = ", ".join(f"job {c.job_id} ({amounts(c)})" for c in ordered[:most])
-    return named + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+    named = ", ".join(f"job {c.job_id} ({amounts(c)})" for c in ordered[:3])
+    return named + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")

@@ -181,8 +181,8 @@ class DatasetRepository(Protocol):
 class MemoryDatasets:
     """A `DatasetRepository` that lives as long as its process."""
 
-    def __init__(self, datasets: Iterable[Dataset] = ()) -> None:
-        self._kept = {(d.namespace, d.name): d for d in datasets}
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Dataset] = {}
 
     def get(self, namespace: str, name: str) -> Dataset | None:
         """Return what is known of a dataset; None: nothing."""

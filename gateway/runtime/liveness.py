@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 EVERY = 1.0
 LONGEST = 30.0
+_AWAY = 8.0
+"""seconds of silence of a gateway after which jobs that have nothing there yet are begun elsewhere"""
 _RELAPSE = 15.0
 """seconds after which a node that falls silent again counts as a new outage"""
 
@@ -33,8 +35,8 @@ _RELAPSE = 15.0
 class Heartbeat:
     """Beats for one gateway, and answers where a job's channel is.
 
-    ``record`` takes news of a job's runs; ``lost_after`` and ``away_after`` are in seconds: when a gateway counts
-    as lost with what it has, and when jobs that have nothing there yet are begun elsewhere.
+    ``record`` takes news of a job's runs; ``lost_after`` is in seconds: when a gateway counts as lost with what it
+    has.
     """
 
     def __init__(
@@ -45,21 +47,18 @@ class Heartbeat:
         clock: Clock,
         *,
         lost_after: float = 60.0,
-        away_after: float = 8.0,
-        every: float = 2.0,
     ) -> None:
         self._gateways = gateways
         self._owner = owner
         self._record = record
         self._clock = clock
         self._lost_after = lost_after
-        self._away_after = away_after
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
         self._left: set[str] = set()
         """lost gateways whose jobs have all got another home"""
         self._steady_since: float | None = None
-        every = min(every, lost_after / 3)
+        every = min(2.0, lost_after / 3)
         self._loop = Loop("heartbeat", lambda _: self.beat(), lambda _: [owner], every=every, workers=1)
 
     def start(self, url: str) -> None:
@@ -104,7 +103,7 @@ class Heartbeat:
         if home in ("", self._owner):
             return self._owner
         known = self._known.get(home)
-        away = known is None or known.silent > self._away_after
+        away = known is None or known.silent > _AWAY
         has_runs = any(run.owner == home and not run.over for run in local.runs)
         return self._owner if away and not has_runs else home
 

@@ -30,9 +30,9 @@ def outside_transaction() -> None:
         raise RuntimeError("a call to a peer or an engine inside a database transaction")
 
 
-def connect(url: str, *, connections: int = 6) -> sa.Engine:
-    """Open a database. At most ``connections`` threads use it at the same time; more only cost time."""
-    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": 60}
+def connect(url: str) -> sa.Engine:
+    """Open a database. At most six threads use it at the same time; more only cost time."""
+    pool: dict[str, Any] = {"pool_size": 6, "max_overflow": 0, "pool_timeout": 60}
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, **pool)
         sa.event.listen(engine, "connect", _sqlite_connect)
@@ -163,9 +163,9 @@ _AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
 """the server's and the driver's codes for a server that stops, is not there, or went away"""
 
 
-def repeating(work: Callable[[], X], times: int = 8) -> X:
+def repeating(work: Callable[[], X]) -> X:
     """Repeat a short transaction while the database ends it because of a deadlock, or another one won a race."""
-    for _ in range(times - 1):
+    for _ in range(7):
         try:
             return work()
         except sa.exc.IntegrityError:
