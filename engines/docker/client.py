@@ -330,7 +330,7 @@ class EventWatch:
     def _follow(self) -> None:
         """Report the runs that have exited, then those that exit, until the stream ends."""
         client = self._client()
-        now = datetime.fromisoformat(client.info()["SystemTime"][:19] + "+00:00")
+        now = datetime.fromisoformat(client.info()["SystemTime"])  # in the time zone of the daemon
         stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
         with self._lock:
             self._stream = stream

@@ -457,11 +457,8 @@ def changes_of(api: APIClient, container: str, most: int) -> int:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
-    if not text or text.startswith(_NEVER):
-        return None
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")
+    """Read the daemon's time; the year 1 stands for never."""
+    return None if not text or text.startswith(_NEVER) else datetime.fromisoformat(text)
 
 
 def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:

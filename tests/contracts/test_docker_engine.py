@@ -403,9 +403,10 @@ class Daemon:
         return self
 
     def info(self) -> dict[str, str]:
-        return {"SystemTime": "2026-01-02T03:04:05.678Z"}
+        return {"SystemTime": "1970-01-01T08:00:05.678901234+08:00"}
 
-    def events(self, **_: Any) -> Stream:
+    def events(self, since: int, **_: Any) -> Stream:
+        assert since == 5
         return Stream(next(self._said, []))
 
 
