@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,15 +12,16 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.approval import START, Mode, Rule, Verdict
+from gateway.domain.approval import START, Mode, Rule, Verdict, id_for
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, Refused
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving
+from tests.contracts.test_readiness import broken, seen
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, Script
@@ -245,3 +247,119 @@ def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help
     routes.edit(Change(PEER, {"profile": "spec"}, whole=False), "ann")
     assert caught.value.reason == "APPROVAL_UNSUPPORTED"
     assert world.me.store.local_jobs.find(spec.job_id) is None
+
+
+# ---------------------------------------------------------------- asked before the creation: the job audit
+
+
+@pytest.fixture
+def audited(world: World, spec: JobSpec) -> Iterator[JobSpec]:
+    """Have `ME` be asked first by `PEER`, which by `ME`'s profile of it takes no late word; return a job."""
+
+    def profiles(of_me: str, of_peer: str) -> None:
+        for node, other, profile in ((world.peer, ME, of_me), (world.me, PEER, of_peer)):
+            node.routes.edit(Change(other, {"profile": profile}, whole=False), "ann")
+            node.routes.reload()
+
+    profiles("audited", "fate")
+    yield spec
+    world.stop(spec)
+    profiles("spec", "spec")
+
+
+def ended_here(world: World, spec: JobSpec) -> Failure:
+    """Return why the job ended at `ME`, once it has."""
+    (local,) = world.closed(spec.job_id)
+    ending = local.ending
+    assert ending is not None and ending.failure is not None
+    shown = world.shown(spec)
+    told = shown.get("local_failure") or shown["failed_by"]
+    assert told["reason"] == ending.failure.reason  # and the people here can see it
+    return ending.failure
+
+
+def decide(world: World, spec: JobSpec, word: str) -> None:
+    said = world.decide(spec, word, by="li", reason="as agreed")
+    assert said.status_code == 200, said.text
+
+
+def status(world: World, spec: JobSpec) -> str:
+    path, headers = "/v1/interconn/job/audit/query", {"x-source-node-id": PEER}
+    said = ask(world.me, "peer", "GET", path, params={"audit_id": id_for(spec.job_id)}, headers=headers)
+    return str(said.json()["data"]["status"])
+
+
+def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: JobSpec):
+    world.peer.coordinator.submit_job(audited, PEER)
+    assert (world.scheduled(audited).status, status(world, audited)) == (JobStatus.PENDING, "APPLIED")
+    assert world.local(audited.job_id).audit.created is False
+    decide(world, audited, "approve")
+    world.wait_status(audited.job_id, JobStatus.RUNNING, world.peer)
+    assert world.local(audited.job_id).audit.created and status(world, audited) == "APPROVED"
+    world.end_all(audited)
+    wait_for(lambda: world.scheduled(audited).outcome is Outcome.SUCCEEDED, 20, 0.01)
+    events = [e.event for e in world.me.store.timeline(audited.job_id)]
+    for before, then in (("asked before creation", "approved"), ("approved", "decision told")):
+        assert events.index(before) < events.index(then)
+
+
+def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: World, audited: JobSpec):
+    world.peer.coordinator.submit_job(audited, PEER)
+    with broken(world.me, "storage"):
+        seen(world.me, 1)
+        decide(world, audited, "approve")
+        world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
+    failure = world.scheduled(audited).ending.failure
+    assert (failure.reason, failure.node) == ("STORAGE_NOT_WRITABLE", ME)
+    assert ended_here(world, audited) == failure  # who agreed learns why it came to nothing, and nothing waits on
+    assert world.local(audited.job_id).audit.created is False and status(world, audited) == "TERMINATED"
+
+
+@contextmanager
+def out_of_reach(world: World) -> Iterator[None]:
+    """Have `PEER` not reach `ME`, which still reaches it."""
+    file = Path(world.peer.settings.route_table.file)
+    kept = file.read_text()
+    file.write_text(kept.replace(world.me.addresses()["peer"], "http://127.0.0.1:9"))
+    world.peer.routes.reload()
+    try:
+        yield
+    finally:
+        file.write_text(kept)
+        world.peer.routes.reload()
+
+
+def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, audited: JobSpec):
+    world.peer.coordinator.submit_job(audited, PEER)
+    with out_of_reach(world):
+        world.peer.coordinator.stop_job(audited.job_id, "", PEER)
+        wait_for(lambda: world.scheduled(audited).ended_at is not None, 60, 0.01)
+        decide(world, audited, "approve")
+        assert ended_here(world, audited).reason == "STOPPED"  # although no stop can come here
+
+
+def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, audited: JobSpec):
+    world.peer.coordinator.submit_job(audited, PEER)
+    decide(world, audited, "reject")
+    world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
+    failure = world.scheduled(audited).ending.failure
+    assert (failure.reason, failure.node, status(world, audited)) == ("APPROVAL_REJECTED", ME, "REJECTED")
+    assert "li" in failure.message and "as agreed" in failure.message
+
+
+def test_a_job_that_is_stopped_meanwhile_is_not_asked_about_any_more(world: World, audited: JobSpec):
+    world.peer.coordinator.submit_job(audited, PEER)
+    world.peer.coordinator.stop_job(audited.job_id, "", PEER)
+    wait_for(lambda: world.local(audited.job_id).status is JobStatus.REJECTED, 20, 0.01)
+    assert status(world, audited) == "TERMINATED"
+    wait_for(lambda: world.scheduled(audited).outcome is Outcome.STOPPED, 20, 0.01)
+    assert world.local(audited.job_id).ending.failure == world.scheduled(audited).ending.failure
+
+
+def test_who_creates_without_asking_where_a_person_decides_is_told_so(world: World, audited: JobSpec):
+    """The other node's profile does not wait; the question is its way to a person all the same."""
+    with pytest.raises(Refused) as caught:
+        world.me.participant.create_job(audited, PEER)
+    assert caught.value.reason == "APPROVAL_UNSUPPORTED"
+    world.peer.coordinator.submit_job(audited, PEER)
+    assert status(world, audited) == "APPLIED"
