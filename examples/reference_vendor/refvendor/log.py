@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 class JsonLog:
     """A `Log` that every thread of a run shares. After `finish` it is silent, so its last line is the result."""

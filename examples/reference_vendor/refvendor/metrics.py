@@ -64,14 +64,7 @@ def roc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[Floats, Floats, F
     )
 
 
-def log_loss(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """The mean negative log-likelihood; probabilities are kept 1e-15 away from 0 and 1."""
-    truth, values = _pair(labels, probabilities, both_classes=False)
-    values = np.clip(values, 1e-15, 1 - 1e-15)
-    return float(-np.mean(truth * np.log(values) + (1 - truth) * np.log(1 - values)))
-
-
-def _pair(labels: npt.ArrayLike, scores: npt.ArrayLike, both_classes: bool = True) -> tuple[Floats, Floats]:
+def _pair(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[Floats, Floats]:
     truth = np.asarray(labels, dtype=np.float64).ravel()
     values = np.asarray(scores, dtype=np.float64).ravel()
     if len(truth) != len(values) or not len(truth):
@@ -80,6 +73,6 @@ def _pair(labels: npt.ArrayLike, scores: npt.ArrayLike, both_classes: bool = Tru
         )
     if not np.isfinite(values).all() or not np.isin(truth, (0.0, 1.0)).all():
         raise ValueError("labels must be 0 or 1 and scores finite")
-    if both_classes and truth.min() == truth.max():
+    if truth.min() == truth.max():
         raise ValueError("both classes must occur")
     return truth, values

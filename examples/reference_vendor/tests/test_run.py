@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import servers
 
 HERE = Path(__file__).parent.parent
 DATA = HERE.parent / "data"
@@ -128,6 +129,20 @@ def test_two_processes_intersect_real_data(loopback, root):
     assert {body["result_code"] for body in finished} == {"00000000"}
     bodies = " ".join(json.dumps(request.body) for request in loopback.requests)
     assert not any(row[0] in bodies for row in rows(DATA / "breast_hetero_guest.csv")[1:20])
+
+
+def test_parties_work_together_on_s3_and_on_hdfs(loopback, root):
+    with servers.bucket() as s3, servers.folder() as hdfs:
+        for place, role in ((s3, "guest"), (hdfs, "host")):
+            place.operator.write(f"testspace/test_{role}", (DATA / f"breast_hetero_{role}.csv").read_bytes())
+        with (
+            started(environment(loopback, root, "guest", **{"system.storage": s3.url})) as guest,
+            started(environment(loopback, root, "host", **{"system.storage": hdfs.url})) as host,
+        ):
+            assert [ended(process)[0] for process in (guest, host)] == [0, 0]
+        for place, role in ((s3, "guest"), (hdfs, "host")):
+            report = bytes(place.operator.read(f"job-{role}-0/report/data_0")).decode()
+            assert report.split() == ["party,count", "guest.0,540", "host.0,535", "intersection,509"]
 
 
 def test_an_empty_environment_names_every_variable_and_exits_2():
