@@ -31,7 +31,7 @@ from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
-from tests.domain.calls import C1, C2, C3, C4, S1, S2, S3, S4, X1, X2, X3, X4
+from tests.domain.calls import A1, A2, A3, C1, C2, C3, C4, S1, S2, S3, S4, X1, X2, X3, X4
 from tests.domain.script import Step, after, due, lost, no, ok, reason, says, unsent
 from tests.inprocess import settings
 
@@ -110,20 +110,8 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "audited, silent": (JOB, [*AUDITED, 86_460], {86_472: [X1, X2]}, PENDING, SILENT),
     "audited, refused": (JOB, [*AUDITED, REFUSES], {50: [X1]}, PENDING, DENIED),
     "another refused after no creation": (JOB, [*AGREED, no(C1, 4)], {80: [X2]}, PENDING, "BECAUSE"),
-    "another refused after an undelivered creation": (
-        JOB,
-        [*AGREED, 2, unsent(C2, 3), no(C1, 4)],
-        {80: [X2]},
-        REJECTED,
-        "BECAUSE",
-    ),
-    "another refused after a lost creation": (
-        JOB,
-        [*AGREED, 2, lost(C2, 3), no(C1, 4)],
-        {80: [X2]},
-        REJECTED,
-        "BECAUSE",
-    ),
+    "so, after an undelivered one": (JOB, [*AGREED, 2, unsent(C2, 3), no(C1, 4)], {80: [X2]}, REJECTED, "BECAUSE"),
+    "so, after a lost one": (JOB, [*AGREED, 2, lost(C2, 3), no(C1, 4)], {80: [X2]}, REJECTED, "BECAUSE"),
     "refused too, after it": (JOB, [*AGREED, 2, no(C2, 3, REFUSED), no(C1, 4)], {80: [X2]}, PENDING, DENIED),
     # reservations: at all nodes or at none, in one order for every job
     "none needed": (holding(), [], {0: ALL_START}, READY, ""),
@@ -152,7 +140,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "all start again": (
         OPTIONAL,
         [*STARTING, no(S4, 2), 2, ok(S3, 2), ok(S1, 3), ok(S2, 3), ok(S3, 3)],
-        {3: [StartTaskAt("n1", "a"), StartTaskAt("n2", "a"), StartTaskAt("n3", "a")]},
+        {3: [A1, A2, A3]},
         RUNNING,
         "",
     ),
