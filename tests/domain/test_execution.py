@@ -118,11 +118,7 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
         {1000: []},
     ),
     "an exit without a report": (UP, [exited(0, 2)], {2.9: [], 3: [Conclude(ID)], 100: [Conclude(ID)]}),
-    "a connection that breaks": (
-        a_run(status=RUNNING, reporting=REPORTED_RUNNING),
-        [silent(0.5), silent(1.5), silent(4.5)],
-        {4.9: [], 5: [PROBE]},
-    ),
+    "a connection that breaks": (UP, [silent(0.5), silent(1.5), silent(4.5)], {4.9: [], 5: [PROBE]}),
     "and breaks after a look": (UP, [silent(0.5), Inspected(ID, at(5)), silent(5.5)], {9.9: [], 10: [PROBE]}),
     # stops
     "stopped while it waits": (a_run(), [stopped(1, "a")], {1: [TELL_FAILED]}),
@@ -130,18 +126,10 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     "stopped": (UP, [stopped(1)], {1: [STOP]}),
     "a stop without an end": (UP, [stopped(1), 1], {17.9: [], 18: [STOP]}),
     "a stop that failed": (UP, [stopped(1), 1, Done(STOP, at(2), final=False)], {2.2: [STOP]}),
-    "stopped, not seen gone": (
-        UP,
-        [stopped(1), 1, Inspected(ID, at(2)), Done(STOP, at(2))],
-        {6.9: [], 7: [PROBE]},
-    ),
+    "not seen gone": (UP, [stopped(1), 1, Inspected(ID, at(2)), Done(STOP, at(2))], {6.9: [], 7: [PROBE]}),
     # a new process
     "new: running": (UP, [Restarted(at(1))], {1: [PROBE]}),
-    "new: stopped": (
-        a_run(status=STOPPING, reporting=REPORTED_RUNNING, stop=OK),
-        [Restarted(at(1))],
-        {1: [PROBE]},
-    ),
+    "new: stopped": (replace(ENDS_SOON, stop=OK), [Restarted(at(1))], {1: [PROBE]}),
 }
 
 
@@ -281,8 +269,8 @@ def test_a_node_may_count_silence_as_a_failure():
         ([exited(137)], "exit code 137 by signal 9", 137),
         ([said(TaskStatus.SUCCESS), exited(3)], "exit code 3 after it reported SUCCESS", 3),
         (
-            [said(TaskStatus.RUNNING, result_code="17", result_message="bad key"), exited(3)],
-            "result code 17: bad key",
+            [said(TaskStatus.RUNNING, result_code="7", result_message="bad key"), exited(3)],
+            "result code 7: bad key",
             3,
         ),
         ([said(TaskStatus.RUNNING, result_code="17"), exited(3)], "; result code 17", 3),

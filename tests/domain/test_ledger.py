@@ -120,12 +120,7 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
         ],
         0,
     ),
-    "at all its engines or at none": (
-        TWO,
-        [asks(0, "job-a", far=10), asks(0, "job-b", 4, far=10)],
-        [HELD, "free cpu 6"],
-        4,
-    ),
+    "at all or at none": (TWO, [asks(0, "job-a", far=10), asks(0, "job-b", 4, far=10)], [HELD, "free cpu 6"], 4),
     "what is held of an engine stays while it is away": (
         TWO,
         [

@@ -83,7 +83,7 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
         "one task at a time needs cpu 6 (guest.0), node n1 has cpu 8, of which one job may hold cpu 4",
     ),
     "overcommitted": (asking("a; b", guest={"cpu": 2}), means(16, cores=2), {}, pool(2, 4)),
-    "more cores than there are": (
+    "too many cores": (
         asking(guest={"cpu": 4}),
         means(16, cores=2),
         {},
@@ -118,12 +118,7 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
         {"b": FAR},
         Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR: Amounts()}),
     ),
-    "not bounded by it": (
-        asking("a; b; c; d", guest={"cpu": 2}),
-        SMALL,
-        dict.fromkeys("abc", FAR),
-        pool(4, 2, far=6),
-    ),
+    "not bounded": (asking("a; b; c; d", guest={"cpu": 2}), SMALL, dict.fromkeys("abc", FAR), pool(4, 2, far=6)),
     "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
     "an unknown engine": (
         asking("a; b", guest={"cpu": 1000}),

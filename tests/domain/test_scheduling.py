@@ -67,11 +67,7 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "refused after a lost try": (NEW, [0, ok(C1, 1), lost(C2, 1), 2, no(C2, 3)], {60: [X1, X2]}),
     "a refusal that leaves it open": (NEW, [0, ok(C1, 1), no(C2, 1, INTERNAL)], {60: [X1, X2]}),
     "no envelope": (NEW, [0, ok(C1, 1), no(C2, 1, Failure("NO_ENVELOPE"))], {60: [X1, X2]}),
-    "a stop refused so": (
-        NEW,
-        [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)],
-        {70: [X2]},
-    ),
+    "so is a stop": (NEW, [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)], {70: [X2]}),
     "unreachable": (NEW, [0, ok(C1, 0), unsent(C2, 9.95), 10], {10: [], 22: [X1]}),
     "a create on its way": (NEW, [0, ok(C1, 0), unsent(C2, 1), 9, 10], {20.9: [], 21: [X2]}),
     "it may have arrived": (NEW, [0, lost(C2, 1), no(C1, 1)], {12: [X2]}),
@@ -82,11 +78,7 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "ready": (ready(), [], {0: [S1, S2]}),
     "started at one": (ready(), [0, ok(S1, 1)], {1: []}),
     # tasks
-    "upstream open at one node": (
-        running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}),
-        [reported(SUCCESS)],
-        {1: [B1, B2]},
-    ),
+    "upstream open": (running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}), [reported(SUCCESS)], {1: [B1, B2]}),
     "nodes with a role": (
         running("a; b", roles=THREE, task_roles={"a": ["guest"], "b": ["host"]}),
         [],
@@ -97,16 +89,8 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "a start that never left": (ALONE, [0, unsent(A1, 1)], {1.2: [A1]}),
     "unknown there": (ALONE, [0, 12, UNKNOWN], {13: [A1]}),
     "known there": (ALONE, [0, 12, reported(READY, "n1"), ok(POLL, 13)], {1000: [POLL]}),
-    "news before the second start": (
-        ALONE,
-        [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)],
-        {1000: [POLL]},
-    ),
-    "a node that pushes": (
-        BEGUN,
-        [AllAnswer(0), reported(RUNNING, pushed=True)],
-        {2.9: [POLL], 3: [POLL, POLL_2]},
-    ),
+    "news before it": (ALONE, [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)], {1000: [POLL]}),
+    "it pushes": (BEGUN, [AllAnswer(0), reported(RUNNING, pushed=True)], {2.9: [POLL], 3: [POLL, POLL_2]}),
     # the end
     "a failure": (running("a -> b", roles=THREE, a=RUNNING), [reported(FAILED, "n3")], {1: [X1, X2, X3]}),
     "stopped before anything was sent": (NEW, [STOP], {1: [], 1000: []}),
@@ -185,10 +169,7 @@ CLAIMED = after(BEGUN, 0)
 STARTED = after(CLAIMED, ok(A1, 1), ok(A2, 1))
 WITHOUT_N2 = exclude(CLAIMED, A2, at(1))
 UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
-    "reports that are late": (
-        after(CHAIN, reported(SUCCESS)),
-        [reported(status, seconds=2) for status in TaskStatus],
-    ),
+    "late reports": (after(CHAIN, reported(SUCCESS)), [reported(status, seconds=2) for status in TaskStatus]),
     "reports of what nobody was asked": (
         CHAIN,
         [
@@ -199,10 +180,7 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
             reported(FAILED, task="b"),
         ],
     ),
-    "responses after the first": (
-        STARTED,
-        [lost(A2, 2), unsent(A2, 2), no(A2, 2), no(S2, 2), no(C2, 2), unsent(C2, 2)],
-    ),
+    "later responses": (STARTED, [lost(A2, 2), unsent(A2, 2), no(A2, 2), no(S2, 2), no(C2, 2), unsent(C2, 2)]),
     "responses to what was never sent": (
         NEW,
         [*(event for r in (C1, S1, A1, POLL, X1) for event in (ok(r, 1), no(r, 1), unsent(r, 1))), UNKNOWN],
@@ -210,7 +188,7 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
     "an unknown task that nobody polled": (after(ALONE, 0), [UNKNOWN]),
     "an earlier try": (after(ALONE, 0, 12, UNKNOWN, 13), [unsent(A1, 1)]),
     "a poll before the last start": (after(ALONE, 0, 12, unsent(A1, 12.5), 13), [replace(UNKNOWN, at=at(12.6))]),
-    "a node that was taken out": (
+    "a node left out": (
         WITHOUT_N2,
         [ok(A2, 2), no(A2, 2), lost(A2, 2), ok(POLL_2, 2), TaskUnknown(POLL_2, at(2))],
     ),

@@ -53,14 +53,8 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         flow(a_node("a"), a_node("b", ["a", "x"])),
         [(f"{FLOW}[1].input[1].key", "b needs the output of a task that is not in the flow (got 'x.out')")],
     ),
-    "an unknown output": (
-        needing(DagInput("dataset", "a", "z"), "x", "y"),
-        [(f"{FLOW}[1].input[0].key", "(x, y)")],
-    ),
-    "no output named": (
-        needing(DagInput("dataset", "a", "")),
-        [(f"{FLOW}[1].input[0].key", "<task>.<output key>")],
-    ),
+    "unknown output": (needing(DagInput("dataset", "a", "z"), "x", "y"), [(f"{FLOW}[1].input[0].key", "(x, y)")]),
+    "no output": (needing(DagInput("dataset", "a", "")), [(f"{FLOW}[1].input[0].key", "<task>.<output key>")]),
     "no task named": (needing(DagInput("dataset", "", "out")), [(f"{FLOW}[1].input[0].key", "<output key>")]),
     "another type": (
         needing(DagInput("model", "a", "out")),
@@ -147,7 +141,7 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     "by no name": (heir(inherit=[5]), [(SETTING + "inherit", "names of tasks")]),
     "of a path": (heir("../x"), [("old_job_id", "must not hold /")]),
     "of itself": (heir("job-1"), [("old_job_id", "another job")]),
-    "of what model": (
+    "what model": (
         common(job_type="predict"),
         [(SETTING + "model_id", ""), (SETTING + "model_version", "required")],
     ),
@@ -161,10 +155,7 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         a_spec(task_params=ODD, job_params={"common": {"strict": "true"}}),
         [(PARAMETER + "common.nobody", ""), (PARAMETER + "guest.9", "")],
     ),
-    "strict on its keys": (
-        a_spec(unknown_fields=(KEY,), job_params={"common": {"strict": True}}),
-        [(KEY.path, "")],
-    ),
+    "strict keys": (a_spec(unknown_fields=(KEY,), job_params={"common": {"strict": True}}), [(KEY.path, "")]),
     "strict on its settings": (common(strict=True, tiemout=5), [(SETTING + "tiemout", "")]),
     "how strict": (common(strict="very"), [(SETTING + "strict", "true or false")]),
     # computing engines
