@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
@@ -60,7 +61,9 @@ def open_place(url: str) -> Place:
     # a plus sign is itself, as it is in many secrets
     query = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
     try:
-        return Remote(_s3(parts, query) if parts.scheme == "s3" else _hdfs(parts, query))
+        if parts.scheme == "s3":
+            return Remote(_s3(parts, query), writes_at_once=True)
+        return Remote(_hdfs(parts, query), writes_at_once=False)
     except opendal.exceptions.ConfigInvalid as error:
         raise StorageFailed(f"system.storage: {_words(error)}") from error
 
@@ -92,8 +95,10 @@ def _hdfs(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
 class Remote:
     """A bucket or a folder of HDFS; of what is published the last file comes last."""
 
-    def __init__(self, operator: opendal.Operator) -> None:
+    def __init__(self, operator: opendal.Operator, *, writes_at_once: bool) -> None:
+        """``writes_at_once``: a file is there complete or not at all, as in S3; else it is renamed when it is."""
         self._operator = operator
+        self._writes_at_once = writes_at_once
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
@@ -113,11 +118,19 @@ class Remote:
 
     def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
         """Write one file after the other."""
+        target = folder if self._writes_at_once else f"{folder}/.{secrets.token_hex(8)}.new"
         try:
             for name, data in content.items():
-                self._operator.write(f"{folder}/{name}", data)
+                self._operator.write(f"{target}/{name}", data)
+            if target != folder:
+                for name in content:
+                    self._operator.rename(f"{target}/{name}", f"{folder}/{name}")
         except _FAILURES as error:
             raise _failure(error) from error
+        finally:
+            if target != folder:
+                with suppress(*_FAILURES):
+                    self._operator.remove_all(f"{target}/")
 
 
 _FAILURES = (
@@ -142,7 +155,7 @@ def _words(error: Exception) -> str:
     words = text.partition(" => ")[2].partition("\n")[0]
     if words == "send http request":
         words = text.partition("\nSource:\n")[2].strip().partition("\n")[0]
-    return words or type(error).__name__
+    return words.partition(": [")[0] or type(error).__name__  # without a list of all servers and their figures
 
 
 class Directory:

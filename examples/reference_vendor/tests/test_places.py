@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import opendal
 import pytest
 import servers
 from refvendor.contract import StorageFailed, Table
@@ -31,11 +32,7 @@ def server(request):
 def test_what_is_written_is_read_back(server):
     open_storage(server.url, {}, {"x": OUT}).write_table("x", TABLE)
     assert open_storage(server.url, {"x": OUT}, {}).read_table("x") == TABLE
-    listed = [entry.path for entry in server.operator.list("job-guest-0/out/")]
-    assert sorted(path for path in listed if not path.endswith("/")) == [
-        "job-guest-0/out/data_0",
-        "job-guest-0/out/metadata",
-    ]
+    assert names(server) == ["data_0", "metadata"]
 
 
 def test_partitions_without_metadata_and_plain_files_are_read(server):
@@ -51,17 +48,48 @@ def test_partitions_without_metadata_and_plain_files_are_read(server):
         io.read_table("none")
 
 
+def test_a_second_attempt_replaces_the_first(server):
+    for table in (Table(["id"], [["1"], ["2"]]), TABLE):
+        open_storage(server.url, {}, {"x": OUT}).write_table("x", table)
+    assert open_storage(server.url, {"x": OUT}, {}).read_table("x") == TABLE
+    assert names(server) == ["data_0", "metadata"]
+
+
 def test_metadata_is_written_last():
-    class Operator:
-        def __init__(self):
-            self.paths = []
+    with servers.bucket() as server:
+        io = StoredIo(Remote(WithoutMetadata(server.operator), writes_at_once=True), {}, {"x": OUT})
+        with pytest.raises(StorageFailed, match=r"cannot be written \(full\)"):
+            io.write_json("x", {})
+        assert names(server) == ["data_0"]
 
-        def write(self, path, data):
-            self.paths.append(path)
 
-    operator = Operator()
-    StoredIo(Remote(operator), {}, {"x": OUT}).write_json("x", {})
-    assert operator.paths == ["job-guest-0/out/data_0", "job-guest-0/out/metadata"]
+def test_a_broken_write_leaves_in_hdfs_what_was_there():
+    with servers.folder() as server:
+        open_storage(server.url, {}, {"x": OUT}).write_table("x", TABLE)
+        io = StoredIo(Remote(WithoutMetadata(server.operator), writes_at_once=False), {}, {"x": OUT})
+        with pytest.raises(StorageFailed, match=r"cannot be written \(full\)"):
+            io.write_table("x", Table(["id"], []))
+        assert open_storage(server.url, {"x": OUT}, {}).read_table("x") == TABLE
+        assert names(server) == ["data_0", "metadata"]
+
+
+def names(server):
+    return sorted(e.name for e in server.operator.list("job-guest-0/out/") if e.path != "job-guest-0/out/")
+
+
+class WithoutMetadata:
+    """An operator whose server is full when the metadata come."""
+
+    def __init__(self, operator):
+        self._operator = operator
+
+    def __getattr__(self, name):
+        return getattr(self._operator, name)
+
+    def write(self, path, data):
+        if path.endswith("metadata"):
+            raise opendal.exceptions.Unexpected("Unexpected (permanent) at write => full")
+        self._operator.write(path, data)
 
 
 def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
