@@ -1,7 +1,10 @@
 """Deleting: an ended job at every node, outputs of one task, and all waiting jobs; each leaves its line."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
@@ -11,6 +14,17 @@ from tests.builders import a_job, a_local_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, played, under_way
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ME, PEER, ask, pair, running
+
+STRANGER = "JG0100003300000030"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A node whose partners do not answer."""
+    home = tmp_path_factory.mktemp("node")
+    (home / "routes.yml").write_text("".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, STRANGER)))
+    with running(home) as node:
+        yield node
 
 
 def delete(node: Gateway, path: str, status: int = 200, **query):
@@ -36,130 +50,116 @@ def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path):
         assert list((peer.settings.state_dir / "runs").iterdir()) == []
 
 
-def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(tmp_path: Path):
-    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
-    with running(tmp_path) as node:
-        run = left_behind(node, "job-dry", 5).runs[0]
-        listed = delete(node, "job-dry", here=1, dry_run=1)
-        assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
-        assert logs_of(node, run).exists() and all(node.storage.exists(a) for a in run.outputs.values())
-        refused = delete(node, "job-dry", 503)
-        assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
-        assert logs_of(node, run).exists() and node.store.local_jobs.find("job-dry")
-        done = delete(node, "job-dry", here=1)
-        assert [i["name"] for i in done["items"]] == [i["name"] for i in listed["items"]]
-        assert not logs_of(node, run).exists()
-        delete(node, "job-dry", 404)
+def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(node: Gateway):
+    run = left_behind(node, "job-dry", 5).runs[0]
+    listed = delete(node, "job-dry", here=1, dry_run=1)
+    assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
+    assert logs_of(node, run).exists() and all(node.storage.exists(a) for a in run.outputs.values())
+    refused = delete(node, "job-dry", 503)
+    assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+    assert logs_of(node, run).exists() and node.store.local_jobs.find("job-dry")
+    done = delete(node, "job-dry", here=1)
+    assert [i["name"] for i in done["items"]] == [i["name"] for i in listed["items"]]
+    assert not logs_of(node, run).exists()
+    delete(node, "job-dry", 404)
 
 
-def test_a_job_that_goes_on_or_is_needed_stays_whole(tmp_path: Path):
-    with running(tmp_path) as node:
-        open_ = left_behind(node, "job-open", 5)
-        node.store.local_jobs.update("job-open", lambda job: replace(job, status=JobStatus.RUNNING))
-        assert delete(node, "job-open", 409)["data"]["reason"] == "JOB_NOT_ENDED"
-        assert logs_of(node, open_.runs[0]).exists()
+def test_a_job_that_goes_on_or_is_needed_stays_whole(node: Gateway):
+    open_ = left_behind(node, "job-open", 5)
+    node.store.local_jobs.update("job-open", lambda job: replace(job, status=JobStatus.RUNNING))
+    assert delete(node, "job-open", 409)["data"]["reason"] == "JOB_NOT_ENDED"
+    assert logs_of(node, open_.runs[0]).exists()
 
-        needed = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
-        under_way(node, "job-reader", inputs={"in": needed})
-        refused = delete(node, "job-needed", 409)
-        assert refused["data"]["reason"] == "OUTPUTS_IN_USE" and "job-reader" in refused["msg"]
-        assert "job delete" in refused["msg"] and "model delete" in refused["msg"]  # what to do next
-        assert node.storage.exists(needed)
-        delete(node, "job-needed/tasks/a/outputs", 409)
-        assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
-
-
-def test_everybody_who_needs_an_output_is_named_and_nobody_else(tmp_path: Path):
-    with running(tmp_path) as node:
-        run = left_behind(node, "job-first", 5).runs[0]
-        table, model = run.outputs["out_name"], run.outputs["model_name"]
-        taken = replace(run, of_job="job-first", outputs={"out_name": table}, output_keys={"out": "out_name"})
-        for heir in ("job-heir-1", "job-heir-2"):
-            spec = replace(a_spec_of(heir), old_job_id="job-first")
-            later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
-            assert node.store.local_jobs.add(replace(later, runs=(), created_at=ago(2), ended_at=ago(1)), "flow")
-            node.inheritance.keep(spec, Offer(runs=[taken]))
-        told = delete(node, "job-first", 409)["msg"]
-        assert f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2" in told
-        assert model.name not in told, "nobody took that over"
+    needed = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
+    under_way(node, "job-reader", inputs={"in": needed})
+    refused = delete(node, "job-needed", 409)
+    assert refused["data"]["reason"] == "OUTPUTS_IN_USE" and "job-reader" in refused["msg"]
+    assert "job delete" in refused["msg"] and "model delete" in refused["msg"]  # what to do next
+    assert node.storage.exists(needed)
+    delete(node, "job-needed/tasks/a/outputs", 409)
+    assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
 
 
-def test_a_job_whose_end_a_node_has_not_heard_stays(tmp_path: Path):
-    with running(tmp_path) as node:
-        job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
-        lost = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=3)
-        told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}
-        ended = replace(job, outcome=Outcome.STOPPED, nodes=told, ended_at=ago(5), ending=None)
-        ended = replace(ended, ending=Ending(Outcome.STOPPED, ago(5)))
-        assert node.store.jobs.add(ended, "flow")
-        refused = delete(node, "job-cut", 409)
-        assert refused["data"]["reason"] == "JOB_NOT_ENDED" and PEER in refused["msg"]
+def test_everybody_who_needs_an_output_is_named_and_nobody_else(node: Gateway):
+    run = left_behind(node, "job-first", 5).runs[0]
+    table, model = run.outputs["out_name"], run.outputs["model_name"]
+    taken = replace(run, of_job="job-first", outputs={"out_name": table}, output_keys={"out": "out_name"})
+    for heir in ("job-heir-1", "job-heir-2"):
+        spec = replace(a_spec_of(heir), old_job_id="job-first")
+        later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
+        assert node.store.local_jobs.add(replace(later, runs=(), created_at=ago(2), ended_at=ago(1)), "flow")
+        node.inheritance.keep(spec, Offer(runs=[taken]))
+    told = delete(node, "job-first", 409)["msg"]
+    assert f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2" in told
+    assert model.name not in told, "nobody took that over"
 
 
-def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(tmp_path: Path):
-    stranger = "JG0100003300000030"
-    names = "".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, stranger))
-    (tmp_path / "routes.yml").write_text(names)
-    with running(tmp_path) as node:
-        left_behind(node, "job-x", 5, scheduler=PEER)
-
-        def asks(who: str, job_id: str = "job-x", **more):
-            headers = {"x-source-node-id": who, "x-target-node-id": ME}
-            body = {"job_id": job_id} | more
-            return ask(
-                node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers
-            ).json()
-
-        assert asks(stranger)["data"]["reason"] == "NOT_AUTHORISED"
-        assert asks(PEER, dry_run=True)["code"] == 0 and node.store.local_jobs.find("job-x")
-        assert asks(PEER)["code"] == 0 and node.store.local_jobs.find("job-x") is None
-        assert asks(PEER)["code"] == 0, "a repeat is harmless"
-        assert asks(stranger, "job-none")["code"] == 0
-        assert node.store.timeline("job-x")[0].by == PEER
+def test_a_job_whose_end_a_node_has_not_heard_stays(node: Gateway):
+    job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
+    lost = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=3)
+    told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}
+    ended = replace(job, outcome=Outcome.STOPPED, nodes=told, ended_at=ago(5), ending=None)
+    ended = replace(ended, ending=Ending(Outcome.STOPPED, ago(5)))
+    assert node.store.jobs.add(ended, "flow")
+    refused = delete(node, "job-cut", 409)
+    assert refused["data"]["reason"] == "JOB_NOT_ENDED" and PEER in refused["msg"]
 
 
-def test_outputs_and_metrics_of_one_task_go_apart(tmp_path: Path):
-    with running(tmp_path) as node:
-        run = left_behind(node, "job-t", 5).runs[0]
-        where = "job-t/tasks/a/outputs"
-        listed = delete(node, where, content="metrics", dry_run=1)
-        assert [i["removed"] for i in listed["items"]] == [False]
-        there = {key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")}
-        assert all(there.values())
-        assert len(delete(node, where, content="metrics")["items"]) == 1
-        assert not node.storage.exists(run.outputs["report_name"]) and node.storage.exists(run.outputs["out_name"])
-        assert len(delete(node, f"job-t/tasks/{run.task_id}/outputs")["items"]) == 2
-        assert delete(node, where)["items"] == []
-        lines = [(e.event, e.detail["content"]) for e in node.store.timeline("job-t")]
-        assert lines == [("outputs deleted", "metrics"), ("outputs deleted", "outputs")]
-        delete(node, "job-t/tasks/none/outputs", 404)
+def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node: Gateway):
+    left_behind(node, "job-x", 5, scheduler=PEER)
+
+    def asks(who: str, job_id: str = "job-x", **more):
+        headers = {"x-source-node-id": who, "x-target-node-id": ME}
+        body = {"job_id": job_id} | more
+        return ask(node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers).json()
+
+    assert asks(STRANGER)["data"]["reason"] == "NOT_AUTHORISED"
+    assert asks(PEER, dry_run=True)["code"] == 0 and node.store.local_jobs.find("job-x")
+    assert asks(PEER)["code"] == 0 and node.store.local_jobs.find("job-x") is None
+    assert asks(PEER)["code"] == 0, "a repeat is harmless"
+    assert asks(STRANGER, "job-none")["code"] == 0
+    assert node.store.timeline("job-x")[0].by == PEER
 
 
-def test_all_waiting_jobs_are_cancelled_and_no_other(tmp_path: Path):
-    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
-    with running(tmp_path) as node:
-        late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
-        for name, status in (
-            ("job-1", JobStatus.PENDING),
-            ("job-2", JobStatus.PENDING),
-            ("job-3", JobStatus.RUNNING),
-            ("job-4", JobStatus.READY),
-        ):
-            job = a_job(status=status, spec=a_spec_of(name))
-            waits = {JobStatus.PENDING: "create", JobStatus.READY: "start"}.get(status)
-            nodes = {n: replace(j, **{waits: late}) if waits else j for n, j in job.nodes.items()}
-            tasks = {n: replace(t, task_id=f"task_{name}_{n}") for n, t in job.tasks.items()}
-            assert node.store.jobs.add(replace(job, nodes=nodes, tasks=tasks, created_at=ago(1)), "flow")
+def test_outputs_and_metrics_of_one_task_go_apart(node: Gateway):
+    run = left_behind(node, "job-t", 5).runs[0]
+    where = "job-t/tasks/a/outputs"
+    listed = delete(node, where, content="metrics", dry_run=1)
+    assert [i["removed"] for i in listed["items"]] == [False]
+    there = {key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")}
+    assert all(there.values())
+    assert len(delete(node, where, content="metrics")["items"]) == 1
+    assert not node.storage.exists(run.outputs["report_name"]) and node.storage.exists(run.outputs["out_name"])
+    assert len(delete(node, f"job-t/tasks/{run.task_id}/outputs")["items"]) == 2
+    assert delete(node, where)["items"] == []
+    lines = [(e.event, e.detail["content"]) for e in node.store.timeline("job-t")]
+    assert lines == [("outputs deleted", "metrics"), ("outputs deleted", "outputs")]
+    delete(node, "job-t/tasks/none/outputs", 404)
 
-        def cancel(**body):
-            return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
 
-        waiting = ["job-1", "job-2", "job-4"]
-        assert cancel(dry_run=True) == waiting and node.store.jobs.get("job-4").ending is None
-        assert cancel() == waiting
-        assert cancel() == []
-        for name in waiting:
-            ending = node.store.jobs.get(name).ending
-            assert ending.outcome is Outcome.STOPPED and "while it waited" in ending.failure.message
-            assert "ending as STOPPED" in [e.event for e in node.store.timeline(name)]
-        assert "ending as STOPPED" not in [e.event for e in node.store.timeline("job-3")]
+def test_all_waiting_jobs_are_cancelled_and_no_other(node: Gateway):
+    late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+    for name, status in (
+        ("job-1", JobStatus.PENDING),
+        ("job-2", JobStatus.PENDING),
+        ("job-3", JobStatus.RUNNING),
+        ("job-4", JobStatus.READY),
+    ):
+        job = a_job(status=status, spec=a_spec_of(name))
+        waits = {JobStatus.PENDING: "create", JobStatus.READY: "start"}.get(status)
+        nodes = {n: replace(j, **{waits: late}) if waits else j for n, j in job.nodes.items()}
+        tasks = {n: replace(t, task_id=f"task_{name}_{n}") for n, t in job.tasks.items()}
+        assert node.store.jobs.add(replace(job, nodes=nodes, tasks=tasks, created_at=ago(1)), "flow")
+
+    def cancel(**body):
+        return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
+
+    waiting = ["job-1", "job-2", "job-4"]
+    assert cancel(dry_run=True) == waiting and node.store.jobs.get("job-4").ending is None
+    assert cancel() == waiting
+    assert cancel() == []
+    for name in waiting:
+        ending = node.store.jobs.get(name).ending
+        assert ending.outcome is Outcome.STOPPED and "while it waited" in ending.failure.message
+        assert "ending as STOPPED" in [e.event for e in node.store.timeline(name)]
+    assert "ending as STOPPED" not in [e.event for e in node.store.timeline("job-3")]
