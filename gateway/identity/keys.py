@@ -138,7 +138,8 @@ class Keyring:
         use = "next" if self.files["signing"].exists() else "signing"
         pair = KeyPair(MAKERS[algorithm]())
         content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / f"{use}.part"
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import yaml
 
+from gateway.identity.keys import Keyring
 from tests import forks
 from tests.forks import ROOT, Process
 from tests.plain import NO_TLS
@@ -275,7 +276,10 @@ class Federation:
             }
             self.nodes[node] = Node(node, home / node, own, fresh=fresh)
             (home / node).mkdir(parents=True)
-            self.nodes[node].route(**{n: ports[n][0] for n in ids if n != node})
+        keys = {node: Keyring(home / node / "state").make("ed25519").public for node in ids}
+        for node in self.nodes.values():  # signatures are checked, and what tests send in their name may have none
+            signed = {n: {"keys": keys[n], "signing": "accepted"} for n in ids if n != node.id}
+            node.route(**{n: {"host": "127.0.0.1", "port": ports[n][0], **more} for n, more in signed.items()})
 
     def __enter__(self) -> "Federation":
         try:

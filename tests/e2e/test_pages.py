@@ -133,6 +133,7 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
     """A partner's node with the vendor's image and its own table, and the place of our node, which is not up."""
     federation = Federation(tmp_path / "nodes", [ME, PARTNER], process_engine(REFERENCE_IMAGE))
     partner = federation[PARTNER]
+    partner.route(**{ME: federation[ME].peer_port})  # a node of the page makes a key of its own
     try:
         partner.start()
         partner.register(example("reference_vendor/register_reference.json"))

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
+import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.conftest import remove_networks
@@ -90,8 +91,10 @@ def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[N
 def _federation(home: Path, engine: dict[str, Any], by_fate: bool) -> Federation:
     federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate})
     for node in federation.nodes.values() if by_fate else ():
-        file = node.home / "routes.yml"
-        file.write_text(file.read_text().replace("host:", "profile: fate-partner\n  host:"))
+        routes = yaml.safe_load((node.home / "routes.yml").read_text())
+        node.route(
+            **{n: {"url": f"http://127.0.0.1:{e['port']}", "profile": "fate-partner"} for n, e in routes.items()}
+        )
     return federation
 
 
