@@ -159,7 +159,7 @@ class Dataset:
     @property
     def dataset_id(self) -> str:
         """The name by which jobs ask for it."""
-        return self.address.dataset_id
+        return Address(self.namespace, self.name).dataset_id
 
 
 class DatasetRepository(Protocol):
