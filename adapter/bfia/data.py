@@ -32,7 +32,16 @@ from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from gateway.data.datasets import Datasets
 from gateway.data.storage import name_rule
-from gateway.data.upload import MAX_PARTITIONS, Upload, delimiter_rule, meta_rule, namespace_rule, text_rule
+from gateway.data.table_format import ENCODINGS
+from gateway.data.upload import (
+    MAX_PARTITIONS,
+    Upload,
+    delimiter_rule,
+    encoding_rule,
+    meta_rule,
+    namespace_rule,
+    text_rule,
+)
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -182,7 +191,12 @@ class Meta(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     delimiter: Annotated[str, _follows(delimiter_rule)] = Field(
-        default=",", description="Character between the cells of the file; in the storage it is a comma."
+        default="",
+        description="Character between the cells, in the storage a comma; recognised if not given.",
+    )
+    encoding: Annotated[str, _follows(encoding_rule)] = Field(
+        default="",
+        description=f"One of {', '.join(ENCODINGS)}, in the storage UTF-8; recognised if not given.",
     )
     label_name: str = Field(default="", description="Column that holds the label, where there is one.")
     match_id_name: str = Field(
@@ -229,6 +243,7 @@ class UploadKeys(BaseModel):
             partitions=self.partitions,
             extend_sid=self.extend_sid,
             delimiter=self.meta.delimiter,
+            encoding=self.meta.encoding,
             label_name=self.meta.label_name,
             match_id_name=self.meta.match_id_name,
             extra=self.meta.model_extra or {},
@@ -248,8 +263,6 @@ class UploadBody(UploadKeys):
 class Stored(BaseModel):
     """What was stored."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     namespace: str
     name: str
     dataset_id: str = Field(description="namespace#name, as jobs name the dataset.")
@@ -257,6 +270,8 @@ class Stored(BaseModel):
     columns: list[str] = Field(description="As in the storage: with sid, if it was asked for.")
     partitions: int
     checksum: str = Field(description="sha256 of the uploaded file, hex.")
+    encoding: str = Field(description="In which the file was read.")
+    delimiter: str = Field(description="With which the file was read.")
 
 
 class UploadAnswer(BaseModel):
@@ -346,7 +361,8 @@ def _upload_of(form: Form) -> Upload:
 
 
 def _answer(dataset: Dataset) -> UploadAnswer:
-    return UploadAnswer(code=0, message="success", data=Stored.model_validate(dataset))
+    stored = {**vars(dataset), **dataset.meta, "dataset_id": dataset.dataset_id}
+    return UploadAnswer(code=0, message="success", data=Stored.model_validate(stored))
 
 
 def _form_described() -> dict[str, Any]:
@@ -354,7 +370,7 @@ def _form_described() -> dict[str, Any]:
     schema.pop("$defs")
     properties = schema["properties"]
     properties["meta"] = {"type": "string", "description": properties["meta"]["description"]}
-    properties[FILE] = {"type": "string", "format": "binary", "description": "The table, as CSV in UTF-8."}
+    properties[FILE] = {"type": "string", "format": "binary", "description": "The table, as CSV."}
     schema["required"] = [*schema["required"], FILE]
     example = {**UPLOAD, "meta": json.dumps(UPLOAD["meta"]), FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n"}
     return {"required": True, "content": {"multipart/form-data": {"schema": schema, "example": example}}}

@@ -16,6 +16,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
+from gateway.data.table_format import UTF8
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import near
@@ -178,6 +179,7 @@ def router(
                 "origin": dataset.origin,
                 "checksum": dataset.checksum,
                 "delimiter": meta.pop("delimiter", ","),
+                "encoding": meta.pop("encoding", UTF8),
                 "match_id_name": meta.pop("match_id_name", ""),
                 "label_name": meta.pop("label_name", ""),
                 "sid": dataset.sid,

@@ -25,6 +25,7 @@ from gateway.cli.command import (
     save,
 )
 from gateway.cli.console import Columns, amount, listing, print_json, say, size, table, transfer, warn, when
+from gateway.data.table_format import shown
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")
@@ -46,12 +47,17 @@ def _path(dataset: str, rest: str = "") -> str:
 @command(commands, "upload", "breast_guest.csv --namespace experiment --name guest --match-id id --label y")
 def upload(
     node: Client,
-    file: Annotated[Path, typer.Argument(help="A table as CSV in UTF-8; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(help="A table as CSV; - reads standard input.")],
     namespace: Annotated[str, typer.Option(help="First part of the dataset's id.")],
     name: Annotated[str, typer.Option(help="Second part.")],
     match_id: Annotated[str, typer.Option(help="Column with the ids to match with other parties.")] = "",
     label: Annotated[str, typer.Option(help="Column with the label.")] = "",
-    delimiter: Annotated[str, typer.Option(help="Character between the cells.")] = ",",
+    delimiter: Annotated[
+        str, typer.Option(help="Character between the cells; recognised where none is given.", show_default=False)
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option(help="Such as utf-8 or gbk; recognised where none is given.", show_default=False)
+    ] = "",
     head: Annotated[bool, typer.Option("--head/--no-head", help="The first line names the columns.")] = True,
     partitions: Annotated[int, typer.Option(help="Into how many files it is divided, by match id.")] = 1,
     extend_sid: Annotated[bool, typer.Option("--extend-sid", help="Put a unique column sid first.")] = False,
@@ -59,7 +65,7 @@ def upload(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")] = False,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
-    meta = {"delimiter": delimiter, "match_id_name": match_id, "label_name": label}
+    meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
     fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     fields["meta"] = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
@@ -76,6 +82,12 @@ def upload(
     yield found
     rows, columns = counted(found["count"], "row"), counted(len(found["columns"]), "column")
     say(f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}")
+    say(_read_as(found))
+
+
+def _read_as(found: Mapping[str, Any]) -> str:
+    delimiter = "tab" if found["delimiter"] == "\t" else found["delimiter"]
+    return f"read as {shown(found['encoding'])}, delimiter {delimiter}"
 
 
 @command(commands, "list", "--namespace experiment")
@@ -106,7 +118,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         ["partitions", found["partitions"]],
         ["state", "disabled" if found["disabled"] else "enabled"],
         ["description", found["description"]],
-        ["from", f"{found['origin']} ({amount(found['size'])}, delimiter {found['delimiter']!r})"],
+        ["from", f"{found['origin']} ({amount(found['size'])}), {_read_as(found)}"],
         ["created (UTC)", found["created_at"][:16].replace("T", " ")],
         ["match id", found["match_id_name"]],
         ["label", found["label_name"]],

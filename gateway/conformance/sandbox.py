@@ -218,7 +218,8 @@ class _Trial:
             content = self.plan.inputs[run.party.role][name]
             if name in tables:
                 header = content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
-                upload = Upload(address, label_name=_LABEL if _LABEL in header else "", match_id_name=header[0])
+                label = _LABEL if _LABEL in header else ""
+                upload = Upload(address, delimiter=",", label_name=label, match_id_name=header[0])
                 with closing(datasets.receive()) as reception:
                     reception.write(content)
                     datasets.upload_from_file(upload, reception, f"{run.party.role}.csv")

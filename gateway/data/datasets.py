@@ -123,7 +123,7 @@ class Datasets:
             columns=written.columns,
             count=written.count,
             partitions=upload.partitions,
-            meta=upload.meta,
+            meta={**upload.meta, **written.format._asdict()},
             checksum=checksum,
             size=size,
             created_at=self._clock(),
@@ -260,9 +260,10 @@ def metadata_of(dataset: Dataset) -> bytes:
 
     The keys of the interconnection standard are name, namespace, count, partitions, column_info, data_type,
     description, create_time, expire_time and file_type. Ours besides: ``meta`` as uploaded but with the delimiter
-    that the partitions have; ``origin`` of the uploaded file; which columns are id, label and sid.
+    that the partitions have; ``origin``, the uploaded file; which columns are id, label and sid.
     """
-    meta = dict(dataset.meta)
+    meta = {**dataset.meta, "delimiter": ","}
+    encoding = meta.pop("encoding", None)
     columns = zip(dataset.columns, dataset.types, strict=True)
     document = {
         "name": dataset.name,
@@ -278,10 +279,11 @@ def metadata_of(dataset: Dataset) -> bytes:
         "id_column": meta.get("match_id_name"),
         "label_column": meta.get("label_name"),
         "sid_column": dataset.sid or None,
-        "meta": {**meta, "delimiter": ","},
+        "meta": meta,
         "origin": {
             "source": dataset.origin,
-            "delimiter": meta.get("delimiter"),
+            "delimiter": dataset.meta.get("delimiter"),
+            "encoding": encoding,
             "checksum": dataset.checksum,
             "size": dataset.size,
         },
@@ -294,8 +296,7 @@ def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
     origin = _mapping(document.get("origin"))
     columns = [c for c in _list(document.get("column_info")) if isinstance(c, Mapping)]
     meta = dict(_mapping(document.get("meta")))
-    if "delimiter" in origin:
-        meta["delimiter"] = origin["delimiter"]
+    meta |= {key: origin[key] for key in ("delimiter", "encoding") if key in origin}
     return Dataset(
         namespace=address.namespace,
         name=address.name,

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from gateway.data.storage import LARGEST_ROW
+from gateway.data.table_format import OTHER_ENCODING, shown
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 SHOWN = 20
 """problems of one kind that are listed"""
-_BOM = b"\xef\xbb\xbf"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BOM = "\ufeff"
 
 
 class Findings:
@@ -54,10 +54,11 @@ class Findings:
 
 
 class Lines:
-    """The lines of a file as text, numbered from 1. NUL bytes and what is not UTF-8 become findings."""
+    """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
-    def __init__(self, file: BinaryIO, findings: Findings) -> None:
+    def __init__(self, file: BinaryIO, encoding: str, findings: Findings) -> None:
         self._file = file
+        self._encoding = encoding
         self._findings = findings
         self.number = 0
         self.row_bytes = 0
@@ -65,12 +66,6 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         while raw := self._file.readline(LARGEST_ROW + 1):
-            if self.number == 0:
-                if raw.startswith(_UTF16):
-                    rule = "must be UTF-8 text, this looks like UTF-16"
-                    self._findings.add("encoding", "file:1", rule, raw[:8])
-                    raise self._findings.error()
-                raw = raw.removeprefix(_BOM)
             self.number += 1
             self.row_bytes += len(raw)
             if self.row_bytes > LARGEST_ROW:
@@ -81,22 +76,13 @@ class Lines:
                 self._findings.add("NUL bytes", f"file:{self.number}", "must not hold NUL bytes", raw[:80])
                 raw = raw.replace(b"\0", b"")
             try:
-                text = raw.decode()
+                text = raw.decode(self._encoding)
             except UnicodeDecodeError as error:
                 got = raw[max(0, error.start - 10) : error.start + 10]
-                rule = f"must be UTF-8 text, byte {error.start + 1} is not{_other_encoding(raw)}"
+                rule = f"must be {shown(self._encoding)} text, byte {error.start + 1} is not; {OTHER_ENCODING}"
                 self._findings.add("encoding", f"file:{self.number}", rule, got)
-                text = raw.decode(errors="replace")
-            yield text
-
-
-def _other_encoding(raw: bytes) -> str:
-    """Say in which other encoding a line can be read, and how to change it; empty where that is not clear."""
-    try:
-        raw.decode("gb18030")
-    except UnicodeDecodeError:
-        return ""
-    return "; it can be read as GBK: iconv -f GB18030 -t UTF-8 OLD.csv > NEW.csv"
+                text = raw.decode(self._encoding, errors="replace")
+            yield text.removeprefix(_BOM) if self.number == 1 else text
 
 
 def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from gateway.data.buckets import Buckets, IdCheck
 from gateway.data.storage import PARTITION
 from gateway.data.storage import name_rule as name_rule
+from gateway.data.table_format import ENCODINGS, Format, recognised
 from gateway.data.table_reader import Findings, Lines, rows
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -46,6 +47,11 @@ def delimiter_rule(text: str) -> str | None:
     return None
 
 
+def encoding_rule(text: str) -> str | None:
+    """Return the rule that the name of an encoding breaks, None where it is fine."""
+    return None if text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
+
+
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
     """Return the rule that free metadata breaks, None where it can be kept as JSON."""
     try:
@@ -73,7 +79,10 @@ class Upload:
     """the first line names the columns; without it they are called x0, x1, …"""
     partitions: int = 1
     extend_sid: bool = False
-    delimiter: str = ","
+    delimiter: str = ""
+    """empty: what the first line shows"""
+    encoding: str = ""
+    """empty: what the beginning of the file shows"""
     label_name: str = ""
     match_id_name: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +94,8 @@ class Upload:
         checks: list[tuple[str, str | None, Any]] = [
             ("namespace", namespace_rule(self.address.namespace), self.address.namespace),
             ("name", name_rule(self.address.name), self.address.name),
-            ("meta.delimiter", delimiter_rule(self.delimiter), self.delimiter),
+            ("meta.delimiter", self.delimiter and delimiter_rule(self.delimiter), self.delimiter),
+            ("meta.encoding", self.encoding and encoding_rule(self.encoding), self.encoding),
             ("meta", meta_rule(self.extra), self.extra),
             ("description", text_rule(self.description), self.description),
         ]
@@ -99,7 +109,7 @@ class Upload:
     def meta(self) -> dict[str, Any]:
         """Return the metadata as it was asked for."""
         named = {"label_name": self.label_name, "match_id_name": self.match_id_name}
-        return {**self.extra, "delimiter": self.delimiter, **{k: v for k, v in named.items() if v}}
+        return {**self.extra, **{k: v for k, v in named.items() if v}}
 
 
 _BLOCK_ROWS = 4096
@@ -114,13 +124,15 @@ class Written:
     types: tuple[str, ...]
     count: int
     """rows, without the header"""
+    format: Format
 
 
 def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:
     """Write the partitions into a folder; generated sids are ``<sid>-<row number>``. Raises `Invalid`."""
     findings = Findings()
-    lines = Lines(file, findings)
-    source = rows(lines, upload.delimiter, findings)
+    form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
+    lines = Lines(file, form.encoding, findings)
+    source = rows(lines, form.delimiter, findings)
     first = next(source, None)
     if first is None:
         if not findings:
@@ -165,10 +177,9 @@ def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path
     kinds = types.finish()
     if id_at is not None:
         kinds[id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
-    added = upload.extend_sid
-    return Written(
-        (SID, *columns) if added else tuple(columns), ("string", *kinds) if added else tuple(kinds), count
-    )
+    if upload.extend_sid:
+        columns, kinds = [SID, *columns], ["string", *kinds]
+    return Written(tuple(columns), tuple(kinds), count, form)
 
 
 def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> None:

@@ -56,9 +56,9 @@ def cli(node: Gateway, *words: str) -> Result:
 
 def uploaded(node: Gateway, folder: Path, *more: str) -> Result:
     file = folder / "t.csv"
-    with file.open("w", newline="") as out:
+    with file.open("w", newline="", encoding="gbk") as out:
         csv.writer(out, delimiter=";").writerows([("id", "y", "x"), *((f"u{i}", i % 2, i / 4) for i in range(9))])
-    words = ("--namespace", "ns", "--name", "t", "--match-id", "id", "--label", "y", "--delimiter", ";")
+    words = ("--namespace", "ns", "--name", "t", "--match-id", "id", "--label", "y")
     return cli(node, "upload", str(file), *words, "--partitions", "2", "--extend-sid", *more)
 
 

@@ -112,6 +112,7 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
         "origin": {
             "source": "file:t.csv",
             "delimiter": ";",
+            "encoding": "utf-8",
             "checksum": dataset.checksum,
             "size": dataset.size,
         },
@@ -124,6 +125,38 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
 def test_line_ends_and_byte_order_mark_are_of_no_meaning(site: Site, mark: bytes, end: bytes) -> None:
     site.store(mark + end.join([b"id,x", b"", b"1,2", "é,3".encode()]), match_id_name="id")
     assert site.parts() == ["id,x\n1,2\né,3\n"]
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "delimiter"),
+    [
+        ("编号,姓名\n007,王芳\n".encode("gbk"), "gb18030", ","),
+        ("编号;姓名\n007;王芳\n".encode("gb18030"), "gb18030", ";"),
+        ("编号\t姓名\n007\t王芳\n".encode("utf-8-sig"), "utf-8-sig", "\t"),
+        ('编号|"姓名"\n007|"王芳"\n'.encode(), "utf-8", "|"),
+        ('\r\n编号,"姓名"\r\n007,"王芳"\r\n'.encode(), "utf-8", ","),
+    ],
+)
+def test_encoding_and_delimiter_are_recognised(site: Site, content: bytes, encoding: str, delimiter: str) -> None:
+    dataset = site.store(content, match_id_name="编号")
+    assert site.parts() == ["编号,姓名\n007,王芳\n"]
+    assert (dataset.meta["encoding"], dataset.meta["delimiter"]) == (encoding, delimiter)
+    metadata = site.storage.metadata(HERE)
+    assert (metadata["origin"]["encoding"], metadata["origin"]["delimiter"]) == (encoding, delimiter)
+    assert metadata["meta"] == {"match_id_name": "编号", "delimiter": ","}
+    assert site.datasets.get("testspace#test_guest") == dataset
+
+
+def test_what_stands_in_quotes_divides_nothing(site: Site) -> None:
+    site.store('"a;b\n",1,"x"\n"c|d",2,"y\nz"\n', head=False)
+    assert site.parts() == ['x0,x1,x2\n"a;b\n",1,x\nc|d,2,"y\nz"\n']
+
+
+def test_an_encoding_and_a_delimiter_that_are_named_are_used(site: Site) -> None:
+    site.store("id;a,b\n1;caffès\n".encode("cp1252"), encoding="Windows-1252", delimiter=";")
+    assert site.parts() == ['id,"a,b"\n1,caffès\n']
+    site.store("id\n陳\n".encode("big5"), encoding="big5", overwrite=True)
+    assert site.parts() == ["id\n陳\n"]
 
 
 def test_rows_without_header_and_match_id_are_divided_by_their_number(site: Site) -> None:
@@ -241,7 +274,10 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
         (b"id,x\n", "file", "row after the header"),
         ("id,x\n1,2\n".encode("utf-16"), "file:1", "UTF-16"),
         (b"id,x\n1,2\n2,\xff\n", "file:3", "UTF-8"),
-        ("id,姓名\n1,王芳\n".encode("gbk"), "file:1", "iconv -f GB18030"),
+        ("id,caffès\n1,2\n".encode("latin-1"), "file:1", "--encoding"),  # would be GBK as well
+        (b"id,x\n1,2\n" * 50_000 + "3,王芳\n".encode("gbk"), "file:100001", "--encoding"),
+        ("id,姓名\n1,2\n".encode("gbk") * 50_000 + b"3,\xff\n", "file:100001", "GB18030"),
+        (b"id;x,y\n1;2,3\n", "meta.delimiter", "--delimiter"),
         (b"id,x\n1,2\n2,\0\n", "file:3", "NUL"),
         (b'id,x\n1,"2\n', "file:2", "quote is not closed"),
         (b'id,x\n1,"2"3\n', "file:2", "CSV"),
@@ -288,12 +324,18 @@ def test_columns_of_special_meaning_are_each_one_column(site: Site) -> None:
 def test_an_upload_that_cannot_be_tells_all_that_is_wrong() -> None:
     with pytest.raises(Invalid) as caught:
         Upload(
-            Address("a#b", ".."), partitions=1025, delimiter='"', extra={"x": float("nan")}, description="\ud800"
+            Address("a#b", ".."),
+            partitions=1025,
+            delimiter='"',
+            encoding="?",
+            extra={"x": float("nan")},
+            description="\ud800",
         )
     assert [p.path for p in caught.value.problems] == [
         "namespace",
         "name",
         "meta.delimiter",
+        "meta.encoding",
         "meta",
         "description",
         "partitions",

@@ -85,6 +85,8 @@ def test_the_users_upload_is_stored_as_asked(site: Site) -> None:
             "columns": ["sid", "id", "y", "x0"],
             "partitions": 16,
             "checksum": hashlib.sha256(TABLE.encode()).hexdigest(),
+            "encoding": "utf-8",
+            "delimiter": ",",
         },
     }
     address = site.datasets.resolve("experiment#breast_hetero_guest")
@@ -99,7 +101,7 @@ def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site: Site) -> N
     sent = site.send(name="b", partitions="4", extend_sid="true", head="true", meta=json.dumps(meta))
     assert by_path["code"] == sent["code"] == 0
     assert {**by_path["data"], "name": "", "dataset_id": ""} == {**sent["data"], "name": "", "dataset_id": ""}
-    assert dict(site.datasets.get("testspace#b").meta) == {**meta, "delimiter": ","}
+    assert dict(site.datasets.get("testspace#b").meta) == {**meta, "delimiter": ",", "encoding": "utf-8"}
     assert site.datasets.get("testspace#b").origin == "file:guest.csv"
     assert site.datasets.get("testspace#a").origin == "path:t.csv"
 
@@ -132,8 +134,8 @@ def test_every_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) 
 
 
 def test_all_problems_of_an_object_and_of_a_form_are_told_at_once(site: Site) -> None:
-    answer = site.upload(file="t.csv", **KEYS, meta={"delimiter": "ab", "label_name": 3})
-    assert paths(answer) == {"meta.delimiter", "meta.label_name"}
+    answer = site.upload(file="t.csv", **KEYS, meta={"delimiter": "ab", "label_name": 3, "encoding": "utf-16"})
+    assert paths(answer) == {"meta.delimiter", "meta.label_name", "meta.encoding"}
     form = {"file": "/data/on/server.csv", "partitions": "1025", "meta": "[1]", "name": "a/b"}
     files = [(name, (None, value)) for name, value in form.items()]
     answer = site.post("/v2/component/upload/file", files=files).json()
