@@ -2,11 +2,10 @@
 
 import itertools
 import json
-import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
+from tests.adapter.bfia.scripted import scripted
 from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
@@ -221,25 +221,15 @@ def test_all_that_a_registry_is_asked_about_an_image_has_an_end():
 def answering(said: Mapping[str, bytes]) -> Iterator[str]:
     """Give a registry's address that says this below each path, and of all others that a token is needed."""
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = next((text for path, text in said.items() if self.path.startswith(path)), None)
-            self.send_response(401 if body is None else 200)
-            self.send_header("www-authenticate", f'Bearer realm="http://{address}/token",service="x"')
-            self.send_header("content-length", str(len(body or b"")))
-            self.end_headers()
-            with suppress(OSError):  # whoever asked has heard enough
-                self.wfile.write(body or b"")
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = next((text for path, text in said.items() if handler.path.startswith(path)), None)
+        handler.send_response(401 if body is None else 200)
+        handler.send_header("www-authenticate", f'Bearer realm="{url}/token",service="x"')
+        handler.send_header("content-length", str(len(body or b"")))
+        handler.end_headers()
+        with suppress(OSError):  # whoever asked has heard enough
+            handler.wfile.write(body or b"")
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        address = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield address
-        finally:
-            server.shutdown()
-            thread.join()
+    with scripted() as (peer, url):
+        peer.will(answer)
+        yield url.removeprefix("http://")

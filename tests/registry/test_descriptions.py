@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -219,26 +218,15 @@ def test_a_validator_that_cannot_be_read_checks_nothing_and_is_a_warning(spelled
         ("a|ab", "ab", True),
         ("a*b*", "a" * MAX_VALUE, True),
         ("a", "a\n", False),
+        ("(a+)+$", "a" * (MAX_VALUE - 1) + "!", False),  # what backtracks never ends with these
+        ("(a|a)*b", "a" * MAX_VALUE, False),
+        ("(.*a){25}", "a" * 24 + "b" * 4000, False),
+        ("a?" * 40 + "a" * 40 + "b", "a" * 60, False),
     ],
 )
 def test_the_whole_value_has_to_match(pattern, value, matches):
     assert flaw(pattern) is None
     assert full_match(pattern, value) is matches
-
-
-@pytest.mark.parametrize(
-    ("pattern", "value"),
-    [
-        ("(a+)+$", "a" * (MAX_VALUE - 1) + "!"),
-        ("(a|a)*b", "a" * MAX_VALUE),
-        ("(.*a){25}", "a" * 24 + "b" * 4000),
-        ("a?" * 40 + "a" * 40 + "b", "a" * 60),
-    ],
-)
-def test_a_catastrophic_expression_takes_no_time(pattern, value):
-    began = time.process_time()
-    assert full_match(pattern, value) is False
-    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
