@@ -39,7 +39,7 @@ found = {}
 def look(target):
     host, _, port = target.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), 2).close()
+        socket.create_connection((host, int(port)), 1).close()
         found[target] = True
     except OSError:
         found[target] = False
