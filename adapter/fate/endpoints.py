@@ -19,7 +19,6 @@ from fastapi import APIRouter, Request
 
 from adapter.fate import requests as wire
 from adapter.fate import words
-from adapter.fate.client import failure_of
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
 from adapter.fate.requests import Asker, FateParts, asker, commanded, on, plays, source_of, trace_of
 from adapter.fate.words import (
@@ -41,7 +40,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, Failure, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
-from gateway.ports import TaskNews, TaskReport, as_mapping
+from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
 
 B = TypeVar("B", bound=wire.Party)
 
@@ -60,6 +59,11 @@ class Command(Generic[B]):
     who: NodeId
 
     @property
+    def here(self) -> ParticipantApi:
+        """This node, as it takes part in jobs."""
+        return self.parts.participant
+
+    @property
     def undecided(self) -> bool:
         """Whether the job, which FATE's own node schedules, still waits for approval here."""
         return self.local.status is JobStatus.PENDING and self.local.spec.protocol == PROTOCOL
@@ -68,44 +72,22 @@ class Command(Generic[B]):
 def _job_status(at: Command[wire.JobStatus]) -> None:
     local, word = at.local, word_in(JobWord, at.body.status)
     if word in OUR_OUTCOME:
-        at.parts.participant.stop_job(local.id, "", _ending(word, at), at.who)
+        at.here.stop_job(local.id, "", _ending(word, at), at.who)
     elif local.status in _ENDED:
         if word is not JobWord.WAITING or not words.may_begin_again(local):
             raise _has_ended(local)
         spec = words.begun_again(local, at.body.job_id)
-        accepted, known = at.parts.participant.create_job(spec, at.who), local.approval
+        accepted, known = at.here.create_job(spec, at.who), local.approval
         if accepted.waits and known is not None and known.decision is JobStatus.READY:  # holds for this one too
             at.parts.agree(spec.job_id, known.by, f"as before to job {local.id}, which begins again")
     elif word is JobWord.RUNNING and not at.undecided:
-        at.parts.participant.start_job(local.id, at.who)
-
-
-def _job_update(at: Command[wire.JobProgress]) -> None:
-    if at.body.progress is not None:
-        at.parts.is_at(at.local.id, at.body.progress)
-
-
-def _apply(at: Command[wire.Party]) -> None:
-    if not at.undecided:
-        at.parts.participant.hold(at.local.id, at.who)
-
-
-def _give_back(at: Command[wire.Party]) -> None:
-    if not at.undecided:
-        at.parts.participant.give_back(at.local.id, at.who)
-
-
-def _start(at: Command[wire.StartJob]) -> None:
-    without = at.body.extra_info.get("without")
-    left_out = tuple(map(str, without)) if isinstance(without, list) else ()
-    if not at.undecided:  # else FATE goes on whatever the response is
-        at.parts.participant.start_job(at.local.id, at.who, left_out)
+        at.here.start_job(local.id, at.who)
 
 
 def _stop(at: Command[wire.StopJob]) -> None:
     word = word_in(JobWord, at.body.status) if at.body.status else JobWord.RUNNING
     ending = _ending(word, at) if word in OUR_OUTCOME else None
-    at.parts.participant.stop_job(at.local.id, "", ending, at.who)
+    at.here.stop_job(at.local.id, "", ending, at.who)
 
 
 def _apply_task(at: Command[wire.Task]) -> None:
@@ -121,7 +103,7 @@ def _apply_task(at: Command[wire.Task]) -> None:
         text = f"job {local.id} waits until {until} for approval at {local.node}"
         raise Refused(text, reason="NOT_APPROVED")
     if local.status is JobStatus.READY and local.spec.protocol == PROTOCOL:
-        at.parts.participant.start_job(local.id, at.who)
+        at.here.start_job(local.id, at.who)
     most = local.pool.tasks_at_once if local.pool else None
     others = {run.task_id for run in local.runs if not run.over} - {task_id}
     if most is not None and len(others) >= most:
@@ -129,34 +111,38 @@ def _apply_task(at: Command[wire.Task]) -> None:
         raise Refused(text, reason="RESOURCES_BUSY")
 
 
-def _start_task(at: Command[wire.Task]) -> None:
-    at.parts.participant.start_task(at.local.id, at.body.key.here, at.body.name, at.who)
-
-
-def _task_status(at: Command[wire.TaskState]) -> None:
-    _known_name(at.local, at.body)
-    word_in(TaskWord, at.body.status)
-
-
 def _known(at: Command[wire.Task]) -> None:
     _known_name(at.local, at.body)
+    if isinstance(at.body, wire.TaskState):
+        word_in(TaskWord, at.body.status)
 
 
-Work = Callable[[Command[Any]], None]
+Work = Callable[[Command[Any]], object]
 Post = Callable[[str], Callable[..., Any]]
 _COMMANDS: Mapping[str, tuple[type[wire.Party], Work]] = {
     "/job/status/update": (wire.JobStatus, _job_status),
-    "/job/update": (wire.JobProgress, _job_update),
-    "/job/resource/apply": (wire.Party, _apply),
-    "/job/resource/return": (wire.Party, _give_back),
-    "/job/start": (wire.StartJob, _start),
+    "/job/update": (
+        wire.JobProgress,
+        lambda at: at.body.progress is None or at.parts.is_at(at.local.id, at.body.progress),
+    ),
+    "/job/resource/apply": (wire.Party, lambda at: at.here.hold(at.local.id, at.who)),
+    "/job/resource/return": (wire.Party, lambda at: at.here.give_back(at.local.id, at.who)),
+    "/job/start": (
+        wire.StartJob,
+        lambda at: at.here.start_job(at.local.id, at.who, tuple(at.body.extra_info.without)),
+    ),
     "/job/stop": (wire.StopJob, _stop),
     "/task/resource/apply": (wire.Task, _apply_task),
     "/task/resource/return": (wire.Task, _known),
-    "/task/start": (wire.Task, _start_task),
-    "/task/status/update": (wire.TaskState, _task_status),
+    "/task/start": (
+        wire.Task,
+        lambda at: at.here.start_task(at.local.id, at.body.key.here, at.body.name, at.who),
+    ),
+    "/task/status/update": (wire.TaskState, _known),
     "/task/rerun": (wire.RerunTask, _known),
 }
+_LATER = ("/job/resource/apply", "/job/resource/return", "/job/start")
+"""FATE goes on with these, and they have no effect, while the job waits for approval"""
 _DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 """FATE tells these to every party, to those too that had refused the job"""
 
@@ -182,7 +168,8 @@ def _endpoint(parts: FateParts, path: str, shape: type[wire.Party], work: Work) 
         try:
             local, who = await commanded(parts, request, body)
             command = Command(parts, body, local, who.node)
-            await on(parts.limiters.rest, request, lambda: work(command))
+            if not (command.undecided and path in _LATER):
+                await on(parts.limiters.rest, request, lambda: work(command))
         except NotFound:
             if path not in _DONE_IF_ABSENT or source_of(request):
                 raise
@@ -306,7 +293,7 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         who = (await asker(parts, request, body.party_id)).node
         if body.party_id not in ("", who):
             raise NotAllowed(f"{who} reports for itself only, not for {body.party_id}")
-        news = TaskReport(body.key.here, body.role, status, failure_of(body.failed_by), body.job_id)
+        news = TaskReport(body.key.here, body.role, status, body.failed_by, body.job_id)
         await on(parts.limiters.news, request, lambda: parts.scheduler.report_task(news, who))
         return ok()
 
@@ -365,7 +352,7 @@ def _ms(moment: datetime | None) -> int | None:
 
 def _ending(word: JobWord, at: Command[Any]) -> Ending:
     """Return the reported outcome; FATE gives no reason for a failure, so what failed here becomes the reason."""
-    failure = failure_of(at.body.failed_by)
+    failure: Failure | None = at.body.failed_by
     if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
         last = {(run.task_name, run.party): run for run in at.local.runs}.values()
         failure = next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)

@@ -13,13 +13,14 @@ from fastapi import Request
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from adapter.fate.client import failure_of
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.wire import DagSchema, DagSpec, Wire
 from adapter.fate.signing import Signatures
 from adapter.fate.words import JobOf, Key, LocalOf, newest
 from gateway.auth import origin
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
@@ -164,7 +165,9 @@ Object = Annotated[dict[str, Any], BeforeValidator(_fit)]
 Text = Annotated[str, Field(max_length=255)]
 Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
 Version = Annotated[int, Field(ge=0, le=999_999)]
-Failed = Annotated[dict[str, Any] | None, Field(description="ours: why; FATE has no such field")]
+Failed = Annotated[
+    Failure | None, BeforeValidator(failure_of), Field(description="ours: why; FATE has no such field")
+]
 
 
 class Described(DagSchema):
@@ -185,10 +188,16 @@ class CreateJob(Party, Described):
     """``/v2/partner/job/create``: a job that one role of this node is to take part in."""
 
 
+class StartInfo(Wire):
+    """What goes with a start; FATE leaves it aside."""
+
+    without: list[Text] = Field(default_factory=list, description="ours: parties that are left out")
+
+
 class StartJob(Party):
     """``/v2/partner/job/start``"""
 
-    extra_info: Object = Field(default_factory=dict, description="``without`` (ours): parties that are left out")
+    extra_info: StartInfo = Field(default_factory=StartInfo)
 
 
 class JobStatus(Party):
