@@ -10,10 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
@@ -29,6 +31,29 @@ from tests.inprocess import ME, PEER
 
 GOLDEN = Path(__file__).parent / "golden" / "partner-exchanges.json"
 JOB = "202411220101990000000"
+BEFORE = """
+job/status/update status=waiting
+job/resource/apply
+job/resource/return
+job/resource/apply
+job/start
+job/status/update status=running
+task/resource/apply
+task/status/update status=running
+task/collect
+task/start
+"""
+AFTER = """
+task/collect
+task/collect
+task/rerun new_version=1
+task/stop status=success
+task/resource/return
+job/update progress=100.0
+job/status/update status=success
+job/stop
+"""
+"""FATE takes no end of what it does not know to run, so the first is answered with ``running``"""
 BY_PEER = {"x-source-node-id": PEER, "initiator-party-id": PEER}
 
 
@@ -69,42 +94,28 @@ def test_what_is_asked_by_us():
 
 def taken_part_in(world: World, flow: Flow) -> Iterator[dict[str, Any]]:
     """A job that FATE schedules, from its creation to its end."""
-    before: list[tuple[str, dict[str, Any]]] = [
-        ("/partner/job/create", {**dag(), **party(JOB)}),
-        ("/partner/job/status/update", party(JOB, status="waiting")),
-        ("/partner/job/resource/apply", party(JOB)),
-        ("/partner/job/resource/return", party(JOB)),
-        ("/partner/job/resource/apply", party(JOB)),
-        ("/partner/job/start", party(JOB)),
-        ("/partner/job/status/update", party(JOB, status="running")),
-        ("/partner/task/resource/apply", task(job=JOB)),
-        ("/partner/task/status/update", task(job=JOB, status="running")),
-        ("/partner/task/collect", task(job=JOB)),
-        ("/partner/task/start", task(job=JOB)),
-    ]
-    after: list[tuple[str, dict[str, Any]]] = [
-        ("/partner/task/collect", task(job=JOB)),  # FATE takes no end of what it does not know to run
-        ("/partner/task/collect", task(job=JOB)),
-        ("/partner/task/rerun", task(job=JOB, new_version=1)),
-        ("/partner/task/stop", task(job=JOB, status="success")),
-        ("/partner/task/resource/return", task(job=JOB)),
-        ("/partner/job/update", party(JOB, progress=100.0)),
-        ("/partner/job/status/update", party(JOB, status="success")),
-        ("/partner/job/stop", party(JOB)),
-    ]
-    for path, body in before:
-        yield {"path": path, "asks": body, "answers": flow.post(path, body)}
+    create = ("/partner/job/create", {**dag(), **party(JOB)})
+    yield from (told(flow, *step) for step in (create, *steps(BEFORE)))
     world.end(JOB, "a", "host.0")
-    for path, body in after:
-        yield {"path": path, "asks": body, "answers": flow.post(path, body)}
+    yield from (told(flow, *step) for step in steps(AFTER))
+
+
+def steps(of: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield paths and bodies: each line has a path and what it says beside job, party and task."""
+    for line in of.strip().splitlines():
+        path, *said = line.split()
+        body = task(job=JOB) if path.startswith("task/") else party(JOB)
+        yield f"/partner/{path}", body | {k: yaml.safe_load(v) for k, v in (one.split("=") for one in said)}
+
+
+def told(flow: Flow, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    return {"path": path, "asks": body, "answers": flow.post(path, body, **headers)}
 
 
 def scheduled(world: World, flow: Flow) -> Iterator[dict[str, Any]]:
     """A job submitted for this node to schedule, stopped and run again."""
 
-    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {"path": path, "asks": body, "answers": flow.post(path, body, **BY_PEER)}
-
+    ask = partial(told, flow, **BY_PEER)
     described = dag(ME, initiator_party_id=PEER)
     described["dag"]["parties"][0]["party_id"] = [PEER]
     made = ask("/scheduler/job/create", described)

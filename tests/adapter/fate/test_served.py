@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, coded
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import Refused
+from gateway.errors import Conflict, DatabaseAway, Refused
 from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
@@ -36,25 +38,6 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
     flow.do(job, "job/stop")
 
 
-def test_the_next_version_of_a_task(world: World, flow: Flow):
-    job = "202411220101019999991"
-    flow.do(job, "job/create", "job/start", "task/start")
-    world.end(job, "a", "host.0", code=3)
-    states = [flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] for _ in range(2)]
-    assert states == ["running", "failed"]  # FATE takes no failure of a task that it does not know to run
-    flow.do(job, "task/stop failed")
-    assert flow.post("/partner/task/rerun", task(job=job, new_version=1)) == OK
-    assert flow.post("/partner/task/collect", task(1, job=job))["data"]["party_status"] == "waiting"
-    assert flow.post("/partner/task/start", task(1, job=job)) == OK
-    wait_for(lambda: len(world.local(job).runs) == 2, 20, 0.01)
-    assert [run.attempt for run in world.local(job).runs] == [0, 1]
-    flow.do(job, "job/status/update canceled")
-    assert world.local(job).ending.outcome is Outcome.STOPPED
-    wait_for(lambda: all(run.over for run in world.local(job).runs), 20, 0.01)
-    ended = flow.post("/partner/task/collect", task(1, job=job))["data"]
-    assert ended["party_status"] in ("running", "canceled")
-
-
 def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World, flow: Flow):
     """What had succeeded stays, the next version of the task that failed gets its output."""
     job = "202411220101019999992"
@@ -75,6 +58,8 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
     world.end(job, "a", "host.0")
     assert flow.post("/partner/task/start", two) == OK
     world.end(job, "b", "host.0", code=3)
+    states = [flow.post("/partner/task/collect", two)["data"]["party_status"] for _ in range(2)]
+    assert states == ["running", "failed"]  # FATE takes no failure of a task that it does not know to run
     assert flow.post("/partner/task/stop", {**two, "status": "failed"}) == OK
     flow.do(job, "job/status/update failed", "job/stop")
     assert flow.post("/partner/task/rerun", {**two, "new_version": 1}) == OK
@@ -124,7 +109,7 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
         ("/scheduler/job/rerun", {"job_id": "1"}, 6000),
         ("/scheduler/task/report", task(job="1", status="success", party_id=FATE), 6000),
         ("/scheduler/job/create", {**dag()}, 1002),  # to be scheduled by another node
-        ("/worker/config", {}, 6001),
+        *((path.removeprefix("/v2"), {}, 6001) for path in (*FOR_WORKERS, "/v2/worker/metric/save/one")),
         ("/partner/job/begin", party(), 6000),
         ("/scheduler", {}, 6000),
         ("/job/submit", {}, 6000),  # on the operators' listener only
@@ -172,6 +157,29 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
         assert (ending.outcome, ending.failure.reason) == (outcome, reason)
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "code", "reason"),
+    [
+        (Conflict("no"), 200, 1003, "CONFLICT"),
+        (Conflict("no", reason="OWN"), 200, 1004, "OWN"),
+        (ZeroDivisionError("secret"), 200, 6000, "INTERNAL"),
+        (DatabaseAway("gone"), 503, 1003, "DATABASE_AWAY"),  # so that FATE tries again
+    ],
+)
+def test_an_error_has_fates_code_and_our_reason(error: Exception, status: int, code: int, reason: str):
+    app = FastAPI()
+    app.router.route_class = FateRoute
+
+    @app.get("/", openapi_extra=coded({"OWN": Code.KILL_JOB_FAILED, "": Code.UPDATE_JOB_FAILED}))
+    async def fail() -> Any:
+        raise error
+
+    answer = TestClient(app, raise_server_exceptions=False).get("/")
+    found = answer.json()
+    assert (answer.status_code, found["code"], found["data"]["reason"]) == (status, code, reason)
+    assert found["message"].startswith(reason) and "secret" not in answer.text
+
+
 @pytest.mark.parametrize(("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")])
 def test_who_names_no_node_has_to_have_a_route_as_one_of_fates_and_sign_if_it_has_to(
     flow: Flow, scheduler: str, reason: str
@@ -213,8 +221,8 @@ def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
     (tmp_path / "routes.yml").write_text(f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n")
     node = Gateway(settings(tmp_path))
     try:
-        answer = TestClient(node.apps["peer"]).post("/v2/partner/job/start", json={})
-        assert answer.status_code == 404
+        for listener, path in (("peer", "/v2/partner/job/start"), ("operator", "/v2/job/stop")):
+            assert TestClient(node.apps[listener], "http://127.0.0.1").post(path, json={}).status_code == 404
         assert node.peers.adapter("fate").name == "fate"  # jobs of earlier times still have their protocol
         with pytest.raises(Refused) as caught:
             node.peers.participant(FATE, "bfia")

@@ -123,12 +123,6 @@ def test_every_path_has_an_exchange(node: Gateway):
     assert len(served) > 30
 
 
-def test_nothing_is_there_while_the_protocol_is_off(tmp_path: Path):
-    with running(tmp_path) as gateway:
-        answer = ask(gateway, "operator", "GET", "/v2/job/query")
-        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "PATH_UNKNOWN")
-
-
 def test_the_answers_links_lead_somewhere(node: Gateway):
     task = asked(node, "GET", "/v2/job/task/query", {"job_id": JOB}).json()["data"][0]
     job = asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]
