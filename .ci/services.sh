@@ -15,11 +15,7 @@ export S3_PORT=${BFIA_S3_PORT:-17480} HDFS_PORT=${BFIA_HDFS_PORT:-28020}
 export DOCKER_HOST=unix://$sock
 
 python_up() { # a Python 3.11 that makes virtual environments with pip in them; Debian has parts of it in extra packages
-  local trial; trial=$(mktemp -d)
-  if ! python3.11 -m venv "$trial/venv" >/dev/null 2>&1 || ! "$trial/venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    install_packages python3.11 python3.11-venv python3-pip
-  fi
-  rm -rf "$trial"
+  python3.11 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3.11 python3.11-venv python3-pip
 }
 
 mount_cgroups() { # a container without systemd may have none mounted
