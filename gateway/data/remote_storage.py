@@ -1,5 +1,6 @@
 """Storages elsewhere, S3 and HDFS, in the form in which `gateway.data.storage` describes tables."""
 
+import asyncio
 import io
 import os
 import re
@@ -135,7 +136,7 @@ class RemoteStorage(Storage):
         """Return what lies in a folder, the folders in it with None; empty where there is none."""
         found: dict[str, Stored | None] = {}
         with self._named(), suppress(exceptions.NotFound):
-            for entry in self._at().list(folder):
+            for entry in asyncio.run(self._entries(folder)):
                 name = entry.path.removeprefix(folder)
                 if name == "/":  # HDFS lists its own root, too
                     continue
@@ -146,6 +147,10 @@ class RemoteStorage(Storage):
                     stamp = f"{about.etag or ''} {about.last_modified or ''}"
                     found[name] = Stored(name, about.content_length, stamp)
         return found
+
+    async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
+        """List a folder; the library's other way to do so stops all threads of the process meanwhile."""
+        return [entry async for entry in await self._at().to_async_operator().list(folder, limit=limit)]
 
     def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
         check_names(address)
@@ -175,8 +180,10 @@ class RemoteStorage(Storage):
                     self._send(path, f"{address.namespace}/{address.name}/{path.name}")
             yield
         except BaseException:
-            with suppress(GatewayError):
+            try:
                 self.delete(address)
+            except GatewayError:
+                staging.stays = True  # `gc` deletes it once the storage is back
             raise
 
     def _send(self, path: Path, to: str) -> None:
@@ -203,7 +210,7 @@ class RemoteStorage(Storage):
     def check_answers(self) -> None:
         """Look whether it answers. Raises `StorageFailed`."""
         with self._named(), suppress(exceptions.NotFound):
-            next(iter(self._at().list("", limit=1)), None)
+            asyncio.run(self._entries("", 1))
 
     def check(self) -> None:
         """Write, read and delete something small. Raises `StorageFailed`."""

@@ -16,6 +16,7 @@ from gateway.domain.run import Address
 
 FOLDER = ".staging"
 """where a table is written before it is put in place"""
+_TARGET = "target"
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 
 
@@ -33,6 +34,8 @@ class Staging:
         self._lock = lock
         self.table = self.folder / "new"
         self.table.mkdir()
+        self.stays = False
+        """whether the note of where the table went outlasts this, for what could not be deleted there"""
 
     def put(self, target: Path, address: Address, overwrite: bool) -> None:
         """Put the table in its place. Raises `Conflict`."""
@@ -61,7 +64,7 @@ class Staging:
     def note(self, address: Address) -> None:
         """Write down where the table is going, for those who find this folder after its process died."""
         target = [address.namespace, address.name, address.storage]
-        (self.folder / "target").write_text(json.dumps(target), encoding="utf-8")
+        (self.folder / _TARGET).write_text(json.dumps(target), encoding="utf-8")
 
     def take_back(self, target: Path) -> None:
         """Undo `put`: everything is as it was before."""
@@ -72,7 +75,9 @@ class Staging:
 
     def close(self) -> None:
         """Delete the folder with all that is left in it."""
-        try_to_remove(self.folder)
+        for path in [*self.folder.iterdir()] if self.stays else [self.folder]:
+            if path.name != _TARGET:
+                try_to_remove(path)
         os.close(self._lock)
 
     def __enter__(self) -> Self:
@@ -102,7 +107,7 @@ def clear_leftover(root: Path, name: str, elsewhere: Callable[[Address], bool] =
         return
     target = Address("", "")
     with suppress(OSError, ValueError):
-        target = Address(*json.loads((folder / "target").read_text(encoding="utf-8")))
+        target = Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
     if target.storage and not elsewhere(target):
         os.close(lock)
         return

@@ -3,12 +3,14 @@
 import contextlib
 import hashlib
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gateway.data import remote_storage
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, StorageFailed
 from gateway.data.staging import FOLDER, clear_leftover, leftovers
@@ -16,7 +18,8 @@ from gateway.data.storages import Storages
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from tests import storages as real
-from tests.e2e.nodes import free_ports
+from tests.e2e.nodes import ROOT, free_ports
+from tools.chaos.proxy import Proxy
 
 KINDS = [
     "file",
@@ -208,3 +211,50 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
             assert failed.value.reason == reason and "storage lake (s3://" in failed.value.message
             assert os.environ["BFIA_TEST_S3_SECRET"] not in failed.value.message
         assert leftovers(storage.root) == []
+
+
+@pytest.mark.s3
+def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_storage, "_SECONDS", 2.0)
+    monkeypatch.setattr(remote_storage, "_RETRIES", 1)
+    with real.bucket() as place:
+        direct = remote_of(place)
+        with Proxy(direct.host, direct.port) as between:
+            through = Remote(**vars(direct) | {"host": "127.0.0.1", "port": between.port})
+            storage, address = Storages(FileStorage(tmp_path / "storage"), [through]), Address("ns", "t", "lake")
+            put(storage, address, data_0="a\n1\n")
+            for fault, reason in (("cut", "STORAGE_UNREACHABLE"), ("blackhole", "STORAGE_SLOW")):
+                between.turn(fault)
+                for act in (lambda: storage.exists(address), lambda: storage.checksum(address), storage.check):
+                    with pytest.raises(StorageFailed) as failed:
+                        act()
+                    assert failed.value.reason == reason
+                between.turn("")
+                assert list(storage.iter_rows(address)) == [["1"]]
+            new = Address("ns", "u", "lake")
+            with storage.staging() as staging, pytest.raises(StorageFailed):
+                (staging.table / "data_0").write_text("a\n2\n")
+                with storage.published(staging, new, overwrite=False):
+                    between.turn("cut")
+                    raise StorageFailed("the database is away")
+            between.turn("")
+            (name,) = leftovers(storage.root)
+            clear_leftover(storage.root, name, lambda target: target == new and storage.delete(target))
+            assert storage.names("ns", "lake") == ["t"] and leftovers(storage.root) == []
+
+
+@pytest.mark.s3
+def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
+    with real.bucket() as place:
+        script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", place.name, "4096"]
+        subprocess.run(script, check=True, capture_output=True)
+        storage, address = (
+            Storages(FileStorage(tmp_path / "storage"), [remote_of(place)]),
+            Address("ns", "t", "lake"),
+        )
+        with pytest.raises(StorageFailed) as full:
+            put(storage, address, data_0="a\n" + "1\n" * 9000, data_1="a\n1\n")
+        assert full.value.reason == "STORAGE_FULL" and not storage.taken(address)
+        put(storage, address, data_0="a\n1\n")
