@@ -4,7 +4,7 @@ Handlers return records and plain data as they are. Each path says by its ``resp
 record that is its class.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from engines.base import Engine
 from gateway.broker.broker import Broker
@@ -157,6 +157,24 @@ def api_router(prefix: str = API, **options: Any) -> APIRouter:
         default_response_class=Reply,
         **options,
     )
+
+
+def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
+    """Return how a response is declared that is no JSON: text, or bytes with ``format="binary"``."""
+    return {200: {"content": {kind: {"schema": {"type": "string", **schema}} for kind in kinds}}}
+
+
+def among(words: Iterable[str]) -> AfterValidator:
+    """Return what checks a query of some of these words, between commas and in any case."""
+    known = {word.upper(): word for word in words}
+
+    def check(texts: Sequence[str]) -> list[str]:
+        wanted = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+        if not known.keys() >= set(wanted):
+            raise ValueError(f"must be among {', '.join(known.values())}")
+        return [known[word] for word in wanted]
+
+    return AfterValidator(check)
 
 
 _NEXT_PAGE = "the next page: `next` of the last response"

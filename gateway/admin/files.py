@@ -14,7 +14,7 @@ from urllib.parse import quote
 from fastapi import Header
 from fastapi.responses import Response, StreamingResponse
 
-from gateway.admin.deps import Reply
+from gateway.admin.deps import Reply, content
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, envelope
@@ -27,9 +27,7 @@ Range = Annotated[str, Header(alias="range", description="one range of bytes, to
 IfRange = Annotated[str, Header(description="the ETag of the beginning: if it changed, all of it comes")]
 DOWNLOAD: dict[str, Any] = {
     "response_class": StreamingResponse,
-    "responses": {
-        200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-    },
+    "responses": content("application/octet-stream", format="binary"),
 }
 """how a path that sends bytes is declared"""
 

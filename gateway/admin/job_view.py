@@ -190,8 +190,9 @@ def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
         yield Entry("job.json", partial(document, parts.request_of(record.spec)))
         yield Entry("state.json", partial(document, head))
         yield Entry("timeline.jsonl", timeline)
-        for run in local.runs if local else ():
-            assert local is not None
+        if local is None:
+            return
+        for run in local.runs:
             place = f"runs/{_place(run)}"
             yield Entry(f"{place}/environment.json", partial(environment, local, run))
             yield from _log(parts, run, f"{place}/log", secrets)
@@ -217,11 +218,9 @@ def _refused(error: NotFound) -> Iterable[bytes]:
     raise error
 
 
-def _reports(parts: AdminParts, local: LocalJob | None) -> Iterator[Entry]:
-    for run in local.runs if local else ():
-        assert local is not None
-        node = local.spec.dag.get(run.task_name)
-        types = {o.key: o.type for o in node.outputs} if node else {}
+def _reports(parts: AdminParts, local: LocalJob) -> Iterator[Entry]:
+    for run in local.runs:
         for key, name in sorted(run.output_keys.items()):
-            if group_of(types.get(key, "")) == "metric" and parts.storage.exists(run.outputs[name]):
+            is_report = group_of(local.spec.dag.type_of(run.task_name, key)) == "metric"
+            if is_report and parts.storage.exists(run.outputs[name]):
                 yield Entry(f"reports/{_place(run)}/{key}", partial(parts.storage.stream, run.outputs[name]))

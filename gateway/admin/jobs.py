@@ -25,12 +25,15 @@ from gateway.admin.deps import (
     Since,
     Until,
     View,
+    among,
     api_router,
+    content,
     named,
     noted,
     paged,
     shape,
 )
+from gateway.admin.files import attachment
 from gateway.admin.job_view import ArchiveParts, approval_of, archived, job_in_full
 from gateway.auth import Role
 from gateway.domain.dag import ComponentRef
@@ -124,17 +127,10 @@ _A_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
 _Decision = Annotated[Decision, Body(description="May be left out.", examples=[_A_DECISION])]
 _AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 _CANCEL = {"only look": Example(value={"dry_run": True})}
+_AMONG = "of {}, with commas"
+_Statuses = Annotated[Sequence[str], among(JobStatus), Query(description=_AMONG.format(", ".join(JobStatus)))]
+_Outcomes = Annotated[Sequence[str], among(Outcome), Query(description=_AMONG.format(", ".join(Outcome)))]
 _DryRun = Annotated[bool, Query(description="only say what would be done")]
-
-
-def _among(words: list[str]) -> AfterValidator:
-    def check(texts: Sequence[str]) -> list[str]:
-        wanted = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
-        if not set(wanted) <= set(words):
-            raise ValueError(f"must be among {', '.join(words)}")
-        return wanted
-
-    return AfterValidator(check)
 
 
 def _place(text: str) -> Place | None:
@@ -151,10 +147,6 @@ def _is_place(text: str) -> str:
     return text
 
 
-_Statuses = Annotated[Sequence[str], _among([str(status) for status in JobStatus])]
-_Outcomes = Annotated[Sequence[str], _among([str(outcome) for outcome in Outcome])]
-
-
 def router(parts: AdminParts) -> APIRouter:
     """Return the paths of listing, showing and deciding."""
     router = api_router()
@@ -162,8 +154,8 @@ def router(parts: AdminParts) -> APIRouter:
 
     @router.get("/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=_JOBS)
     def listed(
-        status: Annotated[_Statuses, Query(description=f"of {', '.join(JobStatus)}, with commas")] = (),
-        outcome: Annotated[_Outcomes, Query(description=f"of {', '.join(Outcome)}, with commas")] = (),
+        status: _Statuses = (),
+        outcome: _Outcomes = (),
         flow_id: Annotated[str | None, Query(description="only of this flow")] = None,
         partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
         since: Since = None,
@@ -270,7 +262,7 @@ def archive_router(parts: ArchiveParts) -> APIRouter:
         "/jobs/{job_id}/archive",
         summary="All that this node knows of a job, as a zip file",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}},
+        responses=content("application/zip", format="binary"),
     )
     def download(job_id: str) -> Response:
         """The job as it was submitted (as far as this node knows it), its state and effective parameters, the
@@ -278,10 +270,8 @@ def archive_router(parts: ArchiveParts) -> APIRouter:
 
         A file that could not be read is named in ``INCOMPLETE``.
         """
-        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in job_id)
-        headers = {"content-disposition": f'attachment; filename="{plain}.zip"'}
         pieces = filter(None, archived(parts, job_id))
-        return StreamingResponse(pieces, media_type="application/zip", headers=headers)
+        return StreamingResponse(pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip"))
 
     return router
 

@@ -23,6 +23,7 @@ from gateway.admin.deps import (
     Until,
     View,
     api_router,
+    content,
     noted,
     numbered,
     paged,
@@ -106,7 +107,7 @@ def health_router(parts: AdminParts) -> APIRouter:
         "/metrics",
         summary="Figures for Prometheus",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+        responses=content("text/plain"),
     )
     def metrics() -> Response:
         return Response(parts.metrics.text(), media_type=parts.metrics.content_type)

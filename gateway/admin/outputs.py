@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from gateway.admin.deps import Reply, api_router, shape
+from gateway.admin.deps import Reply, api_router, content, shape
 from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview, showable
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
@@ -89,8 +89,7 @@ class _Output:
 
     @property
     def type(self) -> str:
-        node = self.local.spec.dag.get(self.run.task_name)
-        return next((o.type for o in (node.outputs if node else ()) if o.key == self.key), "")
+        return self.local.spec.dag.type_of(self.run.task_name, self.key)
 
     @property
     def group(self) -> str:
@@ -180,7 +179,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         f"{_JOB}/reports/{_ONE}/plot",
         summary="A report as a picture (SVG)",
         response_class=Response,
-        responses={200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+        responses=content("image/svg+xml"),
     )
     def plot(wanted: _Wanted, series: _Plot = None) -> Response:
         """A table with a rising first column as lines over it, any other as bars; single values as bars."""

@@ -6,16 +6,15 @@ What is followed comes as server-sent events; a client that was cut off goes on 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import anyio
 from fastapi import APIRouter, Header, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
-from pydantic import AfterValidator
 
-from gateway.admin.deps import AfterNumber, Number, Object, Reply, api_router, shape
+from gateway.admin.deps import AfterNumber, Number, Object, Reply, among, api_router, content, shape
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, RunLogs
@@ -31,12 +30,10 @@ PING_SECONDS = 15.0
 _MOST = 1000
 """events read at the same time"""
 _CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
-_TEXT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "text/event-stream")}}
-}
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
+_STREAM = content("text/event-stream")
+_Names = Annotated[
+    Sequence[str], among(NAMES), Query(alias="events", description=f"only some of {', '.join(NAMES)}")
+]
 _EVENT = shape(
     "Event",
     id=int,
@@ -79,16 +76,6 @@ def followed(steps: Iterator[Step]) -> EventSourceResponse:
     return EventSourceResponse(sent(), headers={"cache-control": "no-cache"})
 
 
-def _chosen(texts: Sequence[str]) -> list[str]:
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
-    if not set(names) <= set(NAMES):
-        raise ValueError(f"must be among {', '.join(NAMES)}")
-    return names
-
-
-_Names = Annotated[Sequence[str], AfterValidator(_chosen)]
-
-
 def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
     """Return the paths of events."""
     router = api_router()
@@ -101,7 +88,7 @@ def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
         follow: Annotated[
             Literal["1", "0"], Query(description="0: what there is by now, as JSON with `next`")
         ] = "1",
-        names: Annotated[_Names, Query(alias="events", description=f"only some of {', '.join(NAMES)}")] = (),
+        names: _Names = (),
         job_id: Annotated[str, Query(description="only of one job")] = "",
         last_event_id: _CUT_OFF = "",
     ) -> Response:
@@ -144,7 +131,7 @@ def logs_router(logs: RunLogs) -> APIRouter:
         "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
         summary="What a run here wrote, while it runs and afterwards",
         response_class=StreamingResponse,
-        responses=_TEXT,
+        responses=content("text/plain", "text/event-stream"),
     )
     def log(
         job_id: str,

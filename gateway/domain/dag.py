@@ -75,6 +75,11 @@ class Dag:
     def __getitem__(self, name: str) -> DagNode:
         return self._by_name[name]
 
+    def type_of(self, task: str, key: str) -> str:
+        """Return what the flow calls an output: dataset, model, report; empty where it is not in the flow."""
+        node = self.get(task)
+        return next((o.type for o in (node.outputs if node else ()) if o.key == key), "")
+
 
 def check(dag: Dag, path: str = "dag") -> list[Problem]:
     """Find everything wrong with the flow: names, duplicate keys, inputs without a matching output, cycles."""

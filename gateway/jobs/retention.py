@@ -418,13 +418,11 @@ class Deleting:
             raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
         self._check_ended(job_id)
         name = runs[0].task_name
-        node = local.spec.dag.get(name)
-        types = {o.key: o.type for o in node.outputs} if node else {}
         chosen = {
             run.outputs[output]
             for run in runs
             for key, output in run.output_keys.items()
-            if group_of(types.get(key, "")) in CONTENTS[content]
+            if group_of(local.spec.dag.type_of(name, key)) in CONTENTS[content]
         }
         present = [a for a in _outputs_of(local) if a in chosen and self._left.storage.exists(a)]
         self._check_unused(job_id, present)
