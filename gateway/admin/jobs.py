@@ -45,9 +45,9 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
 from gateway.errors import NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
-from gateway.jobs.retention import Deleting, Item, SomeUnreached
+from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
 from gateway.ports import JobView, Limiters
-from gateway.store.queries import Place, Wanted, page
+from gateway.store.queries import Place, Wanted, is_known, page
 from gateway.store.records import Listed
 from gateway.store.timeline import TimelineEntry
 
@@ -88,9 +88,8 @@ _asked = View(
 )
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
 _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
-_DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int)
 _AT_NODES = Annotated[dict[str, Object] | None, Field(description="result at the other nodes; null: only here")]
-_DELETED_JOB = shape("DeletedJob", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
+_DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
 _CANCELLED = shape("Cancelled", dry_run=bool, jobs=list[str])
 _NODE_PLAN = shape("NodePlan", node=str, parties=list[str], checks=[Check])
 _PLAN = shape("Plan", good=bool, nodes=[_NODE_PLAN])
@@ -179,9 +178,7 @@ def router(parts: AdminParts) -> APIRouter:
     def timeline(job_id: str) -> Response:
         """Also of a job that was deleted here, of which only that is left."""
         found = store.timeline(job_id)
-        if not found and not (
-            store.jobs.find(job_id) or store.local_jobs.find(job_id) or store.scheduler_of(job_id) is not None
-        ):
+        if not found and not is_known(store, job_id):
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
         return Reply({"timeline": found})
 
@@ -280,7 +277,7 @@ def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
     """Return the paths of deletion."""
     router = api_router()
 
-    @router.delete("/jobs/{job_id}", summary="Delete an ended job at every node", response_model=_DELETED_JOB)
+    @router.delete("/jobs/{job_id}", summary="Delete an ended job at every node", response_model=_DELETED)
     async def delete(
         request: Request,
         job_id: str,
@@ -325,8 +322,7 @@ def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
         items = deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
         noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run)
-        size = sum(item.bytes for item in items)
-        return Reply({"job_id": job_id, "dry_run": dry_run, "items": items, "bytes": size})
+        return Reply(Deleted(job_id, dry_run, items).as_dict())
 
     @router.post(
         "/jobs/cancel-waiting",

@@ -228,26 +228,18 @@ def _line(storage: Storage, found: _Output) -> dict[str, Any]:
         value = showable(storage.read_json(found.address, _MOST_JSON))
     except GatewayError:  # it is missing, large, or not JSON
         value = None
-    return {
-        **found.as_dict(),
-        "task_id": run.task_id,
-        "attempt": run.attempt,
-        "inherited_from": run.of_job or None,
-        "output": run.output_keys[found.key],
-        "there": storage.exists(found.address),
-        "value": value,
-    }
+    about = {"task_id": run.task_id, "attempt": run.attempt, "inherited_from": run.of_job or None}
+    return {**found.as_dict(), **about, **_there(storage, found), "value": value}
 
 
 def _report_line(storage: Storage, job_id: str, found: _Output) -> dict[str, Any]:
-    run = found.run
-    place = (job_id, "reports", run.task_name, run.party.label, found.key)
-    return {
-        **found.as_dict(),
-        "output": run.output_keys[found.key],
-        "there": storage.exists(found.address),
-        "url": "/api/v1/jobs/" + "/".join(quote(part, safe="") for part in place),
-    }
+    place = (job_id, "reports", found.run.task_name, found.run.party.label, found.key)
+    url = "/api/v1/jobs/" + "/".join(quote(part, safe="") for part in place)
+    return {**found.as_dict(), **_there(storage, found), "url": url}
+
+
+def _there(storage: Storage, found: _Output) -> dict[str, Any]:
+    return {"output": found.run.output_keys[found.key], "there": storage.exists(found.address)}
 
 
 def _find(store: Store, storage: Storage, wanted: Wanted) -> _Output:

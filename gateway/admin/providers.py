@@ -135,11 +135,12 @@ def router(providers: Providers) -> APIRouter:
         components_description=Object,
     )
 
-    async def changed(request: Request, change: Callable[[], Written]) -> Response:
+    async def changed(request: Request, author: str, change: Callable[[By], Written]) -> Response:
         """Make a change, leave it to the audit log, and return the result."""
+        by = asking(named(request, author), getattr(request.state, "role", ""))
 
         def work() -> Response:
-            done = change()
+            done = change(by)
             request.state.audit = audited(done)
             return Reply(_changed(done))
 
@@ -189,8 +190,7 @@ def router(providers: Providers) -> APIRouter:
         author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
     ) -> Response:
         text = await request.body()
-        by = _by(request, author)
-        return await changed(request, lambda: providers.register(text, by, reason, strict=strict))
+        return await changed(request, author, lambda by: providers.register(text, by, reason, strict=strict))
 
     @router.get(ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=full)
     def one(provider_name: Name) -> Response:
@@ -241,13 +241,11 @@ def router(providers: Providers) -> APIRouter:
 
     @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=_CHANGED)
     async def retire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
-        by = _by(request, why.author)
-        return await changed(request, lambda: providers.retire(provider_name, by, why.reason))
+        return await changed(request, why.author, lambda by: providers.retire(provider_name, by, why.reason))
 
     @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=_CHANGED)
     async def unretire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
-        by = _by(request, why.author)
-        return await changed(request, lambda: providers.unretire(provider_name, by, why.reason))
+        return await changed(request, why.author, lambda by: providers.unretire(provider_name, by, why.reason))
 
     @router.post(
         f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=_CHANGED
@@ -257,8 +255,9 @@ def router(providers: Providers) -> APIRouter:
         provider_name: Name,
         why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
     ) -> Response:
-        by = _by(request, why.author)
-        return await changed(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
+        return await changed(
+            request, why.author, lambda by: providers.approve(provider_name, by, why.reason, why.image)
+        )
 
     @router.put(
         "/provider-owners/{name}",
@@ -297,10 +296,6 @@ def router(providers: Providers) -> APIRouter:
         return SchemaReply(found.document)
 
     return router
-
-
-def _by(request: Request, author: str) -> By:
-    return asking(named(request, author), getattr(request.state, "role", ""))
 
 
 def _known(work: Callable[[], Any]) -> Any:

@@ -45,7 +45,7 @@ class Entry:
 def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
     """Yield the zip file of the entries, and at last the sums of all of them."""
     sink = _Sink()
-    when = max(made_at.astimezone(UTC), datetime(1980, 1, 1, tzinfo=UTC)).timetuple()[:6]
+    when = made_at.astimezone(UTC).timetuple()[:6]
     sums: list[str] = []
     missing: list[str] = []
     names: set[str] = set()

@@ -106,7 +106,7 @@ class Coordinator:
             yield
         except GatewayError as error:
             unreachable = isinstance(error, PeerUnreachable)
-            if unreachable or self._record(job_id):
+            if unreachable or self._store.record(job_id):
                 error.job_id = job_id
             raise
 
@@ -124,7 +124,7 @@ class Coordinator:
     def _renamed(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
         self._store.drop_submission(spec.job_id)
-        known = self._record(job_id)
+        known = self._store.record(job_id)
         if isinstance(known, Job) or (known is not None and known.spec.scheduler != spec.scheduler):
             text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
             raise Refused(text, reason="JOB_ID_CONFLICT")
@@ -164,7 +164,7 @@ class Coordinator:
         `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
         """
         self._intake.check()
-        record = self._record(job_id)
+        record = self._store.record(job_id)
         node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
         wanted = Order(job_id, self.new_id((node, *(record.spec.nodes if record else ()))), start, parameters)
         if isinstance(record, Job):
@@ -206,7 +206,7 @@ class Coordinator:
 
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
-        local = self._record(job_id)
+        local = self._store.record(job_id)
         if isinstance(local, Job):
             return view(local)
         scheduler = self._scheduling(job_id, local)
@@ -223,9 +223,6 @@ class Coordinator:
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
         return with_ids(found, local)
-
-    def _record(self, job_id: str) -> Job | LocalJob | None:
-        return self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id)
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
         """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""
@@ -279,7 +276,7 @@ class Coordinator:
 
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
-        record = self._record(job_id)
+        record = self._store.record(job_id)
         if record is not None and task_name:
             _known_task(record.spec, task_name)
         scheduler = self._scheduling(job_id, record)
@@ -342,7 +339,7 @@ class Coordinator:
 
     def suspend(self, job_id: str, on: bool) -> None:
         """Have the node that schedules a job start no further task of it, or go on."""
-        record = self._record(job_id)
+        record = self._store.record(job_id)
         scheduler = self._scheduling(job_id, record)
         with traced(record.spec.trace_id if record else current_trace()):
             scheduler.suspend_job(job_id, on, self._peers.node)

@@ -396,7 +396,7 @@ class Deleting:
 
         Raises `NotAllowed` unless the sender schedules the job or submitted it, `Conflict` as `delete` does.
         """
-        if (record := self._record(job_id)) is None:
+        if (record := self._store.record(job_id)) is None:
             return
         spec = record.spec
         if sender not in (spec.scheduler, spec.initiator, self._node):
@@ -435,11 +435,8 @@ class Deleting:
         queries.write_line(self._store, job_id, "operator", self._clock(), "outputs deleted", by, detail)
         return [replace(item, removed=True) for item in items]
 
-    def _record(self, job_id: str) -> Job | LocalJob | None:
-        return self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id)
-
     def _check(self, job_id: str) -> None:
-        if self._record(job_id) is not None:
+        if self._store.record(job_id) is not None:
             self._check_ended(job_id)
             outputs = _outputs_of(self._store.local_jobs.find(job_id))
             self._check_unused(job_id, [a for a in outputs if self._left.storage.exists(a)])
@@ -471,7 +468,7 @@ class Deleting:
             raise Conflict(f"its outputs are needed: {text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
 
     def _ask_others(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
-        record = self._record(job_id)
+        record = self._store.record(job_id)
         if record is None:
             known, protocol = [self._store.scheduler_of(job_id) or self._node], "bfia"
         else:

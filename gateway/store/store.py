@@ -80,6 +80,10 @@ class Store(Database):
             publish,
         )
 
+    def record(self, job_id: str) -> Job | LocalJob | None:
+        """Return what this node knows best of a job: what it schedules, else what it takes part in."""
+        return self.jobs.find(job_id) or self.local_jobs.find(job_id)
+
     def in_use(self, node: str) -> bool:
         """Tell whether a job with a party at that node is under way here."""
         return self.jobs.names(node) or self.local_jobs.names(node)
