@@ -15,7 +15,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.models import Models
 from gateway.data.storages import Storages
 from gateway.domain import models, rerun, resources, validation
-from gateway.domain.dag import DagNode, once_per_component, order
+from gateway.domain.dag import DagInput, DagNode, once_per_component, order
 from gateway.domain.datasets import same_family
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Seat
@@ -57,8 +57,11 @@ class _Part(NamedTuple):
         return None if self.node.inputs else data_location(self.spec.task_params, self.party, self.node.name)
 
     @property
-    def inputs(self) -> Matching:
-        return match_inputs([(i.type, f"{i.task}.{i.key}") for i in self.node.inputs], self.component.inputs)
+    def inputs(self) -> list[tuple[DagInput, str]]:
+        """What it reads in the flow, each with the input of the description that gets it; empty for none."""
+        edges = {f"{n}.{edge.key}": edge for n, edge in enumerate(self.node.inputs)}
+        matched = match_inputs([(edge.type, key) for key, edge in edges.items()], self.component.inputs)
+        return [(edge, matched.get(key, "")) for key, edge in edges.items()]
 
     @property
     def outputs(self) -> Matching:
@@ -285,15 +288,14 @@ class TaskPlanner:
             except GatewayError as error:
                 key = "dataset_id" if "dataset_id" in where else "name"
                 wrong.append(Problem(f"{part.own_path}.{key}", error.message, where.get(key)))
-        for wanted, name in part.inputs.items():
-            task, _, key = wanted.partition(".")
-            run = next((r for r in reversed(runs) if r.task_name == task and r.party == part.party), None)
-            if run is None or key not in run.output_keys:
+        for edge, name in part.inputs:
+            run = next((r for r in reversed(runs) if r.task_name == edge.task and r.party == part.party), None)
+            if not name or run is None or edge.key not in run.output_keys:
                 continue  # this party had no part in the upstream task
-            found[name] = run.outputs[run.output_keys[key]]
+            found[name] = run.outputs[run.output_keys[edge.key]]
             if not self.storage.exists(found[name]):
-                rule = f"{part.party.label} has no output {key} of task {task}"
-                missing.append(Problem(f"{part.path}.input", rule, wanted))
+                rule = f"{part.party.label} has no output {edge.key} of task {edge.task}"
+                missing.append(Problem(f"{part.path}.input", rule, f"{edge.task}.{edge.key}"))
         return found, wrong, missing
 
 
@@ -304,18 +306,18 @@ def _once(problems: Sequence[Problem]) -> list[Problem]:
 
 def _without_effect(part: _Part, at: str) -> Iterator[Problem]:
     """Find inputs and outputs of the flow that the description has no counterpart for: no container gets them."""
-    inputs = [(i.type, f"{i.task}.{i.key}") for i in part.node.inputs]
-    outputs = [(o.type, o.key) for o in part.node.outputs]
-    for side, edges, matched, specs in (
-        ("input", inputs, part.inputs, part.component.inputs),
-        ("output", outputs, part.outputs, part.component.outputs),
+    inputs = [(f"{edge.type} {edge.task}.{edge.key}", name) for edge, name in part.inputs]
+    outputs = [(f"{one.type} {one.key}", part.outputs.get(one.key)) for one in part.node.outputs]
+    for side, found, specs in (
+        ("input", inputs, part.component.inputs),
+        ("output", outputs, part.component.outputs),
     ):
         described = ", ".join(f"{spec.name} ({spec.category})" for spec in specs) or "none"
-        for j, (kind, key) in enumerate(edges):
-            if key in matched.keys_left:
+        for j, (what, name) in enumerate(found):
+            if not name:
                 rule = f"has no counterpart among the {side}s that {part.component.name} describes, {described}"
                 remedy = "take it out of the flow, or have the description name it"
-                yield Problem(f"{at}.{side}[{j}]", f"{rule}: {remedy}", f"{kind} {key}")
+                yield Problem(f"{at}.{side}[{j}]", f"{rule}: {remedy}", what)
 
 
 def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
@@ -337,18 +339,16 @@ def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
 
 def _other_formats(part: _Part, plans: _Plans) -> Iterator[Problem]:
     """Find inputs that do not list the format of what feeds them."""
-    inputs = part.component.inputs
-    if part.own_data and inputs and (problem := format_problem(TABLE_FORMAT, inputs[0], part.own_path)):
-        yield Problem(*problem)
-    for wanted, name in part.inputs.items():
-        task, _, key = wanted.partition(".")
-        if (task, part.party) not in plans:
-            continue
-        source = plans[task, part.party][0]
-        written = next((o.formats for o in source.component.outputs if o.name == source.outputs.get(key)), ())
-        spec = next(one for one in inputs if one.name == name)
-        if written and (problem := format_problem(written[0], spec, f"{part.path}.input")):
-            yield Problem(problem.path, f"{problem.rule}, from {wanted}", problem.got)
+    component = part.component
+    inputs = {one.name: one for one in component.inputs}
+    if part.own_data and inputs and (found := format_problem(TABLE_FORMAT, component.inputs[0], part.own_path)):
+        yield Problem(*found)
+    for edge, name in part.inputs:
+        if name and (source := plans.get((edge.task, part.party))):
+            output = source[0].outputs.get(edge.key)
+            written = next((o.formats for o in source[0].component.outputs if o.name == output), ())
+            if written and (found := format_problem(written[0], inputs[name], f"{part.path}.input")):
+                yield Problem(found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import Dag, DagInput, DagOutput
-from gateway.domain.run import Address
+from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
@@ -60,6 +60,16 @@ def refused(world: World, spec: JobSpec) -> dict[str, str]:
     return {problem.path: str(problem) for problem in caught.value.problems}
 
 
+def begun(world: World, spec: JobSpec) -> Run:
+    """Start the job's task a, which writes nothing, and then b; return the run of b."""
+    node = world.me.participant
+    node.start_job(spec.job_id, "")
+    node.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
+    world.end(spec.job_id, "a", "guest.0")
+    node.start_task(spec.job_id, f"{spec.job_id}-b", "b", "")
+    return world.run(spec.job_id, "b", "guest.0")
+
+
 def with_more_than_described() -> Dag:
     """Return a flow with a report and a model too many."""
     a, b = a_dag("a -> b").nodes
@@ -100,25 +110,33 @@ def test_a_dataset_of_a_task_that_reads_the_flow_is_warned_of_and_refused_in_a_s
     assert set(refused(world, a_job("a -> b", strict=True, guest={"0": both}))) == {path.replace("|1", "")}
 
 
+def test_one_output_feeds_as_many_inputs_as_the_flow_says(world: World):
+    body = registration()
+    table = body["components_description"]["Thing"]["inputData"][0]
+    for described in body["components_description"].values():
+        described |= {"version": "2.0.0", "inputData": [table, {**table, "name": "validate"}]}
+    world.me.registry.register(provider_from_request(body | {"version": "2.0.0"}))
+    a, b = a_dag("a -> b").nodes
+    ref = replace(b.component, version="2.0.0")
+    spec = a_job(Dag((a, replace(b, component=ref, inputs=b.inputs * 2))), **OWN)
+    assert warnings(world, spec) == []
+    run = begun(world, spec)
+    assert run.inputs["validate"] == run.inputs["out"]
+    third = replace(b, component=ref, inputs=b.inputs * 3)
+    assert set(refused(world, a_job(Dag((a, third)), **OWN))) == {"dag.components[1].input[2]"}
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_only_a_strict_job_needs_every_output_of_the_task_before(world: World, strict: bool):
     spec = a_job("a -> b", strict=strict, **OWN)
-    node = world.me.participant
-    node.create_job(spec, "")
-    node.start_job(spec.job_id, "")
-    node.start_task(spec.job_id, f"{spec.job_id}-a", "a", "")
-    world.end(spec.job_id, "a", "guest.0")
+    world.me.participant.create_job(spec, "")
     if strict:
-        with pytest.raises(Invalid) as caught:
-            node.start_task(spec.job_id, f"{spec.job_id}-b", "b", "")
-        assert caught.value.reason == "INPUT_MISSING" and "guest.0 has no output out of task a" in str(
-            caught.value
-        )
+        with pytest.raises(Invalid, match="has no output out of task a") as caught:
+            begun(world, spec)
+        assert caught.value.reason == "INPUT_MISSING"
         return
-    node.start_task(spec.job_id, f"{spec.job_id}-b", "b", "")
-    run = world.run(spec.job_id, "b", "guest.0")
+    run = begun(world, spec)
     assert run.inputs == {"out": Address(f"{spec.job_id}-guest-0", f"{spec.job_id}-a-out")}
     (note,) = [one for one in world.me.store.timeline(spec.job_id) if one.event == "input missing"]
     assert note.detail["task"] == "b" and "guest.0 has no output out of task a" in note.detail["message"]
     assert run.warnings == (note.detail["message"],)
-    node.stop_job(spec.job_id, "", None, "")
