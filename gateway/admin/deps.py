@@ -160,7 +160,7 @@ def api_router(prefix: str = API, **options: Any) -> APIRouter:
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
-    """Return how a response is declared that is no JSON: text, or bytes with ``format="binary"``."""
+    """Declare a response other than JSON: text, or bytes with ``format="binary"``."""
     return {200: {"content": {kind: {"schema": {"type": "string", **schema}} for kind in kinds}}}
 
 
