@@ -24,36 +24,44 @@ GOLDEN = Path(__file__).parent / "golden"
 TRAIN, ALIGN = "hetero_secureboost_1", "intersect_rsa_1"
 
 
-@pytest.fixture(scope="module")
-def catalogue() -> Catalogue:
-    registry = Registry(MemoryRepository())
-    registry.register(provider_from_request(example("register_unionpay.json")))
-    return Catalogue(registry)
+class Described:
+    """What FATE's pipeline wrote for the components of the user's provider, recorded; and what becomes of it."""
+
+    def __init__(self, *providers: str) -> None:
+        self.document: dict[str, Any] = json.loads((GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8"))
+        self.dag, self.tasks = self.document["dag"], self.document["dag"]["tasks"]
+        registry = Registry(MemoryRepository())
+        for name in providers or ("unionpay",):
+            registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
+        self.catalogue = Catalogue(registry)
+
+    def read(self) -> Translated:
+        return read(self.document, self.catalogue)
+
+    def refused(self) -> dict[str, str]:
+        with pytest.raises(Invalid) as refusal:
+            self.read()
+        return {p.path.removeprefix("dag_schema.dag."): p.rule for p in refusal.value.problems}
+
+    def places(self) -> Places:
+        return Places(DagSchema.model_validate(self.document).dag)
 
 
 @pytest.fixture
-def pipeline() -> dict[str, Any]:
-    """What FATE's pipeline wrote for the components of the user's provider, recorded."""
-    document: dict[str, Any] = json.loads((GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8"))
-    return document
+def job() -> Described:
+    return Described()
 
 
-def translated(document: dict[str, Any], catalogue: Catalogue) -> Translated:
+def read(document: dict[str, Any], catalogue: Catalogue) -> Translated:
     return job_spec(DagSchema.model_validate(document), PLACE, catalogue)
-
-
-def refused(document: dict[str, Any], catalogue: Catalogue) -> dict[str, str]:
-    with pytest.raises(Invalid) as refusal:
-        translated(document, catalogue)
-    return {p.path.removeprefix("dag_schema.dag."): p.rule for p in refusal.value.problems}
 
 
 def faultless(spec: JobSpec) -> bool:
     return not flow.check(spec.dag) and validation.check(spec) == ([], [])
 
 
-def test_the_pipelines_job_is_the_users_job(pipeline: dict[str, Any], catalogue: Catalogue):
-    made = translated(pipeline, catalogue)
+def test_the_pipelines_job_is_the_users_job(job: Described):
+    made = job.read()
     spec = made.spec
     assert made.warnings == () and faultless(spec)
     assert (spec.initiator, spec.initiator_role, spec.scheduler) == (GUEST, "guest", GUEST)
@@ -73,76 +81,76 @@ def test_the_pipelines_job_is_the_users_job(pipeline: dict[str, Any], catalogue:
 
 
 @pytest.mark.parametrize("kind", ["bfia", "fate"])
-def test_there_and_back_nothing_is_lost(pipeline: dict[str, Any], catalogue: Catalogue, kind: str):
-    pipeline["kind"] = kind
-    pipeline["dag"]["conf"] |= {
+def test_there_and_back_nothing_is_lost(job: Described, kind: str):
+    job.document["kind"] = kind
+    job.dag["conf"] |= {
         "priority": 3,
         "auto_retries": 1,
         "sync_type": "callback",
         "task": {"timeout": 60},
         "inheritance": {"job_id": "job-0", "task_list": [ALIGN]},
     }
-    pipeline["dag"]["tasks"][TRAIN]["conf"]["timeout"] = 30
-    spec = translated(pipeline, catalogue).spec
+    job.tasks[TRAIN]["conf"]["timeout"] = 30
+    spec = job.read().spec
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
     assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
-    assert translated(description.dag_schema(spec, kind), catalogue).spec == spec
+    assert read(description.dag_schema(spec, kind), job.catalogue).spec == spec
 
 
-def test_without_outputs_a_task_has_all_of_its_description(pipeline: dict[str, Any], catalogue: Catalogue):
-    pipeline["kind"] = "fate"
-    for task in pipeline["dag"]["tasks"].values():
+def test_without_outputs_a_task_has_all_of_its_description(job: Described):
+    job.document["kind"] = "fate"
+    for task in job.tasks.values():
         task["outputs"] = None
         task["conf"] = None  # only one provider has them
-    spec = translated(pipeline, catalogue).spec
+    spec = job.read().spec
     assert [o.key for o in spec.dag[ALIGN].outputs] == ["train_data", "train-intersection"]
     assert spec.dag[ALIGN].component.provider == "unionpay" and faultless(spec)
 
 
-def test_a_readers_dataset_goes_to_whoever_takes_its_output(pipeline: dict[str, Any], catalogue: Catalogue):
-    tasks = pipeline["dag"]["tasks"]
-    tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
+def test_a_readers_dataset_goes_to_whoever_takes_its_output(job: Described):
+    job.tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
     channel = {"producer_task": "reader_0", "output_artifact_key": "output_data"}
-    tasks[ALIGN] |= {
+    job.tasks[ALIGN] |= {
         "inputs": {"data": {"train_data": {"task_output_artifact": channel}}},
         "dependent_tasks": ["reader_0"],
     }
     for role, node in (("guest", GUEST), ("host", HOST)):
-        site = pipeline["dag"]["party_tasks"][f"{role}_{node}"]
+        site = job.dag["party_tasks"][f"{role}_{node}"]
         site["tasks"] = {"reader_0": {"parameters": {"name": f"breast_{role}"}}}
-    spec = translated(pipeline, catalogue).spec
+    spec = job.read().spec
     assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN] and faultless(spec)
     assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
-    del pipeline["dag"]["party_tasks"][f"host_{HOST}"]["tasks"]
-    found = refused(pipeline, catalogue)
+    del job.dag["party_tasks"][f"host_{HOST}"]["tasks"]
+    found = job.refused()
     assert list(found) == ["tasks.reader_0.parameters"] and "host.0" in found["tasks.reader_0.parameters"]
 
 
-def test_a_model_of_an_earlier_job_makes_it_a_prediction(pipeline: dict[str, Any], catalogue: Catalogue):
-    pipeline["dag"]["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
-    pipeline["dag"]["stage"] = "predict"
-    common = translated(pipeline, catalogue).spec.job_params["common"]
+def test_a_model_of_an_earlier_job_makes_it_a_prediction(job: Described):
+    job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
+    job.dag["stage"] = "predict"
+    common = job.read().spec.job_params["common"]
     assert common == {"job_type": "predict", "model_id": "m", "model_version": "3"}
     artifact = {"model_warehouse": {"model_id": "other", "model_version": "1"}}
-    pipeline["dag"]["tasks"][TRAIN]["inputs"]["model"] = {"input_model": artifact}
-    assert "must be the model that the rest" in str(refused(pipeline, catalogue))
+    job.tasks[TRAIN]["inputs"]["model"] = {"input_model": artifact}
+    assert "must be the model that the rest" in str(job.refused())
 
 
-def test_what_cannot_be_kept_is_refused_all_at_once(pipeline: dict[str, Any], catalogue: Catalogue):
-    tasks = pipeline["dag"]["tasks"]
-    tasks["more"] = {"component_ref": "Nothing", "dependent_tasks": [ALIGN]}
-    tasks[ALIGN]["parties"] = [{"role": "guest", "party_id": [GUEST]}]
-    tasks[ALIGN]["inputs"]["data"]["train_data"]["data_warehouse"] = [
+def test_what_cannot_be_kept_is_refused_all_at_once(job: Described):
+    job.tasks["more"] = {"component_ref": "Nothing", "dependent_tasks": [ALIGN]}
+    job.tasks[ALIGN]["parties"] = [{"role": "guest", "party_id": [GUEST]}]
+    job.tasks[ALIGN]["inputs"]["data"]["train_data"]["data_warehouse"] = [
         {"dataset_id": "a#b"},
         {"dataset_id": "c#d", "parties": [{"role": "guest", "party_id": [GUEST]}]},
         {"namespace": "only"},
     ]
-    tasks[TRAIN]["inputs"]["data"]["train_data"]["task_output_artifact"]["producer_task"] = "gone"
-    pipeline["dag"]["party_tasks"]["x"] = {"parties": [{"role": "host", "party_id": ["J"]}]}
-    pipeline["dag"]["party_tasks"][f"guest_{GUEST}"]["tasks"] = {"nobody": {"parameters": {"a": 1}}}
-    found = refused(pipeline, catalogue)
+    job.tasks[TRAIN]["inputs"]["data"]["train_data"]["task_output_artifact"]["producer_task"] = "gone"
+    job.dag["party_tasks"]["x"] = {"parties": [{"role": "host", "party_id": ["J"]}]}
+    job.dag["party_tasks"][f"guest_{GUEST}"]["tasks"] = {"nobody": {"parameters": {"a": 1}}}
+    job.dag["stage"] = "predcit"  # it would train
+    found = job.refused()
     assert set(found) == {
+        "stage",
         "tasks.more.component_ref",
         "tasks.more.dependent_tasks[0]",
         f"tasks.{ALIGN}.parties",
@@ -155,58 +163,40 @@ def test_what_cannot_be_kept_is_refused_all_at_once(pipeline: dict[str, Any], ca
     assert "host.0" in found[f"tasks.{ALIGN}.parties"]
 
 
-def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(
-    pipeline: dict[str, Any], catalogue: Catalogue
-):
-    pipeline["dag"]["conf"] |= {
+def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(job: Described):
+    job.dag["conf"] |= {
         "engine": {"name": "spark"},
         "cores": 8,
         "task": {"engine_run": {"cores": 4}, "provider": "unionpay"},
     }
-    pipeline["dag"]["tasks"][TRAIN]["conf"]["launcher_name"] = "deepspeed"
-    warnings = translated(pipeline, catalogue).warnings
+    job.tasks[TRAIN]["conf"]["launcher_name"] = "deepspeed"
+    warnings = job.read().warnings
     assert [w.partition(": ")[0].removeprefix("dag_schema.dag.") for w in warnings] == [
         f"tasks.{TRAIN}.conf.launcher_name",
         "conf.cores",
         "conf.task.engine_run",
     ]
-    spec = translated(pipeline, catalogue).spec
-    (problem,) = (written(pipeline).problem(p, spec) for p in validation.check(spec)[0])
+    spec = job.read().spec
+    (problem,) = (job.places().problem(p, spec) for p in validation.check(spec)[0])
     assert problem.path == "dag_schema.dag.conf.engine.name" and "Spark" in problem.rule
 
 
 @pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
-def test_a_typo_in_a_components_name_is_reported_with_what_was_meant(
-    pipeline: dict[str, Any], catalogue: Catalogue, provider: str
-):
-    task = pipeline["dag"]["tasks"][ALIGN]
+def test_a_typo_in_a_components_name_is_reported_with_what_was_meant(job: Described, provider: str):
+    task = job.tasks[ALIGN]
     task |= {"component_ref": "Intersectoin", "conf": {"provider": provider} if provider else {}}
-    (found,) = (rule for path, rule in refused(pipeline, catalogue).items() if path.startswith(f"tasks.{ALIGN}."))
+    (found,) = (rule for path, rule in job.refused().items() if path.startswith(f"tasks.{ALIGN}."))
     assert "did you mean Intersection?" in found
     task["component_ref"] = "SomethingElse"
-    assert not any("did you mean" in rule for rule in refused(pipeline, catalogue).values())
+    assert not any("did you mean" in rule for rule in job.refused().values())
 
 
-def test_a_stage_that_is_none_is_refused_as_it_would_train(pipeline: dict[str, Any], catalogue: Catalogue):
-    pipeline["dag"]["stage"] = "predcit"
-    pipeline["dag"]["tasks"][ALIGN]["stage"] = "x"
-    found = refused(pipeline, catalogue)
-    assert "must be one of train" in found["stage"] and "must be one of train" in found[f"tasks.{ALIGN}.stage"]
-
-
-def test_several_providers_of_a_component_are_told_by_name(pipeline: dict[str, Any]):
-    registry = Registry(MemoryRepository())
-    for name in ("unionpay", "other"):
-        registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
-    del pipeline["dag"]["tasks"][TRAIN]["conf"]
-    found = refused(pipeline, Catalogue(registry))
-    assert "other:2.0.0, unionpay:2.0.0" in found[f"tasks.{TRAIN}.component_ref"]
-    pipeline["dag"]["conf"]["task"] = {"provider": "other:2.0.0@docker"}
-    assert translated(pipeline, Catalogue(registry)).spec.dag[TRAIN].component.provider == "other"
-
-
-def written(document: dict[str, Any]) -> Places:
-    return Places(DagSchema.model_validate(document).dag)
+def test_several_providers_of_a_component_are_told_by_name():
+    job = Described("unionpay", "other")
+    del job.tasks[TRAIN]["conf"]
+    assert "other:2.0.0, unionpay:2.0.0" in job.refused()[f"tasks.{TRAIN}.component_ref"]
+    job.dag["conf"]["task"] = {"provider": "other:2.0.0@docker"}
+    assert job.read().spec.dag[TRAIN].component.provider == "other"
 
 
 @pytest.mark.parametrize(
@@ -215,16 +205,17 @@ def written(document: dict[str, Any]) -> Places:
         ("dag.components.{ALIGN}.version", "tasks.{ALIGN}.version"),
         ("dag.components[1].output[0].key", "tasks.{TRAIN}.output[0].key"),
         ("config.task_params.common.{TRAIN}.num_trees", "tasks.{TRAIN}.parameters.num_trees"),
+        ("config.task_params.host.0.{ALIGN}.dataset_id", "tasks.{ALIGN}.inputs.data"),
+        ("config.task_params.host.0.{ALIGN}.id", "tasks.{ALIGN}.parameters.id"),
+        ("config.job_params.host.0.resources", f"party_tasks.host_{HOST}.conf.resources"),
         ("config.role.host[0]", "parties[1].party_id[0]"),
         ("config.initiator", "conf.extra.initiator"),
         ("config.job_params.common.priority", "conf.priority"),
         ("old_job_id", "conf.inheritance.job_id"),
     ],
 )
-def test_each_path_is_that_of_the_description(
-    pipeline: dict[str, Any], catalogue: Catalogue, ours: str, theirs: str
-):
-    spec, names = translated(pipeline, catalogue).spec, {"ALIGN": ALIGN, "TRAIN": TRAIN}
+def test_each_path_is_that_of_the_description(job: Described, ours: str, theirs: str):
+    spec, names = job.read().spec, {"ALIGN": ALIGN, "TRAIN": TRAIN}
     text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
     wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
-    assert written(pipeline).words(text, spec) == wanted
+    assert job.places().words(text, spec) == wanted
