@@ -1,5 +1,6 @@
 """Messages of containers: through a third node that is killed meanwhile, and read after their sender exited."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
 PING_PONG = process_engine("example:1.0.0", command=jobs.component("ping_pong.py"))
 
 
-def relayed(home: Path) -> Federation:
-    """Return the three nodes: A and B know X by https, and each other only behind it."""
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A and B know X by https, and each other only behind it."""
+    home = tmp_path_factory.mktemp("nodes")
     federation = Federation(home, [A, B, X], PING_PONG)
     authority = Authority(home / "certificates")
     own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
@@ -26,40 +29,36 @@ def relayed(home: Path) -> Federation:
         hop = {"url": f"https://{binds[X]}", "ca": authority.file, **keys}
         federation[node].route(**{X: hop, other: {"via": X}})
     federation[X].route(**{node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)})
-    return federation
+    with federation:
+        for node in (A, B):
+            federation[node].register(A_PROVIDER)
+        yield federation
 
 
 @pytest.mark.slow
-def test_a_job_through_a_third_node_that_is_killed_meanwhile(tmp_path: Path):
-    with relayed(tmp_path) as federation:
-        guest, host, relay = federation[A], federation[B], federation[X]
-        for node in (guest, host):
-            node.register(A_PROVIDER)
-        assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
-        job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
-        wait_for(
-            lambda: [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2, 30
-        )
-        relay.kill()
-        relay.start()
-        assert guest.wait_job(job_id, 90)["progress"] == 100
-        for node in (guest, host):
-            assert len(jobs.events(node, job_id, "run RUNNING")) == 1
-        assert relay.get("/api/v1/jobs")["jobs"] == []  # it has seen none of the job
+def test_a_job_through_a_third_node_that_is_killed_meanwhile(three: Federation):
+    guest, host, relay = three[A], three[B], three[X]
+    assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
+    job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
+    wait_for(lambda: [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2, 30)
+    relay.kill()
+    relay.start()
+    assert guest.wait_job(job_id, 90)["progress"] == 100
+    for node in (guest, host):
+        assert len(jobs.events(node, job_id, "run RUNNING")) == 1
+    assert relay.get("/api/v1/jobs")["jobs"] == []  # it has seen none of the job
 
 
 @pytest.mark.slow
-def test_a_sender_that_exits_right_after_its_push_loses_nothing(tmp_path: Path):
-    may_read = tmp_path / "may-read"
-    with jobs.patient_nodes(tmp_path, PING_PONG) as federation:
-        guest, host = federation[A], federation[B]
-        job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
-        wait_for(
-            lambda: [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]] == [("SUCCESS", True)]
-        )
-        wait_for(lambda: [r["status"] for r in host.job(job_id)["runs"]] == ["RUNNING"])
-        assert host.get("/health/ready")["checks"]["channel"]["messages"] == 1
-        may_read.touch()
-        guest.wait_job(job_id, 60)
-        for node in (guest, host):  # and then all of it is given back
-            wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
+def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federation, tmp_path: Path):
+    may_read, guest, host = tmp_path / "may-read", three[A], three[B]
+    job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
+    wait_for(
+        lambda: [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]] == [("SUCCESS", True)]
+    )
+    wait_for(lambda: [r["status"] for r in host.job(job_id)["runs"]] == ["RUNNING"])
+    assert host.get("/health/ready")["checks"]["channel"]["messages"] == 1
+    may_read.touch()
+    guest.wait_job(job_id, 60)
+    for node in (guest, host):  # and then all of it is given back
+        wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
