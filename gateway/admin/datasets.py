@@ -17,6 +17,7 @@ from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8
+from gateway.data.table_meta import NAMED, Edit, free_meta
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import near
@@ -49,6 +50,22 @@ class Granting(Why):
         if self.expires_at is not None:
             return self.expires_at.astimezone(UTC)
         return now + timedelta(days=self.days) if self.days is not None else None
+
+
+class Editing(Why):
+    """What to change; what is left out stays."""
+
+    description: str | None = Field(default=None, description="Free text.")
+    label_name: str | None = Field(default=None, description="Column that holds the label; empty: none.")
+    match_id_name: str | None = Field(
+        default=None, description="Column that holds the ids; empty: none. Stays where the table is divided by it."
+    )
+    meta: dict[str, Any] | None = Field(default=None, description="Free keys to set; null deletes one.")
+
+
+def _editable(one: Dataset) -> dict[str, Any]:
+    named = {key: one.meta.get(key, "") for key in NAMED}
+    return {"description": one.description, **named, "meta": free_meta(one)}
 
 
 def _url(one: Dataset) -> str:
@@ -111,6 +128,10 @@ _PREVIEW = shape(
     left_out=Annotated[str, Field(description="what is not shown")],
 )
 _REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
+_EDITS = {
+    "columns": Example(value={"label_name": "y", "match_id_name": "id", "reason": "label was forgotten"}),
+    "text": Example(value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}),
+}
 _GRANTS = {
     "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
     "until revoked": Example(value={}),
@@ -146,6 +167,24 @@ def router(
         plain = to_plain(grant) | {"dataset_id": grant.dataset.dataset_id, "state": grant.state(clock())}
         return {name: plain[name] for name in _GRANT}
 
+    def full(dataset: Dataset) -> dict[str, Any]:
+        at = Address(dataset.namespace, dataset.name)
+        types = dataset.types or ("",) * len(dataset.columns)
+        return {
+            **_brief(dataset),
+            "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
+            "origin": dataset.origin,
+            "checksum": dataset.checksum,
+            "delimiter": dataset.meta.get("delimiter", ","),
+            "encoding": dataset.meta.get("encoding", UTF8),
+            **_editable(dataset),
+            "sid": dataset.sid,
+            "there": storage.exists(dataset.address),
+            "grants": [granted(g) for g in sharing.grants(at)],
+            "grants_default": sharing.default,
+            "used_by": sharing.users(at),
+        }
+
     @router.get(
         "/datasets",
         summary="Datasets of this node, by namespace and name",
@@ -169,27 +208,17 @@ def router(
 
     @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=_FULL)
     def one(at: Table) -> Response:
-        dataset = get(at)
-        meta = dict(dataset.meta)
-        types = dataset.types or ("",) * len(dataset.columns)
-        return Reply(
-            {
-                **_brief(dataset),
-                "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
-                "origin": dataset.origin,
-                "checksum": dataset.checksum,
-                "delimiter": meta.pop("delimiter", ","),
-                "encoding": meta.pop("encoding", UTF8),
-                "match_id_name": meta.pop("match_id_name", ""),
-                "label_name": meta.pop("label_name", ""),
-                "sid": dataset.sid,
-                "meta": meta,
-                "there": storage.exists(dataset.address),
-                "grants": [granted(g) for g in sharing.grants(at)],
-                "grants_default": sharing.default,
-                "used_by": sharing.users(at),
-            }
-        )
+        return Reply(full(get(at)))
+
+    @router.patch(ONE, summary="Change the meta of an uploaded dataset", response_model=_FULL)
+    def edit(
+        request: Request, at: Table, body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing()
+    ) -> Response:
+        """The file `metadata` beside the data changes with it; the data stays, and a new match id is checked."""
+        change = Edit(body.description, body.label_name, body.match_id_name, body.meta)
+        before, after = datasets.edit(at, change)
+        noted(request, _editable(before), _editable(after), body.reason)
+        return Reply(full(after))
 
     @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=_PREVIEW)
     def preview_dataset(

@@ -134,6 +134,36 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         say(_ungranted(found["grants_default"]))
 
 
+@command(commands, "edit", 'experiment#breast_hetero_guest --label y --match-id id --description "customers"')
+def edit(
+    node: Client,
+    dataset: DatasetId,
+    match_id: Annotated[str | None, typer.Option(help="Column with the ids; '' for none.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label; '' for none.")] = None,
+    description: Annotated[str | None, typer.Option(help="Free text.")] = None,
+    meta: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Free keys to set as a JSON object; null deletes one.")
+    ] = None,
+    reason: Reason = "",
+) -> Output:
+    """Change what is said of an uploaded dataset, without a new upload. What is left out stays.
+
+    A table of several partitions is divided by its match id, and keeps it.
+    """
+    change: dict[str, Any] = {"match_id_name": match_id, "label_name": label, "description": description}
+    if meta is not None:
+        try:
+            change["meta"] = json.loads(meta)
+        except (ValueError, RecursionError):
+            raise CallFailed(f"--meta must be a JSON object (got {meta!r})", EXIT_BAD_INPUT) from None
+    change = {key: value for key, value in change.items() if value is not None}
+    if not change:
+        raise CallFailed("nothing to change: give --match-id, --label, --description or --meta", EXIT_BAD_INPUT)
+    found = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=SLOW)
+    yield found
+    say(f"changed {dataset}: match id {found['match_id_name'] or 'none'}, label {found['label_name'] or 'none'}")
+
+
 @command(commands, "preview", "experiment#breast_hetero_guest --rows 5")
 def preview(
     node: Client,

@@ -1,6 +1,7 @@
 """Many files written through one bounded buffer, and the check for repeated ids that is built on them."""
 
 import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -52,10 +53,15 @@ class IdCheck:
         self._buckets = Buckets(folder, "")
         self._count = max(1, min(_MOST_BUCKETS, file_size // _BYTES_PER_BUCKET))
 
-    def add(self, key: bytes, crc: int, line: int) -> None:
-        """Add an id; ``crc`` is its crc32, which the caller has anyway."""
+    def see(self, text: str, line: int, findings: Findings) -> int:
+        """Take in the id of a line; return its crc32."""
+        if not text.strip():
+            findings.add("blank ids", f"file:{line}", "must have a match id", text)
+        key = text.encode()
+        crc = zlib.crc32(key)
         digest = blake2b(key, digest_size=_DIGEST).digest()
         self._buckets.add(crc % self._count, _RECORD.pack(digest, line))
+        return crc
 
     def finish(self, findings: Findings) -> None:
         """Report every line whose id an earlier line has, the first ones in full."""

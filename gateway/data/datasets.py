@@ -13,14 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from gateway.data.buckets import IdCheck
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
+from gateway.data.table_meta import Edit
+from gateway.data.table_reader import Findings
 from gateway.data.upload import SID, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -189,6 +192,38 @@ class Datasets:
         if after != before:
             self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
         return before, after
+
+    def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
+        """Change a table's meta; return it before and after. Raises `NotFound`, `Conflict`, `Invalid`."""
+        before = self.get(namespace=address.namespace, name=address.name)
+        if not self.uploaded(address):
+            text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
+            raise Conflict(text, reason="DATASET_NOT_UPLOADED")
+        after = change.of(before)
+        if after == before:
+            return before, after
+        match_id = after.meta.get("match_id_name")
+        with _storage():
+            if match_id and match_id != before.meta.get("match_id_name"):
+                self._check_ids(before, match_id)
+            self._storage.write_metadata(before.address, metadata_of(after))
+            try:
+                self._repository.put(after)
+            except BaseException:
+                self._storage.write_metadata(before.address, metadata_of(before))
+                raise
+        return before, after
+
+    def _check_ids(self, dataset: Dataset, column: str) -> None:
+        """Raise `Invalid` unless each row of a table of one partition has an id of its own in a column."""
+        at, findings = dataset.columns.index(column), Findings()
+        with self._storage.staging() as staging:
+            ids = IdCheck(staging.folder / "ids", dataset.size)
+            for line, row in enumerate(self._storage.iter_rows(dataset.address), 2):
+                ids.see(row[at], line, findings)
+            ids.finish(findings)
+        if findings:
+            raise findings.error()
 
     def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
         """Return what the storage says of a dataset, or the record where both agree. Raises `NotFound`."""

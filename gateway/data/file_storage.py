@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway.data.staging import Staging, clear_leftover, drop_if_empty, leftovers
-from gateway.data.storage import PARTITION, Storage, Stored, check_names, id_of, missing, wrong_names
+from gateway.data.storage import METADATA, PARTITION, Storage, Stored, check_names, id_of, missing, wrong_names
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 
@@ -84,6 +84,16 @@ class FileStorage(Storage):
         except BaseException:
             staging.take_back(target)
             raise
+
+    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+        path = self.path(address)
+        if not _is_folder(path):
+            raise missing(address)
+        with self.staging() as staging:
+            new = staging.folder / METADATA
+            new.write_bytes(data)
+            new.chmod(0o644)
+            new.replace(path / METADATA)
 
     def delete(self, address: Address) -> bool:  # noqa: D102
         path = self.path(address)

@@ -15,7 +15,7 @@ from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
 from gateway.data.staging import Staging
-from gateway.data.storage import CHUNK, PARTITION, Storage, Stored, check_names, missing, taken
+from gateway.data.storage import CHUNK, METADATA, PARTITION, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
 
@@ -194,6 +194,17 @@ class RemoteStorage(Storage):
         with path.open("rb") as source, self._at().open(to, "wb", chunk=_PIECE) as target:
             while data := source.read(_PIECE):
                 target.write(data)
+
+    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+        if not self.taken(address):
+            raise missing(address)
+        path = f"{address.namespace}/{address.name}/{METADATA}"
+        with self._named():
+            if self.remote.kind == S3:
+                self._at().write(path, data)
+            else:  # a file of HDFS is seen while it is written
+                self._at().write(f"{path}.new", data)
+                self._at().rename(f"{path}.new", path)
 
     def delete(self, address: Address) -> bool:  # noqa: D102
         check_names(address)

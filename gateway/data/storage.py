@@ -77,6 +77,10 @@ class Storage(ABC):
         """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
 
     @abstractmethod
+    def write_metadata(self, address: Address, data: bytes) -> None:
+        """Replace the metadata of a table in one step. Raises `NotFound` where nothing lies."""
+
+    @abstractmethod
     def delete(self, address: Address) -> bool:
         """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
 

@@ -127,5 +127,8 @@ class Storages(Storage):
         with self._at(address).published(staging, address, overwrite=overwrite):
             yield
 
+    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+        self._at(address).write_metadata(address, data)
+
     def delete(self, address: Address) -> bool:  # noqa: D102
         return self._at(address).delete(address)

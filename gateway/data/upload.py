@@ -160,11 +160,7 @@ def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path
         if id_at is None:
             crc = zlib.crc32(str(count).encode())
         else:
-            key = row[id_at].encode()
-            crc = zlib.crc32(key)
-            ids.add(key, crc, line)
-            if not row[id_at].strip():
-                findings.add("blank ids", f"file:{line}", "must have a match id", row[id_at])
+            crc = ids.see(row[id_at], line, findings)
         if not findings:
             types.see(row, lines.row_bytes)
             out.add(crc % upload.partitions, [f"{sid}-{count}", *row] if upload.extend_sid else row)

@@ -114,6 +114,31 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
     assert cli(node, "show", "no-id").exit_code == 2
 
 
+def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
+    words = ("--label", "x", "--description", "units", "--meta", '{"source": "crm"}', "-m", "wrong column")
+    changed = cli(node, "edit", NAME, *words)
+    assert (changed.exit_code, changed.stdout) == (0, "changed ns#t: match id id, label x\n"), changed.stderr
+    found = call(node, "GET", TABLE).json()
+    assert [found[key] for key in ("description", "label_name", "match_id_name", "meta", "delimiter")] == [
+        "units",
+        "x",
+        "id",
+        {"source": "crm"},
+        ";",
+    ]
+    assert node.storage.metadata(Address("ns", "t"))["label_column"] == "x"
+    noted = next(e for e in node.audit.list(limit=5) if e.action == f"PATCH {TABLE}")
+    assert noted.detail["before"]["label_name"] == "y" and noted.detail["after"]["label_name"] == "x"
+    assert noted.detail["reason"] == "wrong column"
+    divided = cli(node, "edit", NAME, "--match-id", "x", "--label", "z")
+    assert (
+        divided.exit_code == 2 and "2 partitions" in divided.stderr and "label_name: must name" in divided.stderr
+    )
+    assert cli(node, "edit", NAME).exit_code == cli(node, "edit", NAME, "--meta", "{").exit_code == 2
+    assert call(node, "PATCH", TABLE, json={"meta": []}).status_code == 400
+    assert call(node, "GET", TABLE).json() == found
+
+
 def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node: Gateway):
     assert node.participant.create_job(a_job("job-open"), PEER)
     assert cli(node, "grant", NAME, STRANGER, "--days", "1", "-m", "contract").exit_code == 0

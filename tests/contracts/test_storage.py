@@ -137,6 +137,18 @@ def test_a_write_over_something_is_refused_unless_said(site: tuple[Storages, Add
     assert list(storage.iter_rows(address)) == [["3"]]
 
 
+def test_metadata_is_replaced_and_the_data_stays(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    with pytest.raises(NotFound):
+        storage.write_metadata(address, b"{}")
+    assert not storage.taken(address)
+    put(storage, address, data_0="a\n1\n", metadata='{"count": 1}')
+    storage.write_metadata(address, b'{"count": 1, "description": "one row"}')
+    assert storage.metadata(address) == {"count": 1, "description": "one row"}
+    assert set(storage.files(address)) == {"data_0", "metadata"} and list(storage.iter_rows(address)) == [["1"]]
+    assert leftovers(storage.root) == []
+
+
 def test_a_failure_while_publishing_leaves_nothing(site: tuple[Storages, Address]) -> None:
     storage, address = site
     with storage.staging() as staging, pytest.raises(ZeroDivisionError):

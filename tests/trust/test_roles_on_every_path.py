@@ -79,7 +79,7 @@ ROLES = {
     "GET /api/v1/datasets/{namespace}/{name}/download": PLATFORM,
     "POST /api/v1/datasets/{namespace}/{name}/disable": ADMIN,
     "POST /api/v1/datasets/{namespace}/{name}/enable": ADMIN,
-    "DELETE /api/v1/datasets/{namespace}/{name}": ADMIN,
+    "DELETE PATCH /api/v1/datasets/{namespace}/{name}": ADMIN,
     "GET /api/v1/dataset-grants": ALL,
     "DELETE PUT /api/v1/datasets/{namespace}/{name}/grants/{node}": ADMIN,
     "GET /api/v1/jobs/{job_id}/metadata/{task}/{party}": ALL,
