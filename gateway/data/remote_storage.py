@@ -95,6 +95,8 @@ class Remote:
             }
             made = Operator("s3", **options, **({"session_token": self.token} if self.token else {}))
         limited = made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
+        if self.kind == HDFS:  # its client tries again by itself
+            return limited
         return limited.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
 
     @property

@@ -22,11 +22,13 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from adapter.bfia.examples import A_PROVIDER
+from tests import storages as real
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
@@ -36,7 +38,7 @@ from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.registering import registering
 from tools.bench.routing import routing
 from tools.bench.signing import signing
-from tools.bench.upload import peak_growth, resident, timed, write_table
+from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 
@@ -285,6 +287,34 @@ def upload(asked: argparse.Namespace) -> None:
         table("upload", "Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
 
 
+def at_s3(asked: argparse.Namespace) -> None:
+    """Compare a node whose data is at S3 with the bare library; needs the S3 server of `.ci/services.sh`."""
+    with real.bucket() as place, TemporaryDirectory() as folder:
+        file, key = Path(folder) / "table.csv", {"username": os.environ["BFIA_TEST_S3_KEY"]}
+        write_table(file, int(asked.upload_gib * 2**30))
+        url = urlsplit(place.url)
+        key |= {"password": os.environ["BFIA_TEST_S3_SECRET"], "region": "default"}
+        lake = {"url": f"s3://{url.netloc}/{place.name}", **key}
+        engine = {"kind": "process"}
+        with Federation(Path(folder) / "n", [A], engine, fresh=True, storages={"lake": lake}) as nodes:
+            rows, node = [], nodes[A]
+            for name, ours, bare in (
+                (
+                    "upload",
+                    partial(node.upload, file, "bench", "table"),
+                    partial(bare_write, place.operator, file),
+                ),
+                ("download", partial(fetch, node, "bench", "table"), partial(bare_read, place.operator)),
+            ):
+                seconds, grown = peak_growth(node, lambda work=ours: timed(work))  # type: ignore[misc]
+                floor = timed(bare)
+                size = file.stat().st_size / 1e6
+                rate = [f"{size / seconds:.0f} MB/s", f"{size / floor:.0f} MB/s", f"{floor / seconds:.2f}"]
+                rows.append([name, f"{asked.upload_gib:g} GiB", *rate, f"{grown / 2**20:.0f} MB"])
+    heads = ["what", "size", "gateway", "bare library", "share of it", "growth of the node's memory"]
+    table("storage", "A table at S3", heads, rows)
+
+
 def by_process() -> dict[str, Any]:
     """Return a process engine whose containers report and exit."""
     noop = Path(__file__).with_name("noop.sh")
@@ -412,6 +442,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "channel": channel,
     "memory": memory,
     "upload": upload,
+    "storage": at_s3,
     "beside": beside,
     "load": under_load,
     "thousand": thousand,

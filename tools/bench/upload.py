@@ -6,7 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+from opendal import Operator
+
 from tests.e2e.nodes import Node
+
+PIECE = 8 * 1024 * 1024
+"""bytes that are sent or read in one piece"""
 
 
 def write_table(file: Path, size: int) -> int:
@@ -51,3 +57,26 @@ def timed(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def fetch(node: Node, namespace: str, name: str) -> None:
+    """Download a table and throw it away."""
+    url = f"{node.operator}/api/v1/datasets/{namespace}/{name}/download"
+    with httpx.stream("GET", url, timeout=None, trust_env=False) as answer:
+        answer.raise_for_status()
+        for _ in answer.iter_raw():
+            pass
+
+
+def bare_write(operator: Operator, file: Path) -> None:
+    """Send a file by the library alone."""
+    with file.open("rb") as source, operator.open("bare", "wb", chunk=PIECE) as target:
+        while data := source.read(PIECE):
+            target.write(data)
+
+
+def bare_read(operator: Operator) -> None:
+    """Read by the library alone what `bare_write` sent."""
+    with operator.open("bare", "rb") as source:
+        while source.read(PIECE):
+            pass
