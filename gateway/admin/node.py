@@ -1,6 +1,6 @@
 """The node itself: health, metrics, engine, resources, cleaning, draining, audit log, tokens and settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
-from engines.base import EngineError
+from engines.base import EngineError, labels
 from gateway.admin.deps import (
     AdminParts,
     AfterNumber,
@@ -155,28 +155,23 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
     still = {run.name for run in parts.store.launched(parts.owner)} if missing else set()
     return {
         "unknown": [
-            {
-                "name": name,
-                "state": type(found.probe).__name__.lower(),
-                **{key: found.labels.get(f"bfia.{key}") for key in ("job", "task", "role", "index", "attempt")},
-            }
+            _orphan(name, type(found.probe).__name__.lower(), found.labels)
             for name, found in sorted(there.items())
             if parts.store.job_of_container(name) is None
         ],
         "lost": [
-            {
-                "name": run.name,
-                "state": run.status,
-                "job": run.job_id,
-                "task": run.task_id,
-                "role": run.role,
-                "index": str(run.index),
-                "attempt": str(run.attempt),
-            }
+            _orphan(
+                run.name, run.status, labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt)
+            )
             for run in missing
             if run.name in still  # and did not end meanwhile
         ],
     }
+
+
+def _orphan(name: str, state: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    of_run = {key: labels.get(f"bfia.{key}") for key in ("job", "task", "role", "index", "attempt")}
+    return {"name": name, "state": state, **of_run}
 
 
 def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings) -> APIRouter:
