@@ -43,6 +43,10 @@ def test_all_that_is_the_same_and_has_succeeded_may_be_taken_over():
     found, lacking = rerun.candidates(old, heir(old))
     assert found == {n: Lineage("job-old", f"task_{n}") for n in "abd"}
     assert lacking == {"c": "it has not succeeded in job job-old"}
+    more = heir(old, dag=Dag((*old.spec.dag.nodes, a_node("e"))))
+    assert rerun.candidates(old, more)[1]["e"] == "job job-old has no such task"
+    going_on = replace(old, status=JobStatus.RUNNING)
+    assert set(rerun.candidates(going_on, heir(old))[1].values()) == {"job job-old is still RUNNING"}
 
 
 def other_component(dag: Dag, task: str, ref: ComponentRef) -> Dag:
@@ -58,6 +62,7 @@ DAG = an_ended_job().spec.dag
         ({"dag": other_component(DAG, "a", ComponentRef("vendor", "1.0.0", "Other"))}, "the component differs"),
         ({"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))}, "the version differs"),
         ({"dag": Dag((a_node("a", outputs=("out", "more")), *DAG.nodes[1:]))}, "the outputs differ"),
+        ({"dag": Dag((a_node("a", ["d"]), *DAG.nodes[1:]))}, "the inputs differ"),
         ({"parties": parties({"guest": ("n1",), "host": ("n3",)})}, "the roles differ: guest.0=n1, host.0=n3"),
         ({"task_params": PARAMS | {"common": {"a": {"x": 2}}}}, "the parameters of guest.0 differ: x"),
         ({"task_params": PARAMS | {"host": {}}}, "the parameters of host.0 differ: z"),
@@ -171,6 +176,21 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
     }
     assert made.origin.changed == ("b", "c")
     assert rerun.candidates(old, made.spec)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("start", "parameters", "path"),
+    [
+        ("x", {}, "from"),
+        ("a", {"nobody": {}}, "parameters.nobody"),
+        ("a", {"host": {"1": {}}}, "parameters.host.1"),
+        ("a", {"host": {"0": 5}}, "parameters.host.0"),
+        ("a", {"common": {"z": {}}}, "parameters.common.z"),
+        ("a", {"common": {"a": 5}}, "parameters.common.a"),
+    ],
+)
+def test_what_is_wrong_with_an_order_is_named(start: str, parameters: dict[str, Any], path: str):
+    assert again(an_ended_job(), start, **parameters) == (None, [path])
 
 
 def test_who_may_change_what():

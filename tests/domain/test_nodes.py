@@ -119,6 +119,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "as the acceptance says": (JOB, [0, ok(C1, 1), ok(C2, 1, HOLDS)], {1: [R2]}, READY, ""),
     "busy": (ALL, BUSY_2, {3: [G1]}, READY, ""),
     "released": (ALL, RELEASED, {3.4: [], 3.5: [R1]}, READY, ""),
+    "a refused release": (BOTH, [*BUSY_2, 3, no(G1, 3.2)], {3.4: [], 3.5: [R1]}, READY, ""),
     "and again": (ALL, [*RELEASED, *granted(R1, R2, R3, begin=4)], {9: ALL_START}, READY, ""),
     "another has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n2", at(1.1))], {1.1: []}, READY, ""),
     "it has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n1", at(1.1))], {1.1: [R1]}, READY, ""),

@@ -88,6 +88,7 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "a lost start": (ALONE, [0, lost(A1, 1)], {11.9: [], 12: [POLL]}),
     "a start that never left": (ALONE, [0, unsent(A1, 1)], {1.2: [A1]}),
     "unknown there": (ALONE, [0, 12, UNKNOWN], {13: [A1]}),
+    "known, and not begun": (ALONE, [0, 12, ok(POLL, 13)], {1000: [POLL]}),
     "known there": (ALONE, [0, 12, reported(READY, "n1"), ok(POLL, 13)], {1000: [POLL]}),
     "news before it": (ALONE, [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)], {1000: [POLL]}),
     "it pushes": (BEGUN, [AllAnswer(0), reported(RUNNING, pushed=True)], {2.9: [POLL], 3: [POLL, POLL_2]}),

@@ -45,6 +45,7 @@ JOBS: dict[str, tuple[Job, str, str, float]] = {
     "somebody has to agree": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "n2 until", 3),
     "images": (after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))), "PREPARING", "1 image", 3),
     "a node has too little free": (after(HOLDS, no(ReserveAt("n2"), 5, BUSY)), "RESOURCES", "held by job-7", 5),
+    "nor has it answered": (HOLDS, "RESOURCES", "asking for resources at n2", 0),
     "the start is not answered": (after(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
     "nor by one": (after(a_job(status=READY), 4, ok(S1, 5)), "STARTING", "of n2", 4),
     "tasks run": (UNDER_WAY, "RUNNING", "a under way", 1),

@@ -148,8 +148,6 @@ def _advance_task(job: Job, task: Task, at: datetime) -> Job:
     if new is TaskStatus.FAILED and retries.wanted(job, task):
         return retries.set_back(job, task, at)
     task = replace(task, status=move(TASK, task.status, new), ended_at=at if ended(TASK, new) else None)
-    if new is TaskStatus.RUNNING and task.started_at is None:
-        task = replace(task, started_at=at)
     if new is TaskStatus.FAILED and task.failure is None:
         task = replace(task, failure=retries.cause(job, task, Failure("FAILED", task=task.name)))
     detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
@@ -269,8 +267,6 @@ def _hurried(record: R, *calls: str) -> R:
 def _given_up(job: Job, node: NodeId, now: datetime) -> Job:
     """Draw the consequence of a node's silence: it is left out where that is allowed, or the job ends."""
     record = job.nodes[node]
-    if record.excluded is not None:
-        return job
     since = record.unreachable_since or now
     if job.status is JobStatus.RUNNING:
         failure = Failure("UNREACHABLE", f"no answer since {since.isoformat()}", node)
