@@ -61,7 +61,7 @@ def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, mes
     registry.register(a_provider(version="2.0.0"))
     with pytest.raises(Unknown) as raised:
         registry.find(*asked)
-    assert (raised.value.reason, raised.value.message) == (reason, message)
+    assert (raised.value.reason, raised.value.message, str(raised.value)) == (reason, message, message)
 
 
 @pytest.mark.parametrize(

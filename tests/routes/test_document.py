@@ -99,6 +99,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         ("[" * 100_000, "(document)", "line 1: must not nest deeper than 8 levels"),
         ("A:\n", "A", "line 1: must be a mapping with host and port, or url"),
         ("'a b': {host: h, port: 1}", '["a b"]', "line 1: must be a node id"),
+        (f"{'a' * 200}: {{host: h, port: 1}}", f'["{"a" * 128}…"]', "line 1: must be a node id"),
         ("A: {host: h, port: 1}\nA: {host: i, port: 1}", "A", "line 2: duplicate key; first in line 1"),
         ("A:\n  host: h\n  port: 1\n  host: i", "A.host", "line 4: duplicate key; first in line 2"),
         ("A:\n  port: 1", "A.host", "line 2: is missing; give host and port, or url"),
