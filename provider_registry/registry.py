@@ -121,12 +121,12 @@ class Registry:
             key, lambda p: replace(p, digests={**p.digests, **digests}), Action.APPROVED, author, reason
         )
 
-    def pin(self, provider: str, version: str, image: str, digest: str, device: str = DEVICE) -> str:
+    def pin(self, provider: str, version: str, image: str, digest: str) -> str:
         """Have an image that has no approved digest be the right one by this digest; return what is approved.
 
         A deleted provider is left alone.
         """
-        key, why = f"{provider}:{version}@{device}", f"{image} was started for the first time"
+        key, why = f"{provider}:{version}@{DEVICE}", f"{image} was started for the first time"
         digests = {image: digest}
         try:
             done = self._change(
@@ -136,9 +136,9 @@ class Registry:
             return digest
         return done.revision.provider.digests[image]
 
-    def remove(self, key: str, author: str = "", reason: str = "") -> Written:
+    def remove(self, key: str, author: str = "") -> Written:
         """Remove one provider; its history stays. Raises `Unknown`."""
-        return self._change(key, lambda p: p, Action.DELETED, author, reason)
+        return self._change(key, lambda p: p, Action.DELETED, author, "")
 
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
         """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
@@ -161,23 +161,23 @@ class Registry:
         return found
 
     def find(
-        self, provider: str, version: str, name: str, device: str = DEVICE, at: datetime | None = None
+        self, provider: str, version: str, name: str, at: datetime | None = None
     ) -> tuple[Provider, Component]:
         """Return the component and the provider that has it; raises Unknown.
 
         ``at`` is when the job began that asks: it gets what was registered then, whatever became of that since,
         only with the images that are approved now.
         """
-        key = f"{provider}:{version}@{device}"
+        key = f"{provider}:{version}@{DEVICE}"
         found = self._once(key, lambda: self.repository.get(key))
         past = self._once((key, at), lambda: self.repository.since(key, at)) if at is not None else None
         if past is not None and past.action is not Action.DELETED:
             now_approved = found.digests if found is not None else {}
             found = replace(past.provider, digests={**past.provider.digests, **now_approved})
         if found is None:
-            raise self._unknown(provider, version, device)
+            raise self._unknown(provider, version, DEVICE)
         if found.retired:
-            others = [p.version for p in self.query(name=provider, device=device) if not p.retired]
+            others = [p.version for p in self.query(name=provider, device=DEVICE) if not p.retired]
             rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
             raise Unknown(
                 PROVIDER_RETIRED, f"provider {key} is retired: jobs that begin now cannot use it; {rest}"
@@ -187,14 +187,14 @@ class Registry:
             raise Unknown(COMPONENT_UNKNOWN, f"provider {key} {rest}")
         return found, found.components[name]
 
-    def newest(self, provider: str, name: str, device: str = DEVICE) -> str:
+    def newest(self, provider: str, name: str) -> str:
         """Return the highest version of a provider that is not retired and has a component. Raises `Unknown`."""
-        known = self.query(name=provider, device=device) if provider and provider != ANY else []
+        known = self.query(name=provider, device=DEVICE) if provider and provider != ANY else []
         fit = [p.version for p in known if name in p.components and not p.retired]
         if fit:
             return max(fit, key=order)
         if not known:
-            raise self._unknown(provider, ANY, device)
+            raise self._unknown(provider, ANY, DEVICE)
         if all(p.retired for p in known):
             raise Unknown(PROVIDER_RETIRED, f"every version of provider {shorten(provider)} is retired")
         in_use = _some(p.version for p in known if not p.retired)

@@ -89,9 +89,9 @@ def _digest(known: str) -> tuple[tuple[str, str], str]:
 class _Registry:
     """One repository of a registry, read with the credentials of ``docker login``."""
 
-    def __init__(self, registry: str, repository: str, longest: float = _LONGEST) -> None:
+    def __init__(self, registry: str, repository: str) -> None:
         self._registry = registry
-        self._until = time.monotonic() + longest
+        self._until = time.monotonic() + _LONGEST
         host = _HUBS_ADDRESS if registry == _HUB else registry
         official = registry == _HUB and "/" not in repository
         self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"

@@ -208,10 +208,11 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
         list(there.signatures("sha256:" + "0" * 64))
 
 
-def test_all_that_a_registry_is_asked_about_an_image_has_an_end():
+def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(signatures, "_LONGEST", 0.0)
     with (
         answering({"/v2/": b"{}"}) as address,
-        signatures._Registry(address, "acme/algo", longest=0.0) as there,
+        signatures._Registry(address, "acme/algo") as there,
         pytest.raises(SignatureUnchecked, match="too slowly"),
     ):
         list(there.signatures("sha256:" + "0" * 64))

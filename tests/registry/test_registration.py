@@ -25,6 +25,7 @@ from provider_registry.registration import (
     provider_from_component,
     provider_from_request,
     read,
+    read_value,
 )
 from provider_registry.values import check
 from tests.registry.builders import (
@@ -215,7 +216,7 @@ def test_one_component_is_read_into_a_provider_of_its_own():
 def test_a_broken_component_request_is_refused(change, problems):
     body = a_component_request()
     change(body)
-    assert refused(provider_from_component, body) == problems
+    assert refused(read_value, body) == problems
 
 
 def test_a_device_that_no_job_is_started_on_is_warned_of():

@@ -31,7 +31,7 @@ def test_versions_and_devices_stand_side_by_side(registry):
     registry.register(a_provider(a_description("A"), device="k8s", metadata={"image": "a:k"}))
     assert registry.find("acme", "1.0.0", "A")[0].image == "a:1"
     assert registry.find("acme", "2.0.0", "A")[0].image == "a:2"
-    assert registry.find("acme", "1.0.0", "A", device="k8s")[0].image == "a:k"
+    assert registry.get("acme:1.0.0@k8s").image == "a:k"  # jobs look for providers on docker
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,16 @@ def test_versions_and_devices_stand_side_by_side(registry):
             "provider acme:1.0.0@docker has no component Z; it has A, B",
         ),
         (
-            ("acme", "1.0.0", "A", "k8s"),
+            ("other", "1.0.0", "A"),
             PROVIDER_UNKNOWN,
-            "no provider acme is registered on k8s; it is registered as acme:1.0.0@docker, acme:2.0.0@docker",
+            "no provider other is registered on docker; it is registered as other:1.0.0@k8s",
         ),
     ],
 )
 def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, message):
     registry.register(a_provider(a_description("A"), a_description("B")))
     registry.register(a_provider(version="2.0.0"))
+    registry.register(a_provider(name="other", device="k8s"))
     with pytest.raises(Unknown) as raised:
         registry.find(*asked)
     assert (raised.value.reason, raised.value.message, str(raised.value)) == (reason, message, message)

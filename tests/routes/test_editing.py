@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from route_table.document import Change, apply, entry_of, parse
-from route_table.live import LiveRoutes, MemoryVersions, UnknownVersion
+from route_table.live import LiveRoutes, MemoryVersions, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
 
@@ -173,6 +173,17 @@ def test_an_edit_is_in_force_at_once_and_in_the_file_at_the_next_look(file: Path
     assert {"routes of the bank", "the insurer"} <= remarks(file.read_text())
     assert file.stat().st_mode & 0o777 == 0o640
     assert live.problems == () and not live.reload() and len(live.history()) == 2
+
+
+def test_an_edit_of_a_version_that_is_not_the_newest_is_refused(file: Path):
+    live = LiveRoutes(file)
+    assert live.edit(Change("JG01", None), "ann", expected=1).number == 2
+    for change in (
+        lambda: live.edit(Change("JG02", None), "ann", expected=1),
+        lambda: live.rollback(1, "ann", "", 1),
+    ):
+        with pytest.raises(StaleVersion, match="at version 2, not 1"):
+            change()
 
 
 def test_a_rollback_is_a_version_of_its_own(file: Path):
