@@ -93,7 +93,6 @@ def test_a_deleted_job_leaves_who_had_it_deleted(world: World):
 def test_a_signed_command_names_the_key(world: World):
     job, flow = "202411220101020000801", Flow(world)
     body = {**dag(SIGNS), **party(job)}
-    body["dag"]["parties"][0]["party_id"] = [SIGNS]
     right = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})
     assert flow.code("/partner/job/create", body, **right.sign(ME, SIGNS)) == 0
     assert lines(world, job)["job READY here"].detail["origin"] == HERE | {"key": "1"}

@@ -86,7 +86,6 @@ def test_each_path_of_the_standard_wants_the_signature(world: World):
 
 def test_a_job_of_the_site_is_not_commanded_by_the_standards_paths(world: World, flow: Flow):
     body = {**dag(SIGNS), **party("202411220101020000901")}
-    body["dag"]["parties"][0]["party_id"] = [SIGNS]
     job = body["job_id"]
     assert flow.code("/partner/job/create", body, **SIGNATURES.sign(ME, SIGNS)) == 0
     for path in ("/job/start", "/job/stop", "/job/delete", "/job/resource/apply"):
@@ -133,7 +132,6 @@ def test_a_route_to_this_node_itself_does_not_let_its_own_id_speak(world: World,
 def test_a_job_is_created_by_nobody_but_the_node_that_it_names_as_scheduling(world: World, flow: Flow):
     job = "202411220101020000903"
     body = {**dag(SIGNS), **party(job)}
-    body["dag"]["parties"][0]["party_id"] = [SIGNS]
     said = flow.post("/partner/job/create", body, **{"x-source-node-id": FATE})
     assert said["data"]["reason"] == "NOT_AUTHORISED"
     assert world.me.store.local_jobs.find(job) is None
@@ -145,7 +143,6 @@ def test_the_site_brings_messages_to_its_own_jobs_only(world: World, flow: Flow,
     own, other = f"20241122010102000091{inside:d}", f"20241122010102000092{inside:d}"
     for site, job in ((SIGNS, own), (FATE, other)):
         body = {**dag(site), **party(job)}
-        body["dag"]["parties"][0]["party_id"] = [site]
         assert flow.code("/partner/job/create", body, **SIGNATURES.sign(ME, SIGNS)) == 0
     codes = {}
     for job in (own, other, "unknown"):

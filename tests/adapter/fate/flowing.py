@@ -10,7 +10,7 @@ import yaml
 
 from adapter.fate import envelope
 from tests.contracts.apis import THIRD, World, two_nodes
-from tests.inprocess import ME
+from tests.inprocess import ME, PEER
 
 FATE = "9999"
 """a FATE site, by its route"""
@@ -81,12 +81,14 @@ def task(version: int = 0, name: str = "a", job: str = JOB, **more: Any) -> dict
 
 
 def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
+    """Return a job of this node and of its scheduler, or of `PEER` if that is this node."""
+    guest = PEER if scheduler == ME else scheduler
     return {
         "dag": {
-            "parties": [{"role": "guest", "party_id": [FATE]}, {"role": "host", "party_id": [ME]}],
+            "parties": [{"role": "guest", "party_id": [guest]}, {"role": "host", "party_id": [ME]}],
             "conf": {
                 "scheduler_party_id": scheduler,
-                "initiator_party_id": scheduler,
+                "initiator_party_id": guest,
                 "sync_type": "poll",
                 "auto_retries": 0,
                 "computing_partitions": 8,

@@ -125,7 +125,6 @@ def test_a_job_that_has_ended_is_begun_again_by_its_scheduling_node_only(flow: F
     refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
     foreign = {**dag(PEER), **party(f"{job}-r1")}  # another node takes the name of what would follow
-    foreign["dag"]["parties"][0]["party_id"] = [PEER]
     assert flow.code("/partner/job/create", foreign, **{"x-source-node-id": PEER}) == 0
     said = flow.post("/partner/job/start", party(job))
     assert said["data"]["reason"] == "JOB_ENDED"
@@ -133,8 +132,7 @@ def test_a_job_that_has_ended_is_begun_again_by_its_scheduling_node_only(flow: F
 
 
 def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
-    body = dag(ME, initiator_party_id=PEER)
-    body["dag"]["parties"][0]["party_id"] = [PEER]
+    body = dag(ME)
     refused(flow.post("/scheduler/job/create", body, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED")
     job = flow.post("/scheduler/job/create", body, **{"x-source-node-id": PEER})["job_id"]
     world.run(job, "a", "guest.0", world.peer)
@@ -164,7 +162,6 @@ def test_a_signature_holds_for_one_request_and_its_repetition(flow: Flow, world:
     job = str(next(_numbers))
     signing = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})
     create = {**dag(SIGNS), **party(job)}
-    create["dag"]["parties"][0]["party_id"] = [SIGNS]
     first = signing.sign(ME, SIGNS)
     for _ in range(2):  # no answer came: FATE sends the same again
         assert flow.code("/partner/job/create", create, **first) == 0

@@ -116,8 +116,7 @@ def scheduled(world: World, flow: Flow) -> Iterator[dict[str, Any]]:
     """A job submitted for this node to schedule, stopped and run again."""
 
     ask = partial(told, flow, **BY_PEER)
-    described = dag(ME, initiator_party_id=PEER)
-    described["dag"]["parties"][0]["party_id"] = [PEER]
+    described = dag(ME)
     made = ask("/scheduler/job/create", described)
     job = made["answers"]["job_id"]
     yield made

@@ -189,8 +189,7 @@ def test_who_names_no_node_has_to_have_a_route_as_one_of_fates_and_sign_if_it_ha
 
 def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: World, flow: Flow):
     """And its party is told of it in FATE's protocol, try after try."""
-    body = dag(ME, initiator_party_id=PEER, auto_retries=1)
-    body["dag"]["parties"][0]["party_id"] = [PEER]
+    body = dag(ME, auto_retries=1)
     said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": PEER})
     assert (said["code"], said["message"]) == (0, "success")
     job_id = said["job_id"]
