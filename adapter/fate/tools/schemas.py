@@ -158,33 +158,23 @@ class TableDownload(TableRequest):
     header: str = Field(default="", description="false: without the line that names the columns")
 
 
-_GUEST, _HOST = "JG0100001100000010", "JG0100002200000020"
-_PARTIES = [{"role": "guest", "party_id": [_GUEST]}, {"role": "host", "party_id": [_HOST]}]
-
+_SITES = (("guest", "JG0100001100000010"), ("host", "JG0100002200000020"))
+_PARTIES = [{"role": role, "party_id": [at]} for role, at in _SITES]
+_DATASETS = [{"dataset_id": f"testspace#test_{p['role']}", "parties": [p]} for p in _PARTIES]
+_TASK: dict[str, Any] = {
+    "component_ref": "Intersection",
+    "conf": {"provider": "unionpay", "version": "2.0.0"},
+    "parameters": {"id": "id", "intersect_method": "rsa"},
+    "inputs": {"data": {"train_data": {"data_warehouse": _DATASETS}}},
+}
 DAG_SCHEMA: dict[str, Any] = {
     "kind": "bfia",
     "schema_version": "2.2.0",
     "dag": {
-        "conf": {"extra": {"initiator": {"role": "guest", "party_id": _GUEST}}},
+        "conf": {"extra": {"initiator": {"role": "guest", "party_id": "JG0100001100000010"}}},
         "parties": _PARTIES,
         "stage": "train",
-        "tasks": {
-            "intersect_rsa_1": {
-                "component_ref": "Intersection",
-                "conf": {"provider": "unionpay", "version": "2.0.0"},
-                "parameters": {"id": "id", "intersect_method": "rsa"},
-                "inputs": {
-                    "data": {
-                        "train_data": {
-                            "data_warehouse": [
-                                {"dataset_id": "testspace#test_guest", "parties": _PARTIES[:1]},
-                                {"dataset_id": "testspace#test_host", "parties": _PARTIES[1:]},
-                            ]
-                        }
-                    }
-                },
-            }
-        },
+        "tasks": {"intersect_rsa_1": _TASK},
     },
 }
 """A job of one task, as FATE's pipeline writes it"""
