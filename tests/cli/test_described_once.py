@@ -1,8 +1,5 @@
 """A component's parameters stand in its description and nowhere else: whatever shows or checks them follows it."""
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +9,7 @@ import yaml
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from tests import forks
+from tests.cli import asking, written
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
 from tests.memory_engine import MemoryEngine, Script
@@ -36,15 +34,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def cli(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, away from the node's log."""
-    return forks.run(list(words), env=os.environ | {"COLUMNS": "200"})
-
-
-def asking(node: Gateway, *words: str) -> subprocess.CompletedProcess[str]:
-    return cli(*words, "--url", node.addresses()["operator"])
-
-
 def described(node: Gateway, output: str, *parameters: dict[str, Any]) -> None:
     """Register the component as it is now."""
     description = a_description(inputParam=list(parameters), inputData=[], outputData=[a_data(output)])
@@ -53,7 +42,9 @@ def described(node: Gateway, output: str, *parameters: dict[str, Any]) -> None:
 
 
 def drafted(node: Gateway, *words: str) -> str:
-    done = asking(node, "job", "draft", *words, "--party", f"guest={ME}", "--party", f"host={ME}")
+    """Draft a job in a process of its own, away from the node's log."""
+    parties = ["--party", f"guest={ME}", "--party", f"host={ME}"]
+    done = forks.run(["job", "draft", *words, *parties, "--url", node.addresses()["operator"]])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -82,9 +73,7 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
     served = ask(node, "operator", "GET", FORM)
     assert served.headers["content-type"] == "application/schema+json"
     assert served.json()["properties"]["depth"].items() >= {"type": "integer", "maximum": 10, "default": 3}.items()
-    assert asking(node, "provider", "parameters", "acme", "Algo", "--json").stdout == (
-        json.dumps(served.json(), indent=2) + "\n"
-    )
+    assert written("provider", node, "parameters", "acme", "Algo") == served.json()
     before = drafted(node, "acme/Algo").replace("# depth: 3", "depth: 5")
     for environment in environments(node, before):
         assert environment.pop("runtime.component.parameter.depth") == "5"
@@ -93,7 +82,7 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
     chosen = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
     described(node, "ranks", chosen, a_parameter("edge", defaultValue="0.1"))
     assert list(ask(node, "operator", "GET", FORM).json()["properties"]) == ["shape", "edge"]
-    assert "flat, tall" in asking(node, "provider", "parameters", "acme").stdout
+    assert "flat, tall" in asking("provider", node, "parameters", "acme").stdout
     assert "shape: is missing; Algo requires it" in submitted(node, before)["msg"]
     for environment in environments(node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")):
         assert environment.pop("runtime.component.parameter.shape") == "tall"

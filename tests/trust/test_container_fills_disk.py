@@ -19,14 +19,20 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import running
 
 MIB = 1024**2
-WRITES = "import time\nopen('/tmp/big', 'wb').write(b'x' * {size})\nprint('done', flush=True)\ntime.sleep(600)"
-MAKES_FILES = """
-import os, time
+WAITS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+print("done", flush=True)
+signal.pause()
+"""
+WRITES = "open('/tmp/big', 'wb').write(b'x' * {size})" + WAITS
+MAKES_FILES = (
+    """
 for n in range({files}):
     open(f"/tmp/{{n}}\\"Kind\\":", "w").close()
-print("done", flush=True)
-time.sleep(600)
 """
+    + WAITS
+)
 
 
 class Attacked(ContainerdEngine):
