@@ -197,6 +197,7 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     routes = _routes(settings).table.routes.values()
     files += [Path(route.identity.key) for route in routes if route.identity.key]
     files += Keyring(settings.state_dir).files.values()
+    files += [one.password_file for one in settings.storages.values() if one.password_file is not None]
     if settings.database.url.startswith("sqlite:///"):
         file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]
