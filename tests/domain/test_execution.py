@@ -197,8 +197,8 @@ ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]
     "and no exit": (NEW, [silent(1), said(TaskStatus.SUCCESS, 65), 95], (SUCCESS, None)),
     "it may not go on": (
         NEW,
-        [Broken(ID, Failure("NO_SPACE"), at(1)), Broken(ID, Failure("OTHER"), at(2))],
-        (FAILED, "NO_SPACE"),
+        [Broken(ID, Failure(reason), at(1)) for reason in ("FULL", "OTHER")],
+        (FAILED, "FULL"),
     ),
 }
 

@@ -77,7 +77,9 @@ RETRY, RETRY_C = begun(auto_retries=1), begun("a; c", auto_retries=1)
 LIMITED, BEGUN = begun(task_timeout=5, auto_retries=1), begun("a -> b; c")
 TWO_BRANCHES = running("a -> b; c -> d")
 AGAIN, TIMEOUT = retries.TryAgain("a"), retries.TimeOut("a")
-DELAYED = begun(auto_retries=1, auto_retry_delay=10)
+DELAYED, DELAYED_C = begun(auto_retries=1, auto_retry_delay=10), begun("a; c", auto_retries=1, auto_retry_delay=99)
+LIMITED_A, TOLERANT = begun("a", auto_retries=1, task_timeout=5), job_with("a; d", tolerable_tasks=["a"])
+D_FAILS = reported(FAILED, "n2", "d", 9, failure=OTHER)
 HALF_DONE = running(a={"n1": SUCCESS, "n2": RUNNING})
 ACCEPTED = a_job("a -> b; c", JobStatus.READY)
 BEGINS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
@@ -107,20 +109,8 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
         RUNNING,
         "",
     ),
-    "a success after all": (
-        begun("a", auto_retries=1, task_timeout=5),
-        [5, *done("a", 6), 30],
-        {42: [X1, X2]},
-        SUCCESS,
-        "",
-    ),
-    "stopped while it waits": (
-        begun("a; c", auto_retries=1, auto_retry_delay=100),
-        [*OVER, STOP_A_LATER],
-        {200: [T1, T2]},
-        FAILED,
-        "",
-    ),
+    "a success after all": (LIMITED_A, [5, *done("a", 6), 30], {42: [X1, X2]}, SUCCESS, ""),
+    "stopped while it waits": (DELAYED_C, [*OVER, STOP_A_LATER], {200: [T1, T2]}, FAILED, ""),
     "stopped with its job": (RETRY_C, [*OVER, STOP], {200: [X1, X2]}, RUNNING, "STOPPED"),
     "stopped when just begun": (RETRY_C, [*NEXT, STOP_A_LATER], {3: [*STOP_AGAIN]}, RUNNING, ""),
     # timeouts
@@ -158,13 +148,7 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
     "all of it": (ACCEPTED, [STOP_A, TaskStopRequested("c", "n2", at(2))], {2: [X1, X2]}, READY, "STOPPED"),
     "a party stops its part": (running(), [reported(FAILED, failure=CANCELED)], {1: [X1, X2]}, FAILED, "STOPPED"),
     # tolerable failures
-    "another failure": (
-        job_with("a; d", tolerable_tasks=["a"]),
-        [*TOLERATED, reported(FAILED, "n2", "d", 9, failure=OTHER)],
-        {9: [X1, X2]},
-        FAILED,
-        "EXIT_2",
-    ),
+    "another failure": (TOLERANT, [*TOLERATED, D_FAILS], {9: [X1, X2]}, FAILED, "EXIT_2"),
     "not tolerable": (job_with("a; d"), TOLERATED, {7: [X1, X2]}, FAILED, "EXIT_1"),
     # suspended
     "none starts": (BEGUN, [SUSPEND, *done("a", 3)], {1000: []}, SUCCESS, ""),
