@@ -264,10 +264,7 @@ class RemoteStorage(Storage):
         if not reason and "timeout" in text.lower():
             reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
         where = f"storage {self.remote.name} ({self.remote.kind}://{self.remote.host}:{self.remote.port})"
-        step = "look at its service and at `bfia-gateway doctor`"
-        return StorageFailed(
-            f"{where} {what or 'cannot be reached'}; {step}", reason=reason or "STORAGE_UNREACHABLE"
-        )
+        return StorageFailed(f"{where} {what or 'cannot be reached'}", reason=reason or "STORAGE_UNREACHABLE")
 
 
 def _code(error: Exception) -> str:
