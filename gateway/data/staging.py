@@ -105,18 +105,19 @@ def clear_leftover(root: Path, name: str, elsewhere: Callable[[Address], bool] =
     folder = root / FOLDER / name
     if (lock := _locked(folder)) is None:
         return
-    target = Address("", "")
-    with suppress(OSError, ValueError):
-        target = Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
-    if target.storage and not elsewhere(target):
+    try:
+        target = Address("", "")
+        with suppress(OSError, ValueError):
+            target = Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
+        if target.storage and not elsewhere(target):
+            return
+        if os.path.lexists(folder / "old") and (folder / "new").is_dir():  # it died between the two steps
+            path = root / target.namespace / target.name
+            if not os.path.lexists(path):
+                (folder / "new").rename(path)
+        try_to_remove(folder)
+    finally:
         os.close(lock)
-        return
-    if os.path.lexists(folder / "old") and (folder / "new").is_dir():  # it died between the two steps
-        path = root / target.namespace / target.name
-        if not os.path.lexists(path):
-            (folder / "new").rename(path)
-    try_to_remove(folder)
-    os.close(lock)
 
 
 def _locked(folder: Path) -> int | None:

@@ -251,6 +251,9 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
                 with storage.published(staging, new, overwrite=False):
                     between.turn("cut")
                     raise StorageFailed("the database is away")
+            (name,) = leftovers(storage.root)
+            with pytest.raises(StorageFailed):  # as when `gc` comes while the storage is still away
+                clear_leftover(storage.root, name, lambda target: target == new and storage.delete(target))
             between.turn("")
             (name,) = leftovers(storage.root)
             clear_leftover(storage.root, name, lambda target: target == new and storage.delete(target))
