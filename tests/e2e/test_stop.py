@@ -95,8 +95,8 @@ def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
 ):
     """The scheduling node is killed right after its responses, and its partner is down meanwhile."""
     stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
-    late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=3))
-    late_job = guest.submit(limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=3))
+    late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=8))
+    late_job = guest.submit(limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=8))
     wait_for(lambda: len(started(register)) == 6, 60, about="each runs at both nodes")
     submitted = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
     guest.kill()
@@ -112,7 +112,7 @@ def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
     job = guest.wait_job(late_job, 60, outcome="FAILED")
     assert job["failure"]["reason"] == "TIMEOUT" and "c, d" in job["failure"]["message"]
     guest.wait_job(late_task, 60, outcome="FAILED")
-    assert seconds(guest, late_task, "job RUNNING", "task FAILED") >= 3
+    assert seconds(guest, late_task, "job RUNNING", "task FAILED") >= 8
     wait_for(lambda: host.job(late_task)["status"] == "FINISHED", 30)
     one, other = (status(node, late_task) for node in (guest, host))
     assert one["failed_by"] == other["failed_by"] and one["failed_by"]["reason"] == "TIMEOUT"
