@@ -35,7 +35,7 @@ class Paged(Wire):
     limit: int = Field(default=0, ge=0, le=MOST_LISTED, description="rows of a page; 0: all, at most 1000")
     page: int = Field(default=1, ge=0, description="from 1")
     order_by: str = "create_time"
-    order: Literal["", "asc", "desc"] = "desc"
+    order: Literal["asc", "desc"] = "desc"
 
 
 class JobListQuery(Paged):
