@@ -16,6 +16,7 @@ LOOKS_LIKE_ONE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 TLS = ("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN")
 ELSEWHERE = {
     **dict.fromkeys((*TLS, "HANDSHAKE_FAILURE", "UNKNOWN_CA"), "alerts of TLS"),
+    "BFIA_GATEWAY_SOURCE_PASSWORD": "the environment",
     "BFIA_GATEWAY_TOKEN": "the environment",
     "BFIA_GATEWAY_URL": "the environment",
     "HADOOP_USER_NAME": "the environment",

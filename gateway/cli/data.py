@@ -1,6 +1,7 @@
 """``bfia-gateway data …`` and ``model …``: this node's datasets and models, and which partners may use them."""
 
 import json
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, SLOW, CallFailed, Client, opened, segment
+from gateway.cli.client import EXIT_BAD_INPUT, SLOW, CallFailed, Client, content, opened, segment
 from gateway.cli.command import (
     After,
     AsJson,
@@ -25,7 +26,7 @@ from gateway.cli.command import (
     save,
 )
 from gateway.cli.console import Columns, amount, listing, print_json, say, size, table, transfer, warn, when
-from gateway.data.table_format import shown
+from gateway.data.table_format import UTF8, shown
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")
@@ -34,6 +35,16 @@ models = group("model", "Models that trainings left here: show, deploy, export, 
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
 ]
+
+Namespace = Annotated[str, typer.Option(help="First part of the dataset's id.")]
+Name = Annotated[str, typer.Option(help="Second part.")]
+MatchId = Annotated[str, typer.Option(help="Column with the ids to match with other parties.")]
+Label = Annotated[str, typer.Option(help="Column with the label.")]
+Partitions = Annotated[int, typer.Option(help="Into how many files it is divided, by match id.")]
+ExtendSid = Annotated[bool, typer.Option("--extend-sid", help="Put a unique column sid first.")]
+Description = Annotated[str, typer.Option(help="Free text.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")]
+SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
 
 
 def _path(dataset: str, rest: str = "") -> str:
@@ -48,10 +59,10 @@ def _path(dataset: str, rest: str = "") -> str:
 def upload(
     node: Client,
     file: Annotated[Path, typer.Argument(help="A table as CSV; - reads standard input.")],
-    namespace: Annotated[str, typer.Option(help="First part of the dataset's id.")],
-    name: Annotated[str, typer.Option(help="Second part.")],
-    match_id: Annotated[str, typer.Option(help="Column with the ids to match with other parties.")] = "",
-    label: Annotated[str, typer.Option(help="Column with the label.")] = "",
+    namespace: Namespace,
+    name: Name,
+    match_id: MatchId = "",
+    label: Label = "",
     delimiter: Annotated[
         str, typer.Option(help="Character between the cells; recognised where none is given.", show_default=False)
     ] = "",
@@ -59,30 +70,80 @@ def upload(
         str, typer.Option(help="Such as utf-8 or gbk; recognised where none is given.", show_default=False)
     ] = "",
     head: Annotated[bool, typer.Option("--head/--no-head", help="The first line names the columns.")] = True,
-    partitions: Annotated[int, typer.Option(help="Into how many files it is divided, by match id.")] = 1,
-    extend_sid: Annotated[bool, typer.Option("--extend-sid", help="Put a unique column sid first.")] = False,
-    description: Annotated[str, typer.Option(help="Free text.")] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")] = False,
+    partitions: Partitions = 1,
+    extend_sid: ExtendSid = False,
+    description: Description = "",
+    overwrite: Overwrite = False,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
     fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
-    fields["meta"] = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
     sent_as = "stdin.csv" if str(file) == "-" else file.name
+    with opened(file) as (source, total), transfer(f"sending {sent_as}") as (progress, task):
+        found = _sent(node, sent_as, progress.wrap_file(source, total, task_id=task), fields, meta)
+    yield found
+    _print_stored(found)
+    say(_read_as(found))
+
+
+@command(
+    commands,
+    "import",
+    '--from mysql+pymysql://reader@10.0.0.9/crm --query "select id, y, income from customers"'
+    " --namespace experiment --name guest --match-id id --label y --password-file crm.password",
+)
+def import_dataset(
+    node: Client,
+    source: Annotated[str, typer.Option("--from", help="The database, without a password.")],
+    query: Annotated[str, typer.Option(help="A SELECT; its columns are the table's.")],
+    namespace: Namespace,
+    name: Name,
+    password_file: Annotated[
+        Path | None, typer.Option(help=f"File with the password; without it, {SOURCE_PASSWORD} is used.")
+    ] = None,
+    match_id: MatchId = "",
+    label: Label = "",
+    partitions: Partitions = 1,
+    extend_sid: ExtendSid = False,
+    description: Description = "",
+    overwrite: Overwrite = False,
+) -> Output:
+    """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
+    from gateway.store.source import Source
+
+    word = os.environ.get(SOURCE_PASSWORD, "")
+    if password_file is not None:
+        word = content(password_file).decode(errors="replace")
+    meta = {"delimiter": ",", "encoding": UTF8, "match_id_name": match_id, "label_name": label}
+    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
+    fields |= {"partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
+    database = Source(source, word.rstrip("\r\n"))
+    with database.selected(query) as rows:
+        found = _sent(node, database.name, rows, fields, meta)
+    yield found
+    _print_stored(found)
+
+
+def _sent(
+    node: Client, sent_as: str, file: Any, fields: Mapping[str, Any], meta: Mapping[str, str]
+) -> dict[str, Any]:
+    given = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
+    form = {"file": (sent_as, file, "application/octet-stream")}
+    data = {**fields, "meta": given}
     try:
-        with opened(file) as (source, total), transfer(f"sending {sent_as}") as (progress, task):
-            form = {"file": (sent_as, progress.wrap_file(source, total, task_id=task), "application/octet-stream")}
-            found = node.call("POST", "/v2/component/upload/file", data=fields, files=form, timeout=SLOW)["data"]
+        found = node.call("POST", "/v2/component/upload/file", data=data, files=form, timeout=SLOW)
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise
-        text = f"DATASET_EXISTS: {namespace}#{name} exists; to replace it: --overwrite"
+        text = f"DATASET_EXISTS: {fields['namespace']}#{fields['name']} exists; to replace it: --overwrite"
         raise CallFailed(text, error.code, error.reason, error.data) from None
-    yield found
+    return dict(found["data"])
+
+
+def _print_stored(found: Mapping[str, Any]) -> None:
     rows, columns = counted(found["count"], "row"), counted(len(found["columns"]), "column")
     say(f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}")
-    say(_read_as(found))
 
 
 def _read_as(found: Mapping[str, Any]) -> str:

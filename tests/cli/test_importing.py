@@ -1,0 +1,153 @@
+"""Tables from a database elsewhere: MariaDB, by ``data import``."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner, Result
+
+from gateway.bootstrap.node import Gateway
+from gateway.cli.data import SOURCE_PASSWORD
+from gateway.cli.main import app
+from gateway.domain.run import Address
+from gateway.errors import Invalid
+from gateway.store.source import Source
+from tests.contracts.databases import careless_database
+from tests.e2e.nodes import free_ports
+from tests.inprocess import running
+
+pytestmark = pytest.mark.mariadb
+SECRET = "p@ss:word/42"
+
+
+@pytest.fixture(scope="module")
+def database(worker_id: str) -> Iterator[sa.URL]:
+    """A database with a table; its user may write there, too."""
+    with careless_database(f"{worker_id}_crm") as url:
+        given = sa.make_url(url)
+        with pymysql.connect(**_words(given)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "create table t (id varchar(9), name text character set utf8mb4, x decimal(9,2), day date)"
+            )
+            cursor.execute("create sequence s")
+            rows = [("007", '王芳, "x"\r\ny', "1.50", "2026-11-23"), ("008", "100%", None, None)]
+            cursor.executemany("insert into t values (%s, %s, %s, %s)", rows)
+            connection.commit()
+        yield given
+
+
+def _words(url: sa.URL) -> dict[str, Any]:
+    return {key: value for key, value in url.translate_connect_args(username="user").items() if value is not None}
+
+
+@pytest.fixture
+def crm(database: sa.URL) -> str:
+    """Its address as it is given, without a password."""
+    return database._replace(password=None).render_as_string()
+
+
+@pytest.fixture
+def password(database: sa.URL) -> str:
+    return database.password or ""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node")) as gateway:
+        yield gateway
+
+
+def imported(node: Gateway, crm: str, password: str, query: str, *more: str) -> Result:
+    words = ["data", "import", "--from", crm, "--query", query, "--namespace", "ns", "--name", "t", *more]
+    env = {SOURCE_PASSWORD: password}
+    return CliRunner().invoke(app, [*words, "--url", node.addresses()["operator"]], env=env)
+
+
+def test_the_rows_of_a_query_become_a_table(node: Gateway, crm: str, password: str, tmp_path: Path) -> None:
+    done = imported(node, crm, password, "select * from t where name like '%' order by id", "--match-id", "id")
+    assert (done.exit_code, done.stdout) == (0, "stored ns#t: 2 rows, 4 columns, 1 partition\n"), done.output
+    rows = [["007", '王芳, "x"\r\ny', "1.50", "2026-11-23"], ["008", "100%", "", ""]]
+    assert list(node.storage.iter_rows(Address("ns", "t"))) == rows
+    assert node.datasets.get("ns#t").origin == f"file:{crm}"
+    again = imported(node, crm, password, "select 1 as id")
+    assert again.exit_code == 1 and "to replace it: --overwrite" in again.stderr
+    file = tmp_path / "crm.password"
+    file.write_text(f"{password}\n")
+    more = ("--password-file", str(file), "--overwrite")
+    query = "with a as (select 1 as id) select * from a"
+    assert imported(node, crm, SECRET, query, *more).exit_code == 0
+    assert node.datasets.get("ns#t").count == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "cause"),
+    [
+        ("delete from t", "query: ", "must be one SELECT"),
+        ("with a as (select 1) delete from t", "query: ", "failed"),
+        ("select 1; drop table t", "query: ", "failed"),
+        ("select next value for s", "query: ", "READ ONLY"),
+        ("select 1 into @x", "query: ", "does not return rows"),
+        ("select nothing from t", "query: ", "Unknown column"),
+        ("select unhex('ff') as b", "query: ", "hex(b)"),
+        ("select seq, if(seq > 300, unhex('ff'), 'a') as b from seq_1_to_999", "query: ", "hex(b)"),
+        ("select 1 as a, 2 as a", "file:1: ", "another column"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_leaves_nothing(
+    node: Gateway, crm: str, password: str, query: str, field: str, cause: str
+) -> None:
+    before = node.datasets.list()
+    done = imported(node, crm, password, query, "--overwrite")
+    assert done.exit_code != 0 and field in done.stderr and cause in done.stderr, done.output
+    assert node.datasets.list() == before
+    with Source(crm, password).selected("select count(*) as n from t") as table:
+        assert table.read() == b"n\r\n2\r\n"
+
+
+def test_a_database_that_cannot_be_used_is_named_without_the_password(database: sa.URL, password: str) -> None:
+    url = database._replace(password=None)
+    away = url.set(host="127.0.0.1", port=free_ports(1)[0])
+    for address, word, cause in [
+        (url, SECRET, "Access denied"),
+        (away, SECRET, "Can't connect"),
+        (url.update_query_dict({"no_such_option": "1"}), SECRET, "no_such_option"),
+        (url.set(password=SECRET), "", "must not hold a password"),
+        ("sqlite:////etc/passwd", "", "mysql+pymysql://"),
+        ("nothing", "", "mysql+pymysql://"),
+    ]:
+        given = address if isinstance(address, str) else address.render_as_string(hide_password=False)
+        with pytest.raises(Invalid) as refused, Source(given, word).selected("select 1"):
+            pass
+        (problem,) = refused.value.problems
+        assert problem.path == "from" and cause in problem.rule and refused.value.reason == "SOURCE_UNUSABLE"
+        assert SECRET not in str(refused.value) and "p%40ss" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_many_rows_need_little_memory(crm: str, password: str) -> None:
+    """40 MB of rows; to fetch them before reading would take all of that."""
+    code = textwrap.dedent("""
+        import re, sys
+        from pathlib import Path
+        from gateway.store.source import Source
+
+        def most():
+            return int(re.search("VmHWM:(.*)kB", Path("/proc/self/status").read_text())[1])
+
+        query = "select seq, repeat('x', 1000) from seq_1_to_40000"
+        with Source(*sys.argv[1:]).selected(query) as rows:
+            rows.read(1)
+            before, size = most(), 0
+            while data := rows.read(65536):
+                size += len(data)
+        assert size > 40_000_000, size
+        assert most() - before < 8 * 1024, most() - before
+    """)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, crm, password], cwd=root, check=True)
