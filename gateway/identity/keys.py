@@ -3,13 +3,14 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
+import structlog
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -25,6 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from route_table.certificates import PublicKey, key_pin, signature_algorithm, stamp, written
+
+log = structlog.get_logger(__name__)
 
 PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
@@ -89,12 +92,12 @@ def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
     return True
 
 
-def six_words(partners: Mapping[str, Sequence[str]]) -> str:
-    """Return six words that stand for nodes and their public keys, for people at each of them to compare.
+def six_words(*invitations: Mapping[str, Any]) -> str:
+    """Return six words that stand for invitations (node, address, keys), for people at each node to compare.
 
-    A word stands for 16 bits. Who looks for other keys with the same words has to try 2^48, each by a slow hash.
+    A word stands for 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
     """
-    text = json.dumps(sorted([node, sorted(keys)] for node, keys in partners.items()))
+    text = json.dumps(sorted([one["node"], one["address"], sorted(one["keys"])] for one in invitations))
     found = hashlib.scrypt(text.encode(), salt=b"bfia-gateway partner", n=2**15, r=8, p=1, maxmem=2**26, dklen=12)
     return " ".join(_word(int.from_bytes(found[at : at + 2], "big")) for at in range(0, len(found), 2))
 
@@ -108,7 +111,8 @@ def _word(n: int) -> str:
 class Keyring:
     """The node's own key pairs in PEM files: the one that signs, and during a rotation the next one.
 
-    A running gateway notices a change of the files at its next request. Safe to use from several threads.
+    A running gateway notices a change of the files at its next request; while a changed one cannot be used, the
+    pair read before it signs. Safe to use from several threads.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -116,15 +120,24 @@ class Keyring:
         self.files = {"signing": self.folder / "signing.pem", "next": self.folder / "next.pem"}
         self._lock = Lock()
         self._stamp: tuple[int, int] | None = None
+        self._refused: tuple[int, int] | None = None
+        """of the file that the log has named as unusable"""
         self._signing: KeyPair | None = None
 
     @property
     def signing(self) -> KeyPair | None:
-        """The pair that signs; None: this node has none yet."""
+        """The pair that signs; None: this node has none yet. Raises `Invalid` where the first file is unusable."""
         current = stamp(str(self.files["signing"]))
         with self._lock:
             if current != self._stamp:
-                self._signing, self._stamp = self._read("signing"), current
+                try:
+                    self._signing, self._stamp = self._read("signing"), current
+                except Invalid as error:
+                    if self._signing is None:
+                        raise
+                    if current != self._refused:  # read again at each request: a change of the owner has no stamp
+                        self._refused = current
+                        log.warning("changed key not usable, the one before signs", cause=error.message)
             return self._signing
 
     @property
@@ -134,7 +147,10 @@ class Keyring:
         return {use: pair for use, pair in found.items() if pair is not None}
 
     def make(self, algorithm: str) -> KeyPair:
-        """Make a pair: the one that signs if there is none, else the next one, in the place of any other next."""
+        """Make a pair: the one that signs if there is none, else the next one, in the place of any other next.
+
+        What root makes belongs to the owner of the state folder, for the gateway to read.
+        """
         use = "next" if self.files["signing"].exists() else "signing"
         pair = KeyPair(MAKERS[algorithm]())
         content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -142,8 +158,13 @@ class Keyring:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / f"{use}.part"
         part.unlink(missing_ok=True)
+        owner, is_root = self.folder.parent.stat(), os.geteuid() == 0
+        if is_root:
+            os.chown(self.folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(content)
+            if is_root:
+                os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
         part.replace(self.files[use])
         return pair
 
@@ -156,12 +177,15 @@ class Keyring:
         return True
 
     def _read(self, use: str) -> KeyPair | None:
-        """Return a pair. Raises `Invalid` for a file that holds none that can sign."""
+        """Return a pair. Raises `Invalid` for a file that cannot be read, or holds none that can sign."""
         try:
             key = load_pem_private_key(self.files[use].read_bytes(), None)
             signature_algorithm(key.public_key())
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            rule = f"cannot be read ({error.strerror}): make the user that runs the gateway its owner (chown)"
+            raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"
             raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error

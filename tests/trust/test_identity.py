@@ -1,6 +1,7 @@
 """The node's own key pairs: made by `init`, closed to others, rotated with both keys known."""
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_public_key
+from structlog.testing import capture_logs
 
 from gateway.errors import Invalid
 from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
@@ -33,6 +35,32 @@ def test_a_weak_key_or_one_of_another_kind_signs_nothing(tmp_path: Path, key: An
     ring.files["signing"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with pytest.raises(Invalid, match="must be a private key"):
         _ = ring.signing
+
+
+def test_a_changed_key_that_cannot_be_read_leaves_the_one_before_in_use(tmp_path: Path):
+    ring = Keyring(tmp_path)
+    old, new, file = ring.make("ed25519"), ring.make("ed25519"), ring.files["signing"]
+    assert ring.signing is not None
+    file.unlink()
+    file.mkdir()  # root, too, cannot read that
+    with capture_logs() as lines:
+        assert [ring.signing.id, ring.signing.id] == [old.id] * 2
+    assert len(lines) == 1 and f"{file}: cannot be read" in lines[0]["cause"]
+    with pytest.raises(Invalid, match="make the user that runs the gateway its owner") as error:
+        _ = Keyring(tmp_path).signing
+    assert error.value.reason == "IDENTITY_UNUSABLE"
+    file.rmdir()
+    assert ring.switch() and ring.signing.id == new.id
+
+
+def test_what_root_makes_belongs_to_the_owner_of_the_state_folder(tmp_path: Path, monkeypatch: Any):
+    given = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda path, *to, **_: given.append((path, to)))
+    monkeypatch.setattr(os, "fchown", lambda fd, *to: given.append((os.fstat(fd).st_ino, to)))
+    ring, owner = Keyring(tmp_path), (tmp_path.stat().st_uid, tmp_path.stat().st_gid)
+    ring.make("ed25519")
+    assert given == [(ring.folder, owner), (ring.files["signing"].stat().st_ino, owner)]
 
 
 @pytest.fixture

@@ -46,10 +46,13 @@ def test_two_invitations_make_two_partners_that_sign(nodes: list[tuple[Path, Gat
         invitations.append(tmp_path / f"{gateway.settings.node.id}.json")
         invitations[-1].write_text(made.stdout)
     shown = []
-    for (config, _), theirs in zip(nodes, reversed(invitations), strict=True):
-        refused = CliRunner().invoke(app, ["partner", "accept", str(theirs), "--config", str(config)], input="n\n")
+    for (config, gateway), theirs in zip(nodes, reversed(invitations), strict=True):
+        address = gateway.addresses()["peer"]
+        words = ["partner", "accept", str(theirs), "--address", address, "--config", str(config)]
+        refused = CliRunner().invoke(app, words, input="n\n")
         assert refused.exit_code == 1 and "the words at both sides" in refused.stderr
-        done = call("partner", "accept", str(theirs), "--yes", "--config", str(config), "--json")
+        assert f"warning: {address} is not encrypted" in refused.stderr
+        done = call(*words, "--yes", "--json")
         assert done.exit_code == 0, done.stderr
         shown.append(json.loads(done.stdout[done.stdout.index("{\n") :])["words"])
     assert shown[0] == shown[1] and len(shown[0].split()) == 6
@@ -62,9 +65,33 @@ def test_two_invitations_make_two_partners_that_sign(nodes: list[tuple[Path, Gat
 
 
 def test_a_key_that_was_exchanged_on_the_way_shows_in_the_words(tmp_path: Path):
-    mine, theirs, thief = (Keyring(tmp_path / name).make("ed25519").public for name in "abc")
-    assert six_words({ME: [mine], PEER: [theirs]}) == six_words({PEER: [theirs], ME: [mine]})
-    assert six_words({ME: [mine], PEER: [thief]}) != six_words({ME: [thief], PEER: [theirs]})
+    keys = [[Keyring(tmp_path / name).make("ed25519").public] for name in "abc"]
+    mine, theirs, thief = ({"node": "A", "address": "https://a", "keys": key} for key in keys)
+    theirs, thief = theirs | {"node": "B"}, thief | {"node": "B"}
+    assert six_words(mine, theirs) == six_words(theirs, mine) != six_words(mine, thief)
+
+
+def test_an_address_that_was_changed_on_the_way_shows_in_the_words():
+    mine, theirs = ({"node": node, "address": f"https://{node}", "keys": [node]} for node in "AB")
+    assert six_words(mine, theirs | {"address": "https://thief"}) != six_words(mine, theirs)
+
+
+def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
+    ring = Keyring(tmp_path / "partner")
+    old, new, file = ring.make("ed25519"), ring.make("ed25519"), tmp_path / "theirs.json"
+    with new_node(tmp_path / "me", ME) as (config, gateway):
+        words = ["partner", "accept", str(file), "--address", "https://me", "--yes", "--config", str(config)]
+        for address, pair in (("https://before", old), ("https://after", new)):
+            file.write_text(json.dumps({"node": PEER, "address": address, "keys": [pair.public]}))
+            done = call(*words)
+            assert gateway.routes.table.routes[PEER].url == "https://before"
+        assert done.exit_code == 1 and f"https://before, keys: {old.id}; to replace that" in done.stderr
+        done = call(*words, "--replace")
+        assert (
+            done.exit_code == 0 and f"replaces the route of {PEER}: https://before, keys: {old.id}" in done.stderr
+        )
+        route = gateway.routes.table.routes[PEER]
+        assert (route.url, route.keys) == ("https://after", (new.public,))
 
 
 @pytest.mark.parametrize("text", ["{}", '{"node": "A", "address": "http://a", "keys": []}', "[1]"])
@@ -72,5 +99,9 @@ def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
     config, file = tmp_path / "node.yml", tmp_path / "invitation.json"
     call("init", "--node", ME, "--engine", "process", "-o", str(config))
     file.write_text(text)
-    assert call("partner", "accept", str(file), "--config", str(config)).exit_code == 2
+    refused = call("partner", "accept", str(file), "--address", "https://me", "--config", str(config))
+    assert refused.exit_code == 2 and "--address" not in refused.stderr
+    file.write_text(json.dumps({"node": PEER, "address": "https://peer", "keys": ["key"]}))
+    refused = call("partner", "accept", str(file), "--config", str(config))
+    assert refused.exit_code == 2 and "give --address" in refused.stderr
     assert call("partner", "invite", "--config", str(config)).exit_code == 2
