@@ -62,8 +62,9 @@ def accept(
     own, theirs = _own(settings_of(config), address), read_object(file)
     theirs = {key: theirs.get(key) for key in own}
     node, url, keys = theirs.values()
-    texts = isinstance(keys, list) and keys and all(isinstance(text, str) for text in (node, url, *keys))
-    if not texts or node == own["node"]:
+    texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
+    # text with spaces or line feeds could show other words in the prompt
+    if any(not isinstance(text, str) or text.split() != [text] for text in texts) or node == own["node"]:
         text = f"{file} is not the invitation of another node, which has node, address and keys"
         raise CallFailed(text, EXIT_BAD_INPUT)
     words = six_words(own, theirs)

@@ -94,7 +94,15 @@ def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
         assert (route.url, route.keys) == ("https://after", (new.public,))
 
 
-@pytest.mark.parametrize("text", ["{}", '{"node": "A", "address": "http://a", "keys": []}', "[1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"node": "A", "address": "http://a", "keys": []}',
+        '{"node": "A", "address": "http://a\\nthe words at both sides: others", "keys": ["key"]}',
+        "[1]",
+    ],
+)
 def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
     config, file = tmp_path / "node.yml", tmp_path / "invitation.json"
     call("init", "--node", ME, "--engine", "process", "-o", str(config))
