@@ -50,7 +50,7 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A path whose body is read as a `JsonRequest` reads it."""
+    """A path whose body is read as a `JsonRequest` reads it, once the application's ``before_body`` lets it."""
 
     request = JsonRequest
 
@@ -60,6 +60,8 @@ class JsonRoute(APIRoute):
 
         async def read_and_handle(request: Request) -> Response:
             request = self.request(request.scope, request.receive)
+            if before := getattr(request.app.state, "before_body", None):
+                await before(request)
             if self.body_field is not None and (await request.body()).strip() and _is_json(request):
                 await request.json()
             return await handle(request)

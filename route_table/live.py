@@ -377,15 +377,20 @@ class LiveRoutes:
         self._versions.set_exported(Export(newest.number, _digest(content)))
 
     def _former(self, node: str) -> Route | None:
-        """Return the last enabled route that a node had."""
+        """Return the last enabled route that a node had, with the keys of its last entry of all."""
         number, found = self._formers.get(node, (-1, None))
         if number == self._table.version:
             return found
+        newest: Route | None = None
         for version in self._versions.list(None, _LOOK_BACK):
+            table = parse(version.text)
+            newest = newest or table.routes.get(node)
             with suppress(UnknownNode):  # where its next hop is disabled
-                if (table := parse(version.text)).knows(node):
+                if table.knows(node):
                     found = table.resolve(node)
                     break
+        if found is not None and newest is not None:
+            found = replace(found, keys=newest.keys, signing=newest.signing)
         self._formers[node] = (self._table.version, found)
         return found
 

@@ -137,34 +137,41 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     return sender.source
 
 
+_CHECKED = "bfia.signed_by"
+"""where a request's scope has the key whose signature held"""
+
+
 def signed(
     verifier: Verifier, entry_of: Callable[[NodeId], Route | None], limiter: CapacityLimiter
 ) -> Callable[[Request], Awaitable[None]]:
-    """Return what refuses a request that is not signed as the route of its node says, before its body is read on.
+    """Return what refuses a request that is not signed as the route of its node says, before its body is read.
 
     Channel messages come from a node's transport, which signs nothing. The sender is not told what is wrong.
+    A request is checked once, by whatever asks first.
     """
 
     async def check(request: Request) -> None:
         sender, headers, scope = incoming(request), request.headers, request.scope
-        if not scope["path"].startswith(_SIGNED) or scope["path"].startswith(_CHANNEL):
+        if not scope["path"].startswith(_SIGNED) or scope["path"].startswith(_CHANNEL) or _CHECKED in scope:
             return
         route, value = entry_of(sender.source), ", ".join(headers.getlist("x-auth-sign"))
         if route is None or route.signed == "off":
             return
         if route.signed == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
             return
-        body = await request.body()
         path, query = (scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
         named = (", ".join(headers.getlist(n)) for n in ("content-digest", "x-source-node-id", "x-target-node-id"))
         signable = Signable(request.method, path, query, *named)
         try:
-            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
+            key, nonce = await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
+            body = await request.body()
+            await on(limiter, sender, lambda: verifier.check_body(signable, body, key, nonce))
         except NotAllowed as error:
             refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
             refused.inside = error
             raise refused from None
         origin().key = key
+        scope[_CHECKED] = key
 
     return check
 

@@ -247,6 +247,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     else:
         apps["peer"] = create_app("peers", for_peers_here, documented=True, first=signed)
         apps["container"] = create_app("containers", for_containers, documented=True)
+    apps["peer"].state.before_body = signed[0]  # a dependency comes after the body was parsed
     for name, app in apps.items():
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)

@@ -92,13 +92,13 @@ def _named(scope: Scope) -> set[str]:
 
     Of one that is repeated the first is read, or none at all.
     """
-    found: dict[tuple[bytes, bool], bytes] = {}
+    found: dict[tuple[bytes, bool], str] = {}
     for spelled, value in scope["headers"]:
         name = spelled.replace(b"_", b"-")
         read = name in _CHANNEL or (name in _CONTROL and spelled in (name, name.replace(b"-", b"_")))
-        if read and value.strip():
-            found.setdefault((name, spelled != name), value)
-    return {value.strip().decode("latin-1") for value in found.values()} - {""}
+        if read and (text := value.decode("latin-1").strip()):  # as the sender is read: bytes keep more blanks
+            found.setdefault((name, spelled != name), text)
+    return set(found.values())
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,12 @@ class Verifier:
 
         ``keys``: the sender's, as its route has them. Raises `NotAllowed`; may wait for the database.
         """
+        key_id, nonce = self.check_headers(request, value, keys)
+        self.check_body(request, body, key_id, nonce)
+        return key_id
+
+    def check_headers(self, request: Signable, value: str, keys: Iterable[str]) -> tuple[str, str]:
+        """Return key id and nonce of a request whose headers are signed; its body need not be there yet."""
         found = _FORM.fullmatch(value)
         if found is None:
             raise NotAllowed("x-auth-sign holds no signature in the form of this node", reason="SIGNATURE_MISSING")
@@ -119,16 +125,19 @@ class Verifier:
             raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
         if request.target != self._node:
             raise NotAllowed(f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG")
-        if request.digest != digest(body):
-            raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
         given = _decoded(signature)
         if algorithm != signature_algorithm(key) or not verifies(key, given, request.base(params)):
             text = f"the signature is not one of this request by the key {key_id}"
             raise NotAllowed(text, reason="SIGNATURE_WRONG")
+        return key_id, nonce
+
+    def check_body(self, request: Signable, body: bytes, key_id: str, nonce: str) -> None:
+        """Raise `NotAllowed` for a body that is not the signed one, and for a request that came before."""
+        if request.digest != digest(body):
+            raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
         # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
         if not self._used.accept(hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex):
             raise NotAllowed(f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED")
-        return key_id
 
 
 def _decoded(text: str) -> bytes:
