@@ -168,6 +168,12 @@ class DatabaseAway(Busy):
     reason = "DATABASE_AWAY"
 
 
+class StorageFailed(Busy):
+    """A storage elsewhere cannot be used, now."""
+
+    reason = "STORAGE_UNREACHABLE"
+
+
 MOST_TEXT = 20_000
 """characters of an error's message in a response"""
 

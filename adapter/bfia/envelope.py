@@ -22,7 +22,16 @@ from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
-from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, brief, envelope, release
+from gateway.errors import (
+    DatabaseAway,
+    GatewayError,
+    Invalid,
+    StorageFailed,
+    TooLarge,
+    brief,
+    envelope,
+    release,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +77,7 @@ def install(
     async def known(request: Request, error: GatewayError) -> JSONResponse:
         release(error)
         request.state.refused = brief(error)
-        away = isinstance(error, DatabaseAway)
+        away = isinstance(error, (DatabaseAway, StorageFailed))
         status = 413 if error.code == 413 else 503 if away else _decided(request, error.code)
         return _answer(request, status_for(request, status), error, words)
 

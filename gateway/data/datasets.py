@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from gateway.data.upload import SID, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, TooLarge
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, StorageFailed, TooLarge
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -77,6 +78,8 @@ class Datasets:
         self._repository = repository
         self._roots = tuple(roots)
         self._clock = clock
+        self._changing = threading.Lock()
+        """held while a record is read and written again"""
 
     # ------------------------------------------------------------ uploading
 
@@ -135,19 +138,31 @@ class Datasets:
             sid=SID if upload.extend_sid else "",
             description=upload.description,
         )
-        if self.disabled(address):  # new content does not enable a dataset
-            dataset = replace(dataset, disabled=True)
         if storage := self._storage.default:  # what was there before stays whole until this is
             plain = _ODD.sub("_", address.name)[:200]  # a run's policy there must name it
             dataset = replace(dataset, storage=storage, place=f"{plain}.{secrets.token_hex(4)}")
-        old = self._repository.get(address.namespace, address.name)
         with _storage():
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
-            with self._storage.published(staging, dataset.address, overwrite=upload.overwrite):
-                self._repository.put(dataset)
+            with self._storage.published(staging, dataset.address, overwrite=upload.overwrite), self._changing:
+                old = self._repository.get(address.namespace, address.name)
+                if storage and old is not None and not upload.overwrite:  # another upload was faster
+                    raise taken(address)
+                disabled = old is not None and old.disabled
+                self._repository.put(replace(dataset, disabled=disabled))
             if old is not None and old.address != dataset.address:
-                self._storage.delete(old.address)
-        return dataset
+                self._delete_old(old.address)
+        return replace(dataset, disabled=disabled)
+
+    def _delete_old(self, address: Address) -> None:
+        """Delete what was replaced; where its storage is away, `gc` does."""
+        with self._storage.staging() as staging:
+            staging.note(address)
+            try:
+                self._storage.delete(address)
+            except StorageFailed:
+                staging.stays = True
+            except NotFound:  # the storage is not among this node's any more
+                pass
 
     # ------------------------------------------------------------ reading
 
@@ -178,7 +193,10 @@ class Datasets:
         return self._storage.exists(self._place(address, known))
 
     def _place(self, address: Address, known: Dataset | None) -> Address:
-        return self._storage.find(address.namespace, address.name) if known is None else known.address
+        if known is not None:
+            return known.address
+        found = self._storage.find(address.namespace, address.name)
+        return address if self.keeper(found) else found  # the place of a dataset is not its id
 
     def keeper(self, address: Address) -> Sequence[str]:
         """Say which uploaded dataset lies at a place of a storage elsewhere."""
@@ -187,14 +205,19 @@ class Datasets:
 
     def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
-        before = self.get(namespace=address.namespace, name=address.name)
-        after = replace(before, disabled=disabled)
-        if after != before:
-            self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
+        with self._changing:
+            before = self.get(namespace=address.namespace, name=address.name)
+            after = replace(before, disabled=disabled)
+            if after != before:
+                self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
         return before, after
 
     def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return it before and after. Raises `NotFound`, `Conflict`, `Invalid`."""
+        with self._changing:
+            return self._edited(address, change)
+
+    def _edited(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
         before = self.get(namespace=address.namespace, name=address.name)
         if not self.uploaded(address):
             text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
@@ -244,7 +267,8 @@ class Datasets:
         """Delete a dataset and what is known of it. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
         place = self._place(address, self._repository.get(address.namespace, address.name))
-        with _storage():
+        there = False
+        with _storage(), suppress(NotFound):  # of a storage that is not among this node's any more
             there = self._storage.delete(place)
         known = self._repository.delete(address.namespace, address.name)
         if not (there or known):

@@ -7,6 +7,7 @@ makes them a model. Nothing here changes a file.
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,7 +178,7 @@ class Models:
 
     def import_archive(self, archive: Path) -> list[Kept]:
         """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`, `TooLarge` (NO_SPACE)."""
-        wanted = model_archive.read(archive)
+        wanted = [_at(model, self._storage.default) for model in model_archive.read(archive)]
         new, others = self._new(wanted)
         self._check_free_space(new)
         deployed = others.deployed_at if others else None
@@ -208,6 +209,12 @@ class Models:
             kept = f" and keeps {self._reserve} back (limits.storage_reserve_bytes)" if self._reserve > 0 else ""
             text = f"its files take {needed} bytes, the storage has {free} free{kept}: delete data first"
             raise TooLarge(text, reason="NO_SPACE")
+
+
+def _at(model: PartyModel, storage: str) -> PartyModel:
+    """Return a model whose parts lie in a storage, the one with the data that it is used on."""
+    parts = (replace(part, address=replace(part.address, storage=storage)) for part in model.parts)
+    return replace(model, parts=tuple(parts))
 
 
 def _refusal(reason: str, text: str, got: object) -> Refusal:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gateway.data.staging import Staging
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
+from gateway.errors import StorageFailed as StorageFailed
 
 S3, HDFS = "s3", "hdfs"
 KINDS = (S3, HDFS)
@@ -47,13 +49,6 @@ _FAILURES = (
     exceptions.RangeNotSatisfied,
     exceptions.ConditionNotMatch,
 )
-
-
-class StorageFailed(GatewayError):
-    """A storage elsewhere cannot be used."""
-
-    reason = "STORAGE_UNREACHABLE"
-    code = 503
 
 
 @dataclass(frozen=True)
@@ -227,8 +222,8 @@ class RemoteStorage(Storage):
 
     def check(self) -> None:
         """Write, read and delete something small. Raises `StorageFailed`."""
+        name = f".check-{secrets.token_hex(8)}"
         with self._named():
-            name = f".check-{os.getpid()}"
             self._at().write(name, b"bfia")
             self._at().read(name)
             self._at().delete(name)
@@ -263,7 +258,7 @@ class RemoteStorage(Storage):
             reason, what = "STORAGE_DENIED", "denies access"
         if not reason and "timeout" in text.lower():
             reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
-        where = f"storage {self.remote.name} ({self.remote.kind}://{self.remote.host}:{self.remote.port})"
+        where = f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
         return StorageFailed(f"{where} {what or 'cannot be reached'}", reason=reason or "STORAGE_UNREACHABLE")
 
 

@@ -155,23 +155,26 @@ class Storage(ABC):
     def stream(self, address: Address, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of all parts, a table's as one with one header. Raises `NotFound` at the first."""
         left = sys.maxsize if length is None else length
-        for part, skipped in self._parts(address):
-            if start >= part.size - skipped:
-                start -= part.size - skipped
+        for part in self._parts(address):
+            if start >= part.size:
+                start -= part.size
                 continue
             if left <= 0:
                 return
-            with self.open_file(address, part.name, skipped + start) as file:
-                start = 0
+            with self.open_file(address, part.name, part.skipped + start) as file:
                 while left > 0 and (data := file.read(min(CHUNK, left))):
                     left -= len(data)
                     yield data
+            start = 0
+            if part.ended and left > 0:
+                left -= 1
+                yield b"\n"
 
     def stamp(self, address: Address) -> tuple[int, str]:
         """Return the length of what `stream` yields, and a text that changes with it. Raises `NotFound`."""
         parts = self._parts(address)
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return sum(part.size - skipped for part, skipped in parts), digest[:32]
+        return sum(part.size for part in parts), digest[:32]
 
     def checksum(self, address: Address) -> str:
         """Return the sha256 of what `stream` yields, in hex. Raises `NotFound`."""
@@ -180,21 +183,28 @@ class Storage(ABC):
             digest.update(data)
         return digest.hexdigest()
 
-    def _parts(self, address: Address) -> list[tuple[Stored, int]]:
-        """Return the parts, each with how many bytes to leave out: a header that the first part has, too."""
+    def _parts(self, address: Address) -> list["_Part"]:
+        """Return the parts as `stream` gives them: a header once, each row in a line of its own."""
         parts = self.partitions(address)
         if len(parts) == 1 or not self._is_table(address):
-            return [(part, 0) for part in parts]
+            return [_Part(part.name, part.size, part.stamp) for part in parts]
         header = b""
         with self.open_partition(address) as file:
             while (line := file.readline(LARGEST_ROW)) and len(header) < LARGEST_ROW:
                 header += line
                 if header.count(b'"') % 2 == 0:  # else the line end is inside a quoted name
                     break
-        found = [(parts[0], 0)]
-        for part in parts[1:]:
-            with self.open_file(address, part.name) as file:
-                found.append((part, len(header) if file.read(len(header)) == header else 0))
+        found = []
+        for number, part in enumerate(parts):
+            skipped = 0
+            if number:
+                with self.open_file(address, part.name) as file:
+                    skipped = len(header) if file.read(len(header)) == header else 0
+            ended = False
+            if part is not parts[-1] and part.size:
+                with self.open_file(address, part.name, part.size - 1) as file:
+                    ended = file.read(1) != b"\n"
+            found.append(_Part(part.name, part.size - skipped + ended, part.stamp, skipped, ended))
         return found
 
     def _is_table(self, address: Address) -> bool:
@@ -235,6 +245,19 @@ class Storage(ABC):
                         yield row
             except (csv.Error, UnicodeDecodeError) as error:
                 raise Invalid([Problem(part, "is not CSV in UTF-8", str(error))], reason="DATA_BROKEN") from error
+
+
+class _Part(NamedTuple):
+    """A file of an address as `Storage.stream` gives it."""
+
+    name: str
+    size: int
+    """bytes that are given"""
+    stamp: str
+    skipped: int = 0
+    """bytes of a header that was given before"""
+    ended: bool = False
+    """whether a line end is given after it, which it lacks"""
 
 
 def _number(name: str) -> int | None:

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+import structlog
+
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote, RemoteStorage
+from gateway.data.remote_storage import Remote, RemoteStorage, StorageFailed
 from gateway.data.staging import Staging
 from gateway.data.storage import Storage, Stored
 from gateway.domain.run import Address, Run
 from gateway.errors import NotFound
+
+log = structlog.get_logger(__name__)
 
 FILE = "file"
 
@@ -78,7 +82,7 @@ class Storages(Storage):
             return ""
         has = f"this node has {', '.join(kinds)} (storages)"
         if self.stand_in:
-            return f"{has}: it gets its data from the node's folder (storage.stand_in)"
+            return f"{has}: it works on data in the node's folder alone (storage.stand_in)"
         return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
     def remote_of(self, run: Run) -> Remote | None:
@@ -115,7 +119,13 @@ class Storages(Storage):
         return self._at(Address(namespace, "", storage)).names(namespace)
 
     def namespaces(self) -> set[str]:  # noqa: D102
-        return self.folder.namespaces().union(*(remote.namespaces() for remote in self.remotes.values()))
+        found = self.folder.namespaces()
+        for remote in self.remotes.values():
+            try:
+                found |= remote.namespaces()
+            except StorageFailed as error:  # what lies elsewhere is there all the same
+                log.warning("a storage is left out", storage=remote.remote.name, cause=error.message)
+        return found
 
     def staging(self) -> Staging:  # noqa: D102
         return self.folder.staging()

@@ -111,11 +111,16 @@ _MOST_DAEMONS = 8
 """of one text are looked for without their scheme too: others may have written it, to keep us busy"""
 
 
+_KEY = re.compile(r"(?<=[?&])(?P<name>password|token|username)=[^&\s]+")
+"""of a storage, in the address that a container gets"""
+
+
 def for_others(text: str) -> str:
-    """Return the text without addresses of Docker daemons, and with the last part alone of each absolute path.
+    """Return the text without addresses of Docker daemons and keys of storages; of a path the last part.
 
     What is neither stays: addresses of nodes, names of images, paths of the protocols, a path of one part.
     """
+    text = _KEY.sub(lambda found: f"{found['name']}=***", text)
     hosts = {found["host"] for found in islice(_DAEMON.finditer(text), _MOST_DAEMONS)}
     text = _DAEMON.sub(lambda found: f"{found['scheme']}://…", text)
     for host in sorted(hosts, key=len, reverse=True):  # what ssh says of it names it once more

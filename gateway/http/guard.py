@@ -237,8 +237,6 @@ def noting_refusals(
         """Return the known node that was refused, "" for others and for what may succeed later."""
         if partners is None or refused.code >= 500 or refused.reason == _BUSY:
             return ""
-        if refused.reason.startswith("SIGNATURE"):  # anybody may have claimed to be that node
-            return ""
         node = origin().node or claimed(scope)
         return node if node and partners[0](node) else ""
 

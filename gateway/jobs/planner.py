@@ -22,7 +22,7 @@ from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run, job_of
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective, overlay
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.errors import EngineFailed, GatewayError, Invalid, Refused
+from gateway.errors import EngineFailed, GatewayError, Invalid, Refused, StorageFailed
 from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
 from provider_registry.model import Component, Provider, join
@@ -285,6 +285,8 @@ class TaskPlanner:
         if (where := part.own_data) and part.component.inputs:
             try:
                 found[part.component.inputs[0].name] = self._datasets.resolve(**where)
+            except StorageFailed:  # later it may be there
+                raise
             except GatewayError as error:
                 key = "dataset_id" if "dataset_id" in where else "name"
                 wrong.append(Problem(f"{part.own_path}.{key}", error.message, where.get(key)))

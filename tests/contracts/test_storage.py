@@ -98,6 +98,15 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(site: tuple[Storages, Add
     assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
 
 
+def test_rows_of_parts_without_a_last_line_end_stay_apart(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    put(storage, address, data_0="id\n1", data_1="id\n2", data_2="id\n3\n", metadata='{"file_type": "csv"}')
+    whole = b"id\n1\n2\n3\n"
+    assert b"".join(storage.stream(address)) == whole and storage.stamp(address)[0] == len(whole)
+    for start in range(len(whole)):
+        assert b"".join(storage.stream(address, start, 2)) == whole[start : start + 2]
+
+
 def test_parts_that_are_no_table_are_one_after_the_other(site: tuple[Storages, Address]) -> None:
     storage, address = site
     put(storage, address, data_0="trees\n1\n", data_1="trees\n2\n")
@@ -220,7 +229,7 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
         ):
             with pytest.raises(StorageFailed) as failed:
                 act()
-            assert failed.value.reason == reason and "storage lake (s3://" in failed.value.message
+            assert failed.value.reason == reason and "storage lake (s3)" in failed.value.message
             assert os.environ["BFIA_TEST_S3_SECRET"] not in failed.value.message
         assert leftovers(storage.root) == []
 

@@ -12,6 +12,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
 from gateway.data.file_storage import FileStorage
 from gateway.data.models import Models
+from gateway.data.storages import Storages
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob
@@ -131,11 +132,11 @@ def here(tmp_path: Path) -> Iterator[Store]:
 
 
 def models(store: Store, home: Path, kept: type[SqlModels] = SqlModels, reserve: int = 0) -> Models:
-    return Models("n1", kept(store), FileStorage(home / "storage"), list, lambda: at(0), reserve)
+    return Models("n1", kept(store), Storages(FileStorage(home / "storage")), list, lambda: at(0), reserve)
 
 
 def an_archive(home: Path, text: str) -> Path:
-    elsewhere, place = FileStorage(home / "elsewhere"), Address("job-1", text)
+    elsewhere, place = Storages(FileStorage(home / "elsewhere")), Address("job-1", text)
     elsewhere.path(place).mkdir(parents=True)
     (elsewhere.path(place) / "data_0").write_text(text)
     part = ModelPart(

@@ -13,7 +13,7 @@ from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
-from gateway.domain.datasets import MemoryDatasets
+from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid
 from tests import storages as real
@@ -47,7 +47,7 @@ def test_the_first_storage_that_a_component_lists_serves_it(
 def test_what_a_component_cannot_have_here_is_said_once_at_its_registration(tmp_path: Path) -> None:
     assert at(tmp_path).at_registration(["file"]) == at(tmp_path).at_registration([]) == ""
     assert at(tmp_path, LAKE).at_registration(["s3"]) == ""
-    assert "gets its data from the node's folder" in at(tmp_path).at_registration(["s3", "hdfs"])
+    assert "data in the node's folder alone" in at(tmp_path).at_registration(["s3", "hdfs"])
     assert "STORAGE_MISMATCH" in at(tmp_path, LAKE, stand_in=False).at_registration(["hdfs"])
 
 
@@ -86,8 +86,44 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
             upload("id,x\n1,4\n", overwrite=True)
         known.put = put  # type: ignore[method-assign]
         assert storage.names("bank", "lake") == [second.name] and site.resolve("bank#customers*") == second
+        assert not site.exists(Address("bank", second.name))  # the place of a dataset is not its id
         site.delete("bank#customers*")
         assert storage.namespaces() == set() and not site.exists(address)
+
+
+@pytest.mark.s3
+def test_of_two_uploads_of_one_name_the_slower_is_refused(tmp_path: Path) -> None:
+    with real.bucket() as place:
+        storage = at(tmp_path / "storage", remote_of(place))
+
+        class Slow(MemoryDatasets):
+            """While one upload is sent, another of the same name is done."""
+
+            waits = False
+
+            def get(self, namespace: str, name: str) -> Dataset | None:
+                found = super().get(namespace, name)
+                if self.waits:
+                    self.waits = False
+                    upload("id,x\n1,1\n")
+                return found
+
+        known = Slow()
+        site = Datasets(storage, known, [], lambda: datetime.now(UTC))
+
+        def upload(text: str) -> Address:
+            received = site.receive()
+            try:
+                received.write(text.encode())
+                return site.upload_from_file(Upload(Address("bank", "t")), received, "t.csv").address
+            finally:
+                received.close()
+
+        known.waits = True
+        with pytest.raises(Conflict):
+            upload("id,x\n1,2\n")
+        assert list(storage.iter_rows(site.resolve("bank#t"))) == [["1", "1"]]
+        assert len(storage.names("bank", "lake")) == 1
 
 
 NODE = """

@@ -24,6 +24,7 @@ from gateway.identity.messages import VALID_SECONDS, Signable, Verifier, digest,
 from gateway.runtime.checks import Result
 from gateway.store.repositories import SqlUsedSignatures
 from route_table.certificates import public_key
+from tests.builders import a_local_job, a_spec
 from tests.e2e.nodes import ROOT, wait_for
 from tests.inprocess import ME, PEER, ask, running
 from tests.plain import NO_TLS
@@ -237,15 +238,16 @@ def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
 
 def test_the_senders_are_told_nothing_and_the_operators_which(nodes: tuple[Gateway, Gateway]):
     me, _ = nodes
-    now, others = int(time.time()), Sent().signed(PAIRS[OTHER])
+    plain = Sent(path=f"{CONTROL}/job/stop")  # what is refused again within a minute is counted, by path
+    now, others = int(time.time()), plain.signed(PAIRS[OTHER])
     source, target, hashed, value = others.headers
     under_my_id = ("x-auth-sign", value[1].replace(PAIRS[OTHER].id, PAIRS[PEER].id))
     attacks = (
-        ("SIGNATURE_MISSING", Sent()),
+        ("SIGNATURE_MISSING", plain),
         ("SIGNATURE_KEY_UNKNOWN", others),
         ("not one of this request", replace(others, headers=(source, target, hashed, under_my_id))),
-        ("SIGNATURE_EXPIRED", Sent().signed(PAIRS[PEER], now - VALID_SECONDS - 60)),
-        ("SIGNATURE_EXPIRED", Sent().signed(PAIRS[PEER], now + VALID_SECONDS + 60)),
+        ("SIGNATURE_EXPIRED", plain.signed(PAIRS[PEER], now - VALID_SECONDS - 60)),
+        ("SIGNATURE_EXPIRED", plain.signed(PAIRS[PEER], now + VALID_SECONDS + 60)),
     )
     told = set()
     for words, sent in attacks:
@@ -253,6 +255,25 @@ def test_the_senders_are_told_nothing_and_the_operators_which(nodes: tuple[Gatew
         assert wait_for(lambda words=words: noted(me, words))
     assert len(told) == 1 and "SIGNATURE_REFUSED" in told.pop()
     assert reason(Sent().signed(PAIRS[PEER], target=OTHER).to(me)) == "SIGNATURE_REFUSED"
+
+
+def test_an_unsigned_body_is_not_even_parsed(nodes: tuple[Gateway, Gateway]):
+    assert reason(replace(Sent(), body=b"{").to(nodes[0])) == "SIGNATURE_REFUSED"
+    assert reason(replace(Sent(), body=b"{").signed(PAIRS[PEER]).to(nodes[0])) == "INVALID"
+
+
+def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(tmp_path: Path):
+    spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id="job-former")
+    nowhere = {"url": "http://127.0.0.1:9"}
+    with running(tmp_path) as me:
+        write(me, {PEER: {**nowhere, "keys": PAIRS[PEER].public}, OTHER: nowhere})
+        me.store.local_jobs.add(replace(a_local_job(), spec=spec, node=ME), spec.flow_id)
+        write(me, {OTHER: nowhere})
+        for named in (PEER.encode(), b"\xa0" + PEER.encode(), PEER.encode() + b"\x85"):
+            headers = {"x-source-node-id": named, "x-target-node-id": ME}
+            url = f"{me.addresses()['peer']}{CONTROL}/job/stop"
+            said = httpx.post(url, json={"job_id": "job-former"}, headers=headers, trust_env=False).json()
+            assert reason(said) == "SIGNATURE_REFUSED"
 
 
 def test_a_key_is_revoked_by_an_edit_of_the_route(nodes: tuple[Gateway, Gateway]):
