@@ -16,7 +16,7 @@ from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, Vi
 from gateway.admin.files import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
-from gateway.data.storage import Storage
+from gateway.data.storages import Storages
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
 from gateway.domain.spec import JobSpec, Party
@@ -145,7 +145,7 @@ def router(models: Models) -> APIRouter:
     return router
 
 
-def import_router(models: Models, storage: Storage, largest: int) -> APIRouter:
+def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
     """Return the path that takes an archive of at most so many bytes; it limits its body itself."""
     router = api_router()
 

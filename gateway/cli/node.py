@@ -183,7 +183,7 @@ def rotate_identity(
     if not finish:
         ring.make(algorithm)
     elif not ring.switch():
-        raise CallFailed("there is no next key: bfia-gateway identity rotate makes one")
+        raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
     keys = _identity(config)
     with closing(_store(config)) as store:
         _audit(store, "identity rotate", before, keys)

@@ -103,9 +103,7 @@ def _own(settings: "Settings", address: str) -> dict[str, Any]:
 
 def _warn(*invitations: dict[str, Any]) -> None:
     addresses = [one["address"] for one in invitations if one["address"].lower().startswith("http://")]
-    warn(
-        f"{address} is not encrypted: whoever is on the way reads what is sent; use https" for address in addresses
-    )
+    warn(f"{address} is not encrypted: anyone on the network can read it; use https" for address in addresses)
 
 
 def _route(client: Client, node: str) -> str:

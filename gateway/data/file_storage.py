@@ -72,7 +72,8 @@ class FileStorage(Storage):
             file.seek(start)
         return file
 
-    def staging(self) -> Staging:  # noqa: D102
+    def staging(self) -> Staging:
+        """Begin a write; nothing of it is visible before `published`, nothing is left after its end."""
         return Staging(self.root)
 
     @contextmanager

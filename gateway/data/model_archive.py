@@ -20,6 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, Storage
+from gateway.data.storages import Storages
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.domain.problems import LARGEST_NAME, Problem
@@ -174,7 +175,7 @@ def read(path: Path) -> list[PartyModel]:
 
 @contextmanager
 def unpacked(
-    path: Path, models: Sequence[PartyModel], storage: Storage
+    path: Path, models: Sequence[PartyModel], storage: Storages
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Unpack the files aside; entering what this gives stores all of them or none. Raises `Invalid`."""
     with ExitStack() as stack, _opened(path) as archive:
@@ -185,7 +186,7 @@ def unpacked(
 
 
 @contextmanager
-def _in_place(storage: Storage, places: dict[Address, Staging]) -> Iterator[None]:
+def _in_place(storage: Storages, places: dict[Address, Staging]) -> Iterator[None]:
     with ExitStack() as stack:
         for address, staging in places.items():
             stack.enter_context(storage.published(staging, address, overwrite=True))

@@ -162,10 +162,6 @@ class RemoteStorage(Storage):
                 raise missing(address) from error
         return cast(BinaryIO, buffered)
 
-    def staging(self) -> Staging:
-        """Not here: what is sent lies on the node's own disk before (`gateway.data.storages`)."""
-        raise NotImplementedError
-
     @contextmanager
     def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
         if not overwrite and self.taken(address):

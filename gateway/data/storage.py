@@ -69,10 +69,6 @@ class Storage(ABC):
         """Return every namespace in which something may lie."""
 
     @abstractmethod
-    def staging(self) -> "Staging":
-        """Begin a write; nothing of it is visible before `published`, nothing is left after its end."""
-
-    @abstractmethod
     def published(self, staging: "Staging", address: Address, *, overwrite: bool) -> AbstractContextManager[None]:
         """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
 

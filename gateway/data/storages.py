@@ -127,7 +127,8 @@ class Storages(Storage):
                 log.warning("a storage is left out", storage=remote.remote.name, cause=error.message)
         return found
 
-    def staging(self) -> Staging:  # noqa: D102
+    def staging(self) -> Staging:
+        """Begin a write on the node's own disk, wherever it is going."""
         return self.folder.staging()
 
     @contextmanager

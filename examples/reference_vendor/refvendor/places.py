@@ -31,10 +31,10 @@ class Place(Protocol):
     """A root with folders of files."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none where there is no such folder."""
+        """Return the names in a folder; empty if the folder does not exist."""
 
     def read(self, path: str) -> bytes:
-        """Return a file's content. Raises `FileNotFoundError` where there is no such file."""
+        """Return a file's content. Raises `FileNotFoundError` if it does not exist."""
 
     def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
         """Write the files of a folder; no reader who waits for the last of them sees a half."""
@@ -58,7 +58,7 @@ def open_place(url: str) -> Place:
         return Directory(Path(unquote(parts.path)))
     if not parts.hostname or not parts.port or "@" in parts.netloc or parts.path not in ("", "/"):
         raise StorageFailed(f"system.storage: must be {parts.scheme}://<host>:<port>?<credentials and place>")
-    # a plus sign is itself, as it is in many secrets
+    # "+" is literal here: many secrets contain it
     query = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
     try:
         if parts.scheme == "s3":
