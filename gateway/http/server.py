@@ -227,9 +227,10 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, or a trailer."""
+        """Take a header; of a trailer only the size counts, as it comes after what was checked."""
         self._count(len(name) + len(value))
-        super().on_header(name, value)
+        if self._read_whole:
+            super().on_header(name, value)
 
     def _count(self, size: int) -> None:
         self._unparsed = 0
