@@ -5,12 +5,13 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 
 from gateway.admin.deps import Reply, api_router, content, shape
 from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview, showable
+from gateway.auth import Role
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
@@ -116,10 +117,13 @@ def router(store: Store, storage: Storage) -> APIRouter:
         summary="What the runs here left in the storage",
         response_model=shape("Outputs", outputs=[_OUTPUT]),
     )
-    def outputs(job_id: str) -> Response:
+    def outputs(request: Request, job_id: str) -> Response:
+        """``value``: for those only who may read outputs."""
         local = store.local_jobs.get(job_id)
         runs = [*(run for run in local.standing() if run.of_job), *local.runs]
-        return Reply({"outputs": [_line(storage, _Output(local, r, key)) for r in runs for key in r.output_keys]})
+        reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
+        found = [_Output(local, run, key) for run in runs for key in run.output_keys]
+        return Reply({"outputs": [_line(storage, one, reads=reads) for one in found]})
 
     @router.get(
         f"{_JOB}/outputs/{_ONE}",
@@ -222,10 +226,10 @@ def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
     return router
 
 
-def _line(storage: Storage, found: _Output) -> dict[str, Any]:
+def _line(storage: Storage, found: _Output, *, reads: bool) -> dict[str, Any]:
     run = found.run
     try:
-        value = showable(storage.read_json(found.address, _MOST_JSON))
+        value = showable(storage.read_json(found.address, _MOST_JSON)) if reads else None
     except GatewayError:  # it is missing, large, or not JSON
         value = None
     about = {"task_id": run.task_id, "attempt": run.attempt, "inherited_from": run.of_job or None}

@@ -2,14 +2,14 @@
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gateway.bootstrap.node import Gateway
 from tests.inprocess import PEER, running
 
-HIDDEN = b"POST /v1/interconn/schedule/node/hello HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
+HELLO = b"POST /v1/interconn/schedule/node/hello HTTP/1.1\r\nhost: localhost\r\n"
+HIDDEN = HELLO + b"content-length: 2\r\nconnection: close\r\n\r\n{}"
 EMPTY = b"0\r\n\r\n"
 AMBIGUOUS = {
     "length, then chunks": (b"content-length: 4\r\ntransfer-encoding: chunked", EMPTY),
@@ -50,14 +50,13 @@ def answers(node: Gateway, listener: str, request: bytes) -> bytes:
 def test_what_two_readers_may_end_in_different_places_is_refused(
     node: Gateway, listener: str, headers: bytes, body: bytes
 ):
-    head = b"POST /v1/interconn/schedule/node/hello HTTP/1.1\r\nhost: localhost\r\n" + headers
-    found = answers(node, listener, head + b"\r\n\r\n" + body + HIDDEN)
+    found = answers(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
     assert found.startswith(b"HTTP/1.1 400 ") or found.count(b"HTTP/1.1 ") == 0, found
     assert found.count(b"HTTP/1.1 ") <= 1
 
 
 def test_a_trailer_names_no_sender(node: Gateway):
-    head = b"POST /v1/interconn/schedule/node/hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    head = HELLO + b"connection: close\r\n"
     named = b"x-source-node-id: " + PEER.encode() + b"\r\n"
     body = b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     assert b'"knows_you":true' in answers(node, "peer", head + named + body + b"\r\n")

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.auth import Role, may, new_token
 from gateway.bootstrap.node import Gateway
-from tests.inprocess import routes_of, running
+from tests.admin.test_outputs import have
+from tests.inprocess import ask, routes_of, running
 from tests.plain import NO_TLS
 
 ALL, WORK = "admin vendor platform viewer", "admin vendor platform"
@@ -212,3 +213,16 @@ def test_whoever_may_not_is_refused_by_the_listener(node: Gateway, routes: dict[
                     answer = client.request(method, concrete(path), headers=headers)
                     assert answer.status_code in (200, 403), (method, path, role)
                     assert "NOT_AUTHORISED" in answer.text, (method, path, role)
+
+
+def test_a_list_of_outputs_shows_what_is_in_them_to_those_only_who_may_read_it(node: Gateway):
+    have(node, "job-listed", "model", b'{"coefficients": [0.25]}')
+    seen = {}
+    for role in Role:
+        text, token = new_token(f"lists as {role}", role, datetime(2026, 11, 1, tzinfo=UTC))
+        node.tokens.add(token)
+        headers = {"authorization": f"Bearer {text}"}
+        answer = ask(node, "operator", "GET", "/api/v1/jobs/job-listed/outputs", headers=headers)
+        assert answer.status_code == 200
+        seen[role] = "coefficients" in answer.text
+    assert seen == {Role.ADMIN: True, Role.PLATFORM: True, Role.VENDOR: False, Role.VIEWER: False}
