@@ -54,11 +54,11 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
         found["parties"] = [{"role": role, "index": None, "node": node} for role, node in roles]
     if local:
-        reasons = waiting.of_runs(local)
+        reasons = waiting.of_runs(local, parts.store.run_timing)
         found |= {
             "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
             "local_status": local.status,
-            "local_waiting": waiting.of_local(local),
+            "local_waiting": waiting.of_local(local, parts.store.run_timing),
             "local_failure": local.ending.failure if local.ending else None,
             "approval": approval_of(local),
             "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],

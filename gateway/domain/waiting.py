@@ -45,7 +45,7 @@ class Waiting:
 # ---------------------------------------------------------------- at the scheduling node
 
 
-def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
+def of_job(job: Job, timing: Timing) -> Waiting | None:
     """Return what a job waits for; of one that has ended, a stop that is still being delivered, else None."""
     due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
     if ended(JOB, job.status) and due is None:
@@ -119,7 +119,7 @@ def _of_pending(job: Job) -> Waiting:
     return Waiting("APPROVAL", f"somebody has to agree: {until}", first)
 
 
-def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
+def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
     """Return what each task waits for; None for one that has ended, or whose job has."""
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
@@ -190,7 +190,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 # ---------------------------------------------------------------- at a participating node
 
 
-def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None:
+def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
     """Return what a job waits for at a participating node; None once it has ended and everything is released."""
     due = _moment(machine.next_due(local, timing), local.created_at)
     return _at_the_latest(_of_local(local, due is None), due)
@@ -226,7 +226,7 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
     return Waiting("RUNNING", f"{names} under way", min(run.created_at for run in open_))
 
 
-def of_runs(local: LocalJob, timing: RunTiming = RunTiming()) -> dict[str, Waiting | None]:
+def of_runs(local: LocalJob, timing: RunTiming) -> dict[str, Waiting | None]:
     """Return what each run here waits for, by its id; None for one that is over."""
     dues: dict[str, datetime] = {}
     for due in machine.agenda(local, timing):

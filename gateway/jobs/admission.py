@@ -480,7 +480,7 @@ class Admission:
                     if any(path.startswith(at) for path in draft.hidden):
                         continue
                     for address in run.inputs.values():
-                        about = f"{address.namespace}#{address.name} for {run.party.label} of {node.name}"
+                        about = f"{address.dataset_id} for {run.party.label} of {node.name}"
                         try:
                             size, _ = self._planner.storage.stamp(address)
                             yield fine("data", f"readable, {size} bytes", about)

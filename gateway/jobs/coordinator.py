@@ -18,6 +18,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
+from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import (
     Conflict,
     GatewayError,
@@ -202,13 +203,13 @@ class Coordinator:
     def status_here(self, job_id: str) -> JobView | None:
         """Tell of a job that this node schedules; None for others. Waits for nobody."""
         job = self._store.jobs.find(job_id)
-        return None if job is None else view(job)
+        return None if job is None else view(job, self._store.timing)
 
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
         local = self._store.record(job_id)
         if isinstance(local, Job):
-            return view(local)
+            return view(local, self._store.timing)
         scheduler = self._scheduling(job_id, local)
         try:
             with traced(local.spec.trace_id if local else current_trace()):
@@ -216,7 +217,7 @@ class Coordinator:
         except GatewayError as error:  # silent, without a route by now, or without the job, which may be old
             if local is None:
                 raise
-            return unanswered_view(local, error)
+            return unanswered_view(local, error, self._store.run_timing)
         if local is None:
             return found
         if found.progress > local.progress and not ended(JOB, found.status):
@@ -367,7 +368,7 @@ class Coordinator:
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Tell of a job that this node schedules."""
-        return view(self._scheduled(job_id, sender))
+        return view(self._scheduled(job_id, sender), self._store.timing)
 
     def _scheduled(self, job_id: str, sender: NodeId) -> Job:
         """Return a job that this node schedules. Raises `NotFound`, and `NotAllowed` for a node without a part."""
@@ -426,9 +427,9 @@ def _refusal(job: Job) -> str:
 # ------------------------------------------------------------ a job as it is shown
 
 
-def view(job: Job) -> JobView:
+def view(job: Job, timing: Timing) -> JobView:
     """Return the job as it is shown."""
-    reasons = waiting.of_tasks(job)
+    reasons = waiting.of_tasks(job, timing)
     return JobView(
         job.id,
         job.status,
@@ -453,7 +454,7 @@ def view(job: Job) -> JobView:
         job.spec.flow_id,
         job.spec.scheduler,
         job.warnings,
-        waiting.of_job(job),
+        waiting.of_job(job, timing),
         quorum.details(job),
         quorum.failed_tasks(job),
         job.spec.old_job_id,
@@ -474,12 +475,12 @@ def with_ids(found: JobView, local: LocalJob) -> JobView:
     return replace(found, tasks=tasks)
 
 
-def unanswered_view(local: LocalJob, error: GatewayError) -> JobView:
+def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> JobView:
     """Return what this node knows of a job whose scheduling node did not tell, and why it did not.
 
     Nodes that have no such question are never expected to.
     """
-    view = local_view(local)
+    view = local_view(local, timing)
     if isinstance(error, NotServed):
         return view
     text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
@@ -490,7 +491,7 @@ def unanswered_view(local: LocalJob, error: GatewayError) -> JobView:
     return replace(view, waiting=replace(view.waiting, reason=waiting.UNREACHABLE, message=text, since=since))
 
 
-def local_view(local: LocalJob) -> JobView:
+def local_view(local: LocalJob, timing: RunTiming) -> JobView:
     """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
     newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
     tasks = [
@@ -507,5 +508,5 @@ def local_view(local: LocalJob) -> JobView:
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,
-        waiting=waiting.of_local(local),
+        waiting=waiting.of_local(local, timing),
     )

@@ -427,7 +427,7 @@ class Inheritance:
         for key, name in run.output_keys.items():
             address = run.outputs[name]
             if not self._planner.storage.exists(address):
-                return f"output {key} of {who} is gone ({address.namespace}#{address.name})"
+                return f"output {key} of {who} is gone ({address.dataset_id})"
         if missing := [o.key for o in node.outputs if o.key not in run.output_keys]:
             return f"{who} has no output {missing[0]}"
         try:

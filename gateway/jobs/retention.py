@@ -95,7 +95,7 @@ class Left:
     def item(self, job_id: str, address: Address, why: str) -> Item:
         """Return what a cleaning or a deletion shows of an output."""
         size = self.storage.size(address) if address.storage else size_of(self.storage.path(address))
-        return Item("outputs", _text_of(address), job_id, size, why)
+        return Item("outputs", address.dataset_id, job_id, size, why)
 
     def delete(self, name: str) -> None:
         """Delete an output by the name that an item gave it."""
@@ -457,7 +457,7 @@ class Deleting:
         needs: dict[str, list[str]] = {}
         for address in present:
             for who in self._left.needed_by(address, job_id, used):
-                needs.setdefault(who, []).append(_text_of(address))
+                needs.setdefault(who, []).append(address.dataset_id)
         if needs:
             listed = [
                 f"{who}: {outputs[0]}" + (f" and {len(outputs) - 1} more" if len(outputs) > 1 else "")
@@ -523,10 +523,6 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
 def _outputs_of(local: LocalJob | None) -> list[Address]:
     """Return where a job's runs here put what they made."""
     return list(dict.fromkeys(a for run in (local.runs if local else ()) for a in run.outputs.values()))
-
-
-def _text_of(address: Address) -> str:
-    return f"{address.namespace}#{address.name}"
 
 
 def size_of(path: Path) -> int:

@@ -62,6 +62,7 @@ class Store(Database):
     def __init__(self, engine: sa.Engine, timing: Timing = Timing(), run_timing: RunTiming = RunTiming()) -> None:
         """The timings are those by which jobs are advanced: when each is due next is stored with it."""
         super().__init__(engine)
+        self.timing, self.run_timing = timing, run_timing
         self.jobs = Records[Job](
             self,
             schema.job,

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,12 @@ def test_a_token_made_by_command_is_in_the_audit(tmp_path: Path):
     assert created.action == "token create" and created.detail["after"]["role"] == "viewer"
     assert revoked.detail == {"before": {"token": "ann", "good": 1}, "after": {"token": "ann", "good": 0}}
     assert json.dumps(created.detail).count("bfia_") == 0
+
+
+def test_the_next_check_of_a_job_follows_the_nodes_settings(tmp_path: Path):
+    spec, now = a_spec(roles={"guest": (PEER,), "host": (ME,)}, job_id="job-watched"), datetime.now(UTC)
+    with running(tmp_path, limits={"unreachable_seconds": 4000}) as gateway:
+        assert gateway.store.local_jobs.add(a_local_job(spec=spec, node=ME, created_at=now), "flow")
+        shown = ask(gateway, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
+    for one in (shown["waiting"], shown["local_waiting"]):
+        assert datetime.fromisoformat(one["next_check"]) > now + timedelta(seconds=4000)

@@ -39,6 +39,7 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import Audit, LocalJob
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
+from gateway.domain.timeouts import RunTiming
 from tests.builders import a_spec, at
 from tests.domain.script import after, due
 
@@ -108,11 +109,11 @@ def test_an_engine_that_is_away_and_a_gateway_that_begins_anew_are_tried_again(s
 
 def test_the_progress_of_a_pull_is_shown_and_told_where_it_fails():
     job = after(PULLING, 1, Fetching("1 of 2 layers", at(3)))
-    said = waiting.of_local(job)
+    said = waiting.of_local(job, RunTiming())
     assert said is not None and (said.reason, said.next_check) == ("PREPARING", at(50))
     assert "vendor:1" in said.message and "1 of 2 layers" in said.message
     assert "1 of 2 layers" in after(job, 50).approval.failure.message
-    both = waiting.of_local(after(BOTH, 1, HERE))
+    both = waiting.of_local(after(BOTH, 1, HERE), RunTiming())
     assert both is not None and both.reason == "APPROVAL"
     assert approval.with_preparation(NEW, {}, 100, at(0)) == NEW
 

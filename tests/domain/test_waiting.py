@@ -12,6 +12,7 @@ from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.messages import ReserveAt, StopRequested, SuspendRequested
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
+from gateway.domain.timeouts import RunTiming, Timing
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
 from tests.domain.calls import A1, A2, C1, C2, POLL_2, S1, X1, X2
 from tests.domain.script import AllAnswer, after, lost, no, ok, reported, unsent
@@ -64,7 +65,7 @@ JOBS: dict[str, tuple[Job, str, str, float]] = {
 
 @pytest.mark.parametrize(("job", "reason", "words", "since"), JOBS.values(), ids=JOBS)
 def test_what_a_job_waits_for(job: Job, reason: str, words: str, since: float):
-    found = waiting.of_job(job)
+    found = waiting.of_job(job, Timing())
     assert (found.reason, found.since) == (reason, at(since)), found
     assert words in found.message and found.next_check is not None
     assert set(found.as_dict()) == {"reason", "message", "since", "next_check"}
@@ -72,8 +73,8 @@ def test_what_a_job_waits_for(job: Job, reason: str, words: str, since: float):
 
 def test_an_ended_job_waits_for_nothing():
     job = after(ENDING, ok(X1, 9), ok(X2, 9))
-    assert job.outcome is Outcome.STOPPED and waiting.of_job(job) is None
-    assert set(waiting.of_tasks(job).values()) == {None}
+    assert job.outcome is Outcome.STOPPED and waiting.of_job(job, Timing()) is None
+    assert set(waiting.of_tasks(job, Timing()).values()) == {None}
 
 
 TASKS: dict[str, tuple[Job, str, str, str]] = {
@@ -98,7 +99,7 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
 
 @pytest.mark.parametrize(("job", "task", "reason", "words"), TASKS.values(), ids=TASKS)
 def test_what_a_task_waits_for(job: Job, task: str, reason: str, words: str):
-    found = waiting.of_tasks(job)[task]
+    found = waiting.of_tasks(job, Timing())[task]
     assert found.reason == reason, found
     assert words in found.message and found.since >= at(0)
     assert found.next_check or reason == "SUSPENDED", "until somebody resumes it there is nothing to look at"
@@ -124,7 +125,7 @@ LOCALS: dict[str, tuple[LocalJob, str]] = {
 
 @pytest.mark.parametrize(("local", "reason"), LOCALS.values(), ids=LOCALS)
 def test_what_a_job_here_waits_for(local: LocalJob, reason: str):
-    found = waiting.of_local(local)
+    found = waiting.of_local(local, RunTiming())
     assert found.reason == reason, found
     assert found.message and found.since >= at(0)
     guards = local.spec.scheduler != local.node  # else its own scheduling side tells when
@@ -134,13 +135,13 @@ def test_what_a_job_here_waits_for(local: LocalJob, reason: str):
 @pytest.mark.parametrize("status", list(RunStatus))
 def test_what_a_run_waits_for(status: RunStatus):
     run = a_run(status=status)
-    found = waiting.of_runs(a_local_job(run))[run.run_id]
+    found = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
     assert (found is None) is run.over
     assert found is None or (found.reason and found.message and found.since >= at(0) and found.next_check)
 
 
 def test_a_run_that_waits_for_others_of_its_job_says_so():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    found = waiting.of_runs(after(with_pool(first, second, cpu=4), 1))[second.run_id]
+    found = waiting.of_runs(after(with_pool(first, second, cpu=4), 1), RunTiming())[second.run_id]
     assert found.reason == "RESOURCES" and found.next_check is not None
     assert found.message == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"

@@ -236,12 +236,6 @@ def test_what_cannot_work_is_refused_by_name_before_any_message(parameters, name
     assert run.channel.sent == []
 
 
-def test_all_problems_come_at_once():
-    run = intersect({"intersect_method": "dh", "join_role": "x", "rsa_params": {"key_length": 1}}, checked=False)
-    for name in ("intersect_method", "join_role", "rsa_params.key_length"):
-        assert name in str(run["guest.0"].error)
-
-
 def test_the_host_cannot_collect_for_several_hosts():
     run = intersect(RAW | {"join_role": "host"}, ["a"], ["a"], ["a"], checked=False)
     assert "join_role: must be guest when there are 2 hosts" in str(run["guest.0"].error)
@@ -314,20 +308,6 @@ def test_a_repeated_column_is_refused():
     twice = {"train_data": Table(["id", "id"], [["a", "b"]])}
     run = run_parties("Intersection", ROLES, {"guest.0": twice, "host.0": twice}, RAW)
     assert "more than one column 'id'" in str(run["guest.0"].error)
-
-
-def test_a_sid_column_is_an_ordinary_column():
-    inputs = {
-        p: {"train_data": Table(["sid", "id"], [[f"s{n}", f"u{n}"] for n in range(3)])}
-        for p in ("guest.0", "host.0")
-    }
-    run = run_parties("Intersection", ROLES, inputs, ECDH | {"only_output_key": False}).checked()
-    assert run["guest.0"].io.tables["train_data"].rows[1] == ["s1", "u1"]
-
-
-def test_only_what_the_job_asks_for_is_written():
-    run = intersect(ECDH, wanted=("train_data",))
-    assert list(run["host.0"].io.tables) == ["train_data"]
 
 
 # --- what the channel sees

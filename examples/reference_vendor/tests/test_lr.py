@@ -200,19 +200,6 @@ def test_every_party_writes_every_declared_output() -> None:
     assert '"g0"' not in json.dumps(run["host.0"].io.values)
 
 
-def test_the_models_give_the_scores() -> None:
-    guest, host = random_tables(30, 2, 2)
-    run = train({"max_iter": 3}, guest, host).checked()
-    _, own, other = read({}, guest, host)
-    total = np.full(30, run["guest.0"].io.values["model"]["intercept"])
-    for party, rows in (("guest.0", own), ("host.0", other)):
-        for entry in run[party].io.values["model"]["weights"]:
-            column = rows.values[:, rows.names.index(entry["feature"])]
-            total = total + entry["weight"] * (column - entry["mean"]) / entry["scale"]
-    scores = scores_of(run["guest.0"].io.tables["train_data"])
-    assert np.allclose(sigmoid(total), scores, atol=1e-3)
-
-
 def test_other_ids_fail_at_once_at_guest_and_host() -> None:
     guest, host = random_tables(30, 2, 2)
     run = train({}, guest, Table(host.header, host.rows[::-1]))
@@ -229,15 +216,6 @@ def test_a_step_over_too_few_rows_is_refused_before_any_message() -> None:
     assert not [message for message in run.channel.sent if message.source == "host.0"]
     few, others = random_tables(4, 5, 1)
     assert isinstance(train({}, few, others)["guest.0"].error, BadParameters)
-
-
-def test_sqn_is_refused_by_name_before_any_message() -> None:
-    guest, host = random_tables(30, 2, 2)
-    run = train({"optimizer": "sqn"}, guest, host)
-    for party in run.parties.values():
-        assert isinstance(party.error, BadParameters)
-        assert "optimizer" in str(party.error) and "sqn" in str(party.error)
-    assert run.channel.sent == []
 
 
 def test_a_rate_that_makes_the_weights_explode_is_named() -> None:

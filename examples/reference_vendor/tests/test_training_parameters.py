@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refvendor.components import hetero_lr, hetero_secureboost
-from refvendor.components.parameters import Reader
 from refvendor.contract import BadParameters, Table
 from refvendor.memory import TaskRun, run_parties
 from refvendor.registration import description
@@ -347,11 +346,3 @@ def test_any_value_is_either_understood_or_refused_by_name(component: str, data:
         read(component, values)
     except BadParameters as refused:
         assert any(str(refused).startswith(name) for name in values)
-
-
-def test_a_reader_shortens_what_it_shows() -> None:
-    reader = Reader({"a": "x" * 500})
-    reader.integer("a", 1, 0, 5)
-    with pytest.raises(BadParameters) as caught:
-        reader.finish(no_log)
-    assert len(str(caught.value)) < 150

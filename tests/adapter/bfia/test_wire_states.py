@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import status_body
 from gateway.domain.job import Job
+from gateway.domain.timeouts import Timing
 from gateway.jobs.coordinator import view
 from tests.domain.clockwork import Broken
 from tests.domain.strategies import PLAYED, plots
@@ -25,7 +26,7 @@ class Watched(World):
 
     def _check_move(self, old: Job, new: Job) -> None:
         super()._check_move(old, new)
-        seen = view(new)
+        seen = view(new, Timing())
         for name, profile in PROFILES.items():
             data = status_body(seen, profile)
             words = set(data["status"].values())
