@@ -19,7 +19,15 @@ _OVER = ("FINISHED", "REJECTED")
 _WAITING = ("PENDING", "READY")
 _MANY = 500
 """values in one ``in (…)``, rows read in one go"""
-_ROWS = (schema.job, schema.local_job, schema.task, schema.run, schema.submission, schema.job_audit)
+_ROWS = (
+    schema.job,
+    schema.local_job,
+    schema.task,
+    schema.run,
+    schema.submission,
+    schema.job_audit,
+    schema.application_job,
+)
 
 
 def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:

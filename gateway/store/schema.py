@@ -212,6 +212,38 @@ dataset_grant = _table(
 )
 """Which partner node may use which dataset; rows of grants that ended stay."""
 
+application = _table(
+    "application",
+    sa.Column(
+        "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True
+    ),
+    sa.Column("partner", Id, nullable=False),
+    sa.Column("side", sa.String(16), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("id", Id, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("address", sa.String(64), nullable=False),
+    sa.Column("jobs", sa.Integer, nullable=False),
+    sa.Column("due_at", Seconds),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("document", LongText, nullable=False),
+    sa.UniqueConstraint("partner", "side", "kind", "id", name="application_id"),
+    sa.Index("application_due", "due_at"),
+    sa.Index("application_status", "status", "kind"),
+)
+"""What nodes applied for: contracts, datasets, projects, flows, models. ``address``: of who sent it, where that
+was an unknown peer; ``jobs``: how many have used it."""
+
+application_job = _table(
+    "application_job",
+    sa.Column("job_id", Id, primary_key=True),
+    sa.Column(
+        "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=False
+    ),
+    sa.Column("permit", sa.Boolean, nullable=False),
+)
+"""Which jobs have used an application; whether they came with its permit."""
+
 gateway = _table(
     "gateway",
     sa.Column("owner", Id, primary_key=True),
