@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from route_table import sm2
 from route_table.model import Bearer, Identity, Problem, Unusable, read_file, short
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ MAX_FILE = 1024 * 1024
 """bytes"""
 _LEAST_RSA = 2048
 """bits"""
-PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey | sm2.PublicKey
 """by which a signed request is checked"""
 
 
@@ -95,12 +96,12 @@ def pin(certificate: x509.Certificate) -> str:
     return key_pin(certificate.public_key())
 
 
-def key_pin(key: PublicKeyTypes) -> str:
+def key_pin(key: PublicKeyTypes | sm2.PublicKey) -> str:
     """Return ``sha256:`` and the hexadecimal digest of a public key (SubjectPublicKeyInfo)."""
     return "sha256:" + sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def written(key: PublicKeyTypes) -> str:
+def written(key: PublicKeyTypes | sm2.PublicKey) -> str:
     """Return a public key as routes hold it: base64 of its SubjectPublicKeyInfo, a PEM file without its frame."""
     return b64encode(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
 
@@ -108,8 +109,11 @@ def written(key: PublicKeyTypes) -> str:
 @lru_cache(maxsize=1024)
 def public_key(text: str) -> PublicKey:
     """Read a public key that routes hold. Raises ValueError where no request can be signed with such a one."""
+    der = b64decode(text, validate=True)
+    if sm2.is_public(der):
+        return sm2.PublicKey(der)
     try:
-        key: Any = load_der_public_key(b64decode(text, validate=True))
+        key: Any = load_der_public_key(der)
     except UnsupportedAlgorithm as error:
         raise ValueError from error
     signature_algorithm(key)
@@ -117,14 +121,16 @@ def public_key(text: str) -> PublicKey:
 
 
 def signature_algorithm(key: object) -> str:
-    """Return how a kind of key signs requests, in the words of RFC 9421. Raises ValueError for other kinds."""
+    """Return how a kind of key signs in the words of RFC 9421, or ``sm2``. Raises ValueError otherwise."""
     if isinstance(key, ed25519.Ed25519PublicKey):
         return "ed25519"
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         return "ecdsa-p256-sha256"
     if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _LEAST_RSA:
         return "rsa-v1_5-sha256"
-    raise ValueError("must be a key for Ed25519, for ECDSA on P-256, or for RSA with 2048 bits or more")
+    if isinstance(key, sm2.PublicKey):
+        return "sm2"
+    raise ValueError("must be a key for Ed25519, SM2, ECDSA on P-256, or RSA with 2048 bits or more")
 
 
 def _names(certificate: x509.Certificate) -> set[str]:

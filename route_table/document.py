@@ -412,7 +412,8 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "components": (_parts(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"),
     "keys": (
         _keys,
-        "must be public keys for Ed25519, ECDSA on P-256 or RSA with 2048 bits or more, PEM or base64",
+        "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 (where Python has "
+        "OpenSSL 3), PEM or base64",
     ),
     "signing": (_checked(str, SIGNING.__contains__), f"must be one of {', '.join(SIGNING)}"),
     "peer_certificate": (

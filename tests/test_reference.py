@@ -23,6 +23,7 @@ ELSEWHERE = {
     "MAX_BYTES": "the name of a constant",
     "SC_PAGE_SIZE": "sysconf",
     "SC_PHYS_PAGES": "sysconf",
+    "EVP_PKEY2PKCS8": "OpenSSL",
 }
 """words that look like a reason and are none"""
 

@@ -165,7 +165,7 @@ def export_identity(config: Config = DEFAULT_CONFIG) -> Output:
 @command(identity, "rotate", "--finish")
 def rotate_identity(
     algorithm: Annotated[
-        Literal["ed25519", "ecdsa-p256-sha256", "rsa-v1_5-sha256"],
+        Literal["ed25519", "ecdsa-p256-sha256", "rsa-v1_5-sha256", "sm2"],
         typer.Option(help="How the new key signs."),
     ] = "ed25519",
     finish: Annotated[

@@ -437,7 +437,10 @@ def signing_of(settings: Settings) -> Step:
     try:
         pair = Keyring(settings.state_dir).signing
     except Invalid as error:
-        return _failed(error.message, "restore the file, or make a new key: bfia-gateway identity rotate")
+        remedy = (
+            "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
+        )
+        return _failed(error.message, f"{remedy}: bfia-gateway identity rotate")
     required = sum(route.signed == "required" for route in routes)
     own = f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
     found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"

@@ -1,4 +1,4 @@
-"""Key pairs that sign requests: Ed25519, ECDSA on P-256, RSA; named by the digest of the public key."""
+"""Key pairs that sign requests: Ed25519, ECDSA on P-256, RSA, SM2; named by the digest of the public key."""
 
 import hashlib
 import json
@@ -25,11 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from route_table import sm2
 from route_table.certificates import PublicKey, key_pin, signature_algorithm, stamp, written
 
 log = structlog.get_logger(__name__)
 
-PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 _P256 = 32
 """bytes of each of the two numbers of an ECDSA signature"""
@@ -38,8 +39,9 @@ MAKERS: Mapping[str, Callable[[], PrivateKey]] = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,
     "ecdsa-p256-sha256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "rsa-v1_5-sha256": lambda: rsa.generate_private_key(65537, 3072),
+    "sm2": sm2.PrivateKey.generate,
 }
-"""algorithm, by its name in RFC 9421 -> what makes a key for it"""
+"""algorithm, by its name in RFC 9421 if it has one -> what makes a key for it"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class KeyPair:
 
     @cached_property
     def algorithm(self) -> str:
-        """Its name in RFC 9421."""
+        """One of `MAKERS`."""
         return signature_algorithm(self.private.public_key())
 
     @cached_property
@@ -64,9 +66,9 @@ class KeyPair:
         return written(self.private.public_key())
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature in the form of RFC 9421: of ECDSA both numbers, one after the other."""
+        """Return the signature in the form of RFC 9421: of ECDSA and SM2 both numbers, one after the other."""
         match self.private:
-            case ed25519.Ed25519PrivateKey():
+            case ed25519.Ed25519PrivateKey() | sm2.PrivateKey():
                 return self.private.sign(content)
             case rsa.RSAPrivateKey():
                 return self.private.sign(content, PKCS1v15(), SHA256())
@@ -78,7 +80,7 @@ def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
     """Tell whether a signature of content was made with the private key of a public one."""
     try:
         match key:
-            case ed25519.Ed25519PublicKey():
+            case ed25519.Ed25519PublicKey() | sm2.PublicKey():
                 key.verify(signature, content)
             case rsa.RSAPublicKey():
                 key.verify(signature, content, PKCS1v15(), SHA256())
@@ -149,44 +151,65 @@ class Keyring:
     def make(self, algorithm: str) -> KeyPair:
         """Make a pair: the one that signs if there is none, else the next one, in the place of any other next.
 
-        What root makes belongs to the owner of the state folder, for the gateway to read.
+        What root makes belongs to the owner of the state folder, for the gateway to read. Raises `Invalid` for SM2
+        where this machine does not have it.
         """
         use = "next" if self.files["signing"].exists() else "signing"
-        pair = KeyPair(MAKERS[algorithm]())
+        try:
+            pair = KeyPair(MAKERS[algorithm]())
+        except sm2.Lacking as error:
+            raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
         content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / f"{use}.part"
         part.unlink(missing_ok=True)
-        owner, is_root = self.folder.parent.stat(), os.geteuid() == 0
-        if is_root:
-            os.chown(self.folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        self._hand_over(self.folder)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(content)
-            if is_root:
-                os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
+        self._hand_over(part)
         part.replace(self.files[use])
         return pair
 
     def switch(self) -> bool:
         """Sign with the next pair from now on, and delete the one before; False: no rotation is under way."""
         try:
+            self._hand_over(self.files["next"])
             self.files["next"].replace(self.files["signing"])
         except FileNotFoundError:
             return False
         return True
 
+    def _hand_over(self, path: Path) -> None:
+        """Give what root made to the owner of the state folder; not a link, which that owner may have put."""
+        if os.geteuid() == 0:
+            owner, fd = self.folder.parent.stat(), os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if path == self.folder or os.fstat(fd).st_nlink == 1:
+                    os.fchown(fd, owner.st_uid, owner.st_gid)
+            finally:
+                os.close(fd)
+
     def _read(self, use: str) -> KeyPair | None:
         """Return a pair. Raises `Invalid` for a file that cannot be read, or holds none that can sign."""
         try:
-            key = load_pem_private_key(self.files[use].read_bytes(), None)
+            key = _loaded(self.files[use].read_bytes())
             signature_algorithm(key.public_key())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             rule = f"cannot be read ({error.strerror}): make the user that runs the gateway its owner (chown)"
             raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
+        except sm2.Lacking as error:
+            raise Invalid([Problem(str(self.files[use]), str(error))], reason="IDENTITY_UNUSABLE") from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"
             raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
         return KeyPair(cast(PrivateKey, key))
+
+
+def _loaded(pem: bytes) -> Any:
+    try:
+        return load_pem_private_key(pem, None)
+    except UnsupportedAlgorithm:
+        return sm2.PrivateKey.from_pem(pem)

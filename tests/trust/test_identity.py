@@ -54,13 +54,20 @@ def test_a_changed_key_that_cannot_be_read_leaves_the_one_before_in_use(tmp_path
 
 
 def test_what_root_makes_belongs_to_the_owner_of_the_state_folder(tmp_path: Path, monkeypatch: Any):
-    given = []
+    given: list[tuple[int, tuple[int, ...]]] = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "chown", lambda path, *to, **_: given.append((path, to)))
     monkeypatch.setattr(os, "fchown", lambda fd, *to: given.append((os.fstat(fd).st_ino, to)))
     ring, owner = Keyring(tmp_path), (tmp_path.stat().st_uid, tmp_path.stat().st_gid)
     ring.make("ed25519")
-    assert given == [(ring.folder, owner), (ring.files["signing"].stat().st_ino, owner)]
+    folder, file = ring.folder.stat().st_ino, ring.files["signing"].stat().st_ino
+    assert given == [(folder, owner), (file, owner)]
+    ring.files["next"].write_bytes(ring.files["signing"].read_bytes())  # as an admin puts it there, as root
+    put = ring.files["next"].stat().st_ino
+    assert ring.switch() and given[2:] == [(put, owner)]
+    outside = tmp_path / "outside"
+    outside.touch()
+    ring.files["next"].hardlink_to(outside)
+    assert ring.switch() and len(given) == 3
 
 
 @pytest.fixture

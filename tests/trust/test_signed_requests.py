@@ -118,8 +118,18 @@ def test_the_vectors_of_the_rfc_hold(vector: dict[str, Any]):
     assert not verifies(key, signature, base.replace(b"POST", b"GET").replace(b"200", b"201"))
 
 
-@pytest.mark.parametrize("vector", VECTORS["requests"], ids=lambda vector: vector["method"])
-def test_our_own_vectors_hold(vector: dict[str, Any]):
+def test_the_sample_of_the_sm2_standard_holds():
+    sample = VECTORS["sm2"]["sample"]
+    key, content = public_key(sample["public_key"]), sample["content"].encode()
+    assert verifies(key, b64decode(sample["signature"]), content)
+    assert not verifies(key, b64decode(sample["signature"]), content + b".")
+
+
+OURS = [*((VECTORS["key"], one) for one in VECTORS["requests"]), *[tuple(VECTORS["sm2"].values())]]
+
+
+@pytest.mark.parametrize(("key", "vector"), OURS, ids=("POST", "GET", "SM2, signed by the openssl command"))
+def test_our_own_vectors_hold(key: dict[str, str], vector: dict[str, Any]):
     named = {name: vector[name] for name in ("method", "path", "query", "source", "target")}
     signable = Signable(digest=digest(vector["body"].encode()), **named)
     verifier = Verifier(
@@ -127,10 +137,8 @@ def test_our_own_vectors_hold(vector: dict[str, Any]):
         lambda: datetime.fromtimestamp(vector["created"], UTC),
         lambda signature, request, seconds: request,
     )
-    keys = [VECTORS["key"]["public_key"]]
-    assert (
-        verifier.check(signable, vector["body"].encode(), vector["x_auth_sign"], keys) == VECTORS["key"]["keyid"]
-    )
+    found = verifier.check(signable, vector["body"].encode(), vector["x_auth_sign"], [key["public_key"]])
+    assert found == key["keyid"]
 
 
 @pytest.mark.parametrize("algorithm", MAKERS)
