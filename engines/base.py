@@ -171,6 +171,8 @@ class LaunchSpec:
     """name of the engine that is to run it; empty: the main one"""
     host: str = ""
     """this host's address in the engine's own network, as in the environment; empty: not in it"""
+    reach: tuple[str, ...] = ()
+    """services that it has to reach, ``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def remove_networks() -> None:
         for network in client.networks.list(names=["bfia-JG"]):
             with contextlib.suppress(docker.errors.APIError):
                 network.remove()
-                Firewall(network.attrs["Options"]["com.docker.network.bridge.name"], "").remove()
+                bridge = network.attrs["Options"]["com.docker.network.bridge.name"]
+                Firewall(bridge, "", forwarded=True).remove()
     remove_rules()
 
 

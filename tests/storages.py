@@ -1,6 +1,7 @@
 """A bucket and a folder of the test's own on the suite's real S3 and HDFS."""
 
 import contextlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -95,3 +96,10 @@ def hdfs() -> tuple[str, str]:
     """Return the NameNode's address for its own protocol and for WebHDFS."""
     native, web = os.environ["BFIA_TEST_HDFS"].split()
     return native, web
+
+
+def data_nodes() -> list[str]:
+    """Return the addresses to which the NameNode sends those who read and write."""
+    query = {"qry": "Hadoop:service=NameNode,name=NameNodeInfo"}
+    found = httpx.get(f"{hdfs()[1]}/jmx", params=query, trust_env=False, verify=NO_TLS).json()["beans"][0]
+    return [node["xferaddr"] for node in json.loads(found["LiveNodes"]).values()]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from struct import unpack
@@ -51,6 +51,7 @@ from engines.base import (
 from engines.docker.client import Connection, EventWatch, check_answer, network_is_gone, translated
 from engines.docker.images import Image, Images, PullRules
 from engines.docker.network import NodeNetwork
+from engines.docker.reach import ServiceNetworks, Services, addresses
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class ContainerdEngine:
             name = options.network or safe_name("bfia", node)
             owner = installation + options.instance
             self._network = NodeNetwork(self._client, name, labels, outside=options.outside, owner=owner)
+            self._services = ServiceNetworks(self._client, name, labels, owner)
+        self._doors: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
 
@@ -174,13 +177,13 @@ class ContainerdEngine:
             network_was_gone = False
             while True:
                 try:
-                    network = "host" if self._network is None else self._network.ensure(spec.host)
-                    if self._create_and_start(spec, image, mounts, network):
+                    if self._create_and_start(spec, image, mounts, *self._network_of(spec)):
                         return
                 except APIError as error:
                     if self._network is None or network_was_gone or not network_is_gone(error):
                         raise
                     self._network.forget()
+                    self._services.forget()
                     network_was_gone = True
                 if time.monotonic() > until:
                     raise CreateFailed(
@@ -265,16 +268,31 @@ class ContainerdEngine:
 
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports, as far as we may; `isolation` reports how far."""
+        self._doors = tuple(ports)
         if self._network is not None:
             self._network.close_host(ports)
 
+    def no_way_to(self, services: Services) -> str:
+        """Return why containers can be given no way to these services, empty if they can. Raises `EngineError`."""
+        if not services or not self._are_closed():
+            return ""
+        try:
+            addresses(services)
+        except CreateFailed as error:
+            return str(error)
+        return self._services.lacks()
+
     def isolation(self) -> Isolation:
-        """Check what the node's network isolates; the host's network isolates nothing."""
-        return _NOT_AT_ALL if self._network is None else self._network.isolation()
+        """Check what the node's networks isolate; the host's network isolates nothing."""
+        if self._network is None:
+            return _NOT_AT_ALL
+        found, gaps = self._network.isolation(), self._services.gaps()
+        return replace(found, outside=found.outside and not gaps, gaps=(*found.gaps, *gaps))
 
     def remove_network(self) -> None:
-        """Remove the network, if there is one. Raises `EngineError` while it is in use."""
+        """Remove the networks, if there are any. Raises `EngineError` while one is in use."""
         if self._network is not None:
+            self._services.remove()
             self._network.remove()
 
     def undo_network(self) -> None:
@@ -282,13 +300,31 @@ class ContainerdEngine:
         if self._network is not None:
             self._network.undo()
 
+    def _are_closed(self) -> bool:
+        """Whether containers reach only what the gateway opens to them. Raises `EngineError`."""
+        return not self._options.outside and self._network is not None and self._network.holds()[0]
+
+    def _network_of(self, spec: LaunchSpec) -> tuple[str, dict[str, str]]:
+        """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""
+        if self._network is None:
+            return "host", {}
+        network = self._network.ensure(spec.host)
+        if not spec.reach or self._options.outside or not self._network.ours:
+            return network, {}
+        return self._services.ensure(spec.reach, self._doors)
+
     def _create_and_start(
-        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
     ) -> bool:
         """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
         api = self._client()
         try:
-            container = self._create(spec, image, mounts, network)
+            container = self._create(spec, image, mounts, network, hosts)
         except APIError as error:
             if error.status_code != _CONFLICT:
                 raise
@@ -310,7 +346,14 @@ class ContainerdEngine:
             raise
         return True
 
-    def _create(self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str) -> str:
+    def _create(
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
+    ) -> str:
         api = self._client()
         limits = spec.limits
         host = api.create_host_config(
@@ -325,6 +368,7 @@ class ContainerdEngine:
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
             dns=self._options.dns,
+            extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
             tmpfs={"/tmp": "size=64m"} if self._options.read_only_root else None,
             log_config=LogConfig(

@@ -30,6 +30,8 @@ _BETWEEN = "com.docker.network.bridge.enable_icc"
 _CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
 
 PREFIX = "BFIA-"
+_FORWARDED = "DOCKER-USER"
+"""Docker's chain for rules that go before its own"""
 _TIMEOUT = 20
 _NOT_THERE = (1, 2)
 """exit codes of iptables for a missing rule or chain; others mean that it cannot be used"""
@@ -68,6 +70,8 @@ class NodeNetwork:
         """its addresses when it was last inspected"""
         self._host = ""
         """this host's address among them"""
+        self.ours = False
+        """whether it was not made by somebody else, when it was last inspected"""
 
     def ensure(self, host: str = "") -> str:
         """Return the network's id; create the network unless it is known to exist.
@@ -191,13 +195,14 @@ class NodeNetwork:
         """Remember the addresses of the network, and which is this host's."""
         pools: tuple[IPAMPool, ...] = ()
         host = ""
-        for pool in self._client().inspect_network(network)["IPAM"]["Config"] or []:
+        seen = self._client().inspect_network(network)
+        for pool in seen["IPAM"]["Config"] or []:
             addresses = ipaddress.ip_network(pool["Subnet"])
             if addresses.version == 4:
                 host = str(pool.get("Gateway") or next(addresses.hosts()))
                 pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
                 break
-        self._pools, self._host = pools, host
+        self._pools, self._host, self.ours = pools, host, self._is_ours(seen)
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network; one that has other options than ours and is not in use is removed first."""
@@ -248,11 +253,20 @@ class NodeNetwork:
 class Firewall:
     """The rules for one bridge."""
 
-    def __init__(self, bridge: str, owner: str) -> None:
+    def __init__(self, bridge: str, owner: str, *, forwarded: bool = False) -> None:
+        """``forwarded``: they also hold for what goes to other machines and other bridges."""
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
-        self._jump = ("INPUT", "-i", bridge, "-j", self.chain)
+        self._jumps: list[tuple[str, ...]] = [("INPUT", "-i", bridge, "-j", self.chain)]
+        if forwarded:
+            answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
+            self._jumps += [(_FORWARDED, "-i", bridge, "-j", self.chain), (_FORWARDED, "-o", bridge, *answers)]
         self._drop = (self.chain, "-j", "DROP")
+
+    @staticmethod
+    def check() -> None:
+        """Raise `EngineError` unless rules for what is forwarded can be made."""
+        _iptables("-n", "-L", _FORWARDED, must=True)
 
     def close_except(self, ports: Sequence[int]) -> None:
         """Let containers reach only these ports of this host. Raises `EngineError`."""
@@ -265,14 +279,23 @@ class Firewall:
             if f'"{self._mark}"' in line:  # of an earlier start of this gateway
                 _iptables("-D", *shlex.split(line)[1:], must=True)
         for port in ports:
-            match = ("-p", "tcp", "--dport", str(port), "-m", "comment", "--comment", self._mark)
-            _iptables("-I", self.chain, "1", *match, "-j", "RETURN", must=True)
-        if _iptables("-C", *self._jump).returncode:
-            _iptables("-I", self._jump[0], "1", *self._jump[1:], must=True)
+            match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
+            mark = ("-m", "comment", "--comment", self._mark)
+            _iptables("-I", self.chain, "1", *match, *mark, "-j", "RETURN", must=True)
+        for jump in self._jumps:
+            if _iptables("-C", *jump).returncode:
+                _iptables("-I", jump[0], "1", *jump[1:], must=True)
+
+    def open_to(self, address: str, port: int) -> None:
+        """Let containers reach a port, also one that a container elsewhere publishes. Raises `EngineError`."""
+        asked = ("-m", "conntrack", "--ctorigdst", address, "--ctorigdstport", str(port))
+        rule = ("-p", "tcp", *asked, "-j", "ACCEPT")
+        if _iptables("-C", self.chain, *rule).returncode:
+            _iptables("-I", self.chain, "1", *rule, must=True)
 
     def gap(self) -> str | None:
         """Return why the host is open to containers, None if it is closed."""
-        for rule in (self._jump, self._drop):
+        for rule in (*self._jumps, self._drop):
             try:
                 answer = _iptables("-C", *rule)
             except EngineError as error:
@@ -287,9 +310,10 @@ class Firewall:
     def remove(self) -> None:
         """Remove the chain, if there is one."""
         with suppress(EngineError):
-            for _ in range(_MOST_JUMPS):
-                if _iptables("-D", *self._jump).returncode:
-                    break
+            for jump in self._jumps:
+                for _ in range(_MOST_JUMPS):
+                    if _iptables("-D", *jump).returncode:
+                        break
             _iptables("-F", self.chain)
             _iptables("-X", self.chain)
 

@@ -29,6 +29,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
+from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.workspace import Workspace
 from gateway.domain.datasets import Default
@@ -207,7 +208,7 @@ class Gateway:
             self.runs_folder,
             contained=docker is not None,
             log_bytes=settings.limits.run_log_bytes,
-            url_of=self._storage_url,
+            remote_of=self._remote_of,
         )
         others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
         engines = {"": parts.main_of(self.engine), **others}
@@ -377,11 +378,9 @@ class Gateway:
         check_storage(self.storage.staging, self.storage.root, reserve)
         self.storage.check()
 
-    def _storage_url(self, run: Run, begins: bool) -> str:
+    def _remote_of(self, run: Run, begins: bool) -> Remote | None:
         remote = self.storage.remote_of(run)
-        if remote is None:
-            return ""
-        return self.run_credentials.of(remote, run).url() if begins else remote.url()
+        return self.run_credentials.of(remote, run) if begins and remote else remote
 
     def _check_storage(self) -> None:
         try:

@@ -79,6 +79,7 @@ def storages(settings: Settings) -> Storages:
                 tls=one.tls,
                 region=one.region,
                 role=one.role,
+                datanodes=tuple(one.datanodes),
             )
         )
     if problems:

@@ -461,11 +461,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _storages_are_reached(self) -> "Settings":
-        if self.storages and self.engine.kind == "docker" and not self.engine.docker.network:
-            raise ValueError(
-                "storages with engine.kind: docker need engine.docker.network: a network of yours from which "
-                "containers reach them; the closed network that the gateway makes by itself has no way out"
-            )
+        docker = self.engine.docker
+        closed = not docker.network and not docker.outside and docker.network_mode == "bridge"
+        for name, one in self.storages.items():
+            if self.engine.kind == "docker" and closed and one.kind == "hdfs" and not one.datanodes:
+                raise ValueError(
+                    f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
+                    "[10.0.8.0/24:9866]: containers reach only what is named"
+                )
         if len({one.username for one in self.storages.values() if one.kind == "hdfs"}) > 1:
             raise ValueError("storages of kind hdfs must all have the same username")
         return self

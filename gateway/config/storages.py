@@ -1,5 +1,6 @@
 """The settings of storages elsewhere: S3 and HDFS."""
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,20 @@ def _url(value: str) -> str:
     return value
 
 
+def _data_node(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    try:
+        usable = 0 < int(port) < 65536 and bool(ipaddress.IPv4Network(host, strict=False) if "/" in host else host)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must read address:port or addresses/bits:port, such as 10.0.8.0/24:9866")
+    return value
+
+
+DataNode = Annotated[str, AfterValidator(_data_node)]
+
+
 class RemoteSettings(Section):
     """A storage elsewhere."""
 
@@ -46,12 +61,21 @@ class RemoteSettings(Section):
         "open nothing but its inputs and outputs; empty: runs get the node's own key.",
     )
 
+    datanodes: list[DataNode] = Field(
+        default_factory=list,
+        description="Where HDFS serves its blocks, as address:port or addresses/bits:port: containers on the "
+        "closed network of Docker reach these beside the NameNode.",
+        examples=[["10.0.8.0/24:9866"]],
+    )
+
     @model_validator(mode="after")
     def _has_key(self) -> "RemoteSettings":
         if self.kind == "s3" and not (self.username and (self.password or self.password_file)):
             raise ValueError("s3 needs username, and password_file (or password by the environment)")
         if self.kind == "hdfs" and (self.password or self.password_file or self.role or self.tls):
-            raise ValueError("hdfs takes url and username only")
+            raise ValueError("hdfs takes url, username and datanodes only")
+        if self.kind == "s3" and self.datanodes:
+            raise ValueError("s3 has no datanodes")
         return self
 
     @property

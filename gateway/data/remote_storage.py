@@ -71,6 +71,8 @@ class Remote:
     region: str = "us-east-1"
     role: str = ""
     """S3's role, assumed for each run so that it gets credentials of its own; empty: runs get the node's"""
+    datanodes: tuple[str, ...] = ()
+    """``address:port`` of the machines from which HDFS serves its blocks"""
 
     def operator(self) -> Operator:
         """Return what reads and writes there."""
@@ -93,6 +95,11 @@ class Remote:
         if self.kind == HDFS:  # its client tries again by itself
             return limited
         return limited.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Return what who works there has to reach, as ``host:port``."""
+        return (f"{self.host}:{self.port}", *self.datanodes)
 
     @property
     def endpoint(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from engines import files as engines_files
 from engines import logs as engines_logs
 from engines.base import Mount, Written
+from gateway.data.remote_storage import Remote
 from gateway.domain.problems import name_rule
 from gateway.domain.run import Address, Run
 
@@ -68,6 +69,8 @@ class Placement:
     mounts: tuple[Mount, ...] = ()
     checkpoint: str = ""
     """the folder for checkpoints, as the run sees it; empty: it has none"""
+    reach: tuple[str, ...] = ()
+    """``host:port`` of what its storage elsewhere consists of"""
 
 
 class Workspace:
@@ -85,14 +88,14 @@ class Workspace:
         *,
         contained: bool,
         log_bytes: int = 32 * 1024**2,
-        url_of: Callable[[Run, bool], str] = lambda run, begins: "",
+        remote_of: Callable[[Run, bool], Remote | None] = lambda run, begins: None,
     ) -> None:
-        """``url_of`` returns the address of a run's storage elsewhere; with True for a run that begins."""
+        """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins."""
         self._root = root.absolute()
         self._runs = runs.absolute()
         self._contained = contained
         self._log_bytes = log_bytes
-        self._url_of = url_of
+        self._remote_of = remote_of
 
     def logs(self, run: Run) -> Path:
         """Return the directory in which a run's logs are kept."""
@@ -113,7 +116,8 @@ class Workspace:
         """Return how a run sees its places; makes none of them."""
         log = self.logs(run) / "log"
         checkpoint = self._path(run.checkpoint) if run.checkpoint else None
-        elsewhere = self._url_of(run, begins)
+        remote = self._remote_of(run, begins)
+        elsewhere, reach = (remote.url(), remote.services) if remote else ("", ())
         if not self._contained:
             return Placement(elsewhere or f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
@@ -123,7 +127,7 @@ class Workspace:
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
         inside = INSIDE_CHECKPOINT if checkpoint else ""
-        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside)
+        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside, reach)
 
     def _make_outputs(self, run: Run, log: Path) -> None:
         outputs = [self._path(address) for address in _here(run.outputs)]

@@ -24,7 +24,7 @@ from gateway.bootstrap.parts import approval_policy, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
-from gateway.data.remote_storage import S3, StorageFailed
+from gateway.data.remote_storage import S3, Remote, StorageFailed
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted
@@ -152,8 +152,8 @@ def _writable(folder: Path) -> Step:
     return _ok(str(folder) if existing == folder else f"{folder} (made at the start)")
 
 
-def storages_of(settings: Settings) -> Step:
-    """Write, read and delete something small at each storage elsewhere."""
+def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
+    """Write, read and delete something small at each storage elsewhere, and look whether containers get there."""
     try:
         remotes = storages(settings).remotes.values()
     except Invalid as error:
@@ -164,6 +164,8 @@ def storages_of(settings: Settings) -> Step:
             storage.check()
         except StorageFailed as error:
             failed.append(f"{error.reason}: {error.message}")
+        if isinstance(engine, ContainerdEngine) and (why := _no_way(engine, storage.remote)):
+            failed.append(why)
         if storage.remote.kind == S3 and not storage.remote.role:
             shared.append(storage.remote.name)
     if failed:
@@ -175,6 +177,14 @@ def storages_of(settings: Settings) -> Step:
             cause, "where the server has STS, set role in storages: each run gets a key of its own", found
         )
     return _ok(found or "none but the node's folder")
+
+
+def _no_way(engine: ContainerdEngine, remote: Remote) -> str:
+    try:
+        why = engine.no_way_to(remote.services)
+    except EngineError as error:
+        why = str(error)
+    return f"containers cannot reach storage {remote.name}: {why}" if why else ""
 
 
 def _disk(node: Installation) -> Step:
@@ -497,7 +507,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": _database,
     "migrations": _migrations,
     "storage": lambda node: _writable(node.settings.storage.path),
-    "storages": lambda node: storages_of(node.settings),
+    "storages": lambda node: storages_of(node.settings, main_of(node.engine) if node.engine_up else None),
     "state folder": lambda node: _writable(node.settings.state_dir),
     "file modes": lambda node: modes_of(node.settings, node.config),
     "disk": _disk,

@@ -226,6 +226,7 @@ class Launching:
             capabilities=tuple(allowed.capabilities),
             engine=run.engine,
             host="" if run.engine else place.host,
+            reach=placement.reach,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import pytest
 
-from engines.base import INSTALLATION, NODE, Isolation, Mount
+from engines.base import INSTALLATION, NODE, CreateFailed, Isolation, Mount
 from engines.docker import ContainerdEngine
 from engines.docker.network import NodeNetwork
 from tests.contracts.engine_acts import (
@@ -86,12 +86,12 @@ def listening(host: str = "0.0.0.0") -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def another_machine() -> Iterator[str]:
-    """Give an address behind this host, such as the internet's are, where port 8080 is served."""
+def another_machine(network: str = "10.214") -> Iterator[str]:
+    """Give an address behind this host, such as the internet's are, where ports 8080 and 8081 are served."""
     name = "bfia" + uuid.uuid4().hex[:6]
     number = int.from_bytes(os.urandom(2), "big") % 2**14
     third, fourth = divmod(number * 4, 256)
-    near, far = f"10.214.{third}.{fourth + 1}", f"10.214.{third}.{fourth + 2}"
+    near, far = f"{network}.{third}.{fourth + 1}", f"{network}.{third}.{fourth + 2}"
 
     def run(*command: str) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -105,8 +105,9 @@ def another_machine() -> Iterator[str]:
         run("ip", "-n", name, "link", "set", f"{name}b", "up")
         run("ip", "-n", name, "route", "add", "default", "via", near)
         text = (
-            "import socket; s = socket.create_server(('0.0.0.0', 8080)); print('ready', flush=True)\n"
-            "while True: s.accept()[0].close()"
+            "import select, socket; doors = [socket.create_server(('0.0.0.0', n)) for n in (8080, 8081)]\n"
+            "print('ready', flush=True)\n"
+            "while True: [s.accept()[0].close() for s in select.select(doors, [], [])[0]]"
         )
         server = subprocess.Popen(
             ["nsenter", f"--net=/var/run/netns/{name}", "python3", "-c", text], stdout=subprocess.PIPE
@@ -187,6 +188,91 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
         finally:
             elsewhere.remove(force=True)
     assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+
+
+def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, not_ours: Look
+) -> None:
+    gateway = engine.gateway_address()
+    docker0 = str(daemon.api.inspect_network("bridge")["IPAM"]["Config"][0]["Gateway"])
+    text = (
+        "import socket\ns = socket.create_server(('', 9000))\nprint('ready', flush=True)\nwhile True: s.accept()"
+    )
+
+    def look(reach: tuple[str, ...], *targets: str) -> dict[str, bool]:
+        spec = a_spec(harness, python(LOOK, Script()), command=("python3", "-c", LOOK, *targets), reach=reach)
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+        return dict(json.loads(engine.logs(spec.name).stdout))
+
+    published: dict[str, Any] = {"command": ["python3", "-c", text], "detach": True, "ports": {"9000/tcp": None}}
+    with contextlib.ExitStack() as stack:
+        database, local, door = (stack.enter_context(listening(at)) for at in ("0.0.0.0", "0.0.0.0", gateway))
+        far = stack.enter_context(another_machine())
+        metadata = stack.enter_context(another_machine("169.254"))
+        engine.close_host([door])
+        elsewhere = daemon.containers.run(harness.image, **published)
+        stack.callback(elsewhere.remove, force=True)
+        port = daemon.api.port(elsewhere.id, 9000)[0]["HostPort"]
+        services = (f"{docker0}:{local}", f"{far}:8080", f"{docker0}:{port}", "10.214.255.0/24:8080")
+        neighbour = a_spec(harness, python("", Script()), command=("python3", "-c", text), reach=services)
+        engine.launch(neighbour)
+        said(engine, neighbour.name, b"ready")
+        open_, closed = (
+            {f"{gateway}:{door}", *services[:3]},
+            {
+                "a task at the same services": f"{address_of(daemon, neighbour.name)}:9000",
+                "the database": f"{gateway}:{database}",
+                "the same by another address": f"{docker0}:{database}",
+                "the service's port at another address": f"{gateway}:{local}",
+                "the listener's port elsewhere": f"{far}:{door}",
+                "a container of somebody else": f"{address_of(daemon, elsewhere.id)}:9000",
+                "another port of the service's machine": f"{far}:8081",
+                "another machine, such as cloud metadata": f"{metadata}:8080",
+            },
+        )
+        seen = look(services, *open_, *closed.values())
+        assert {target for target in open_ if not seen[target]} == set()
+        assert {what for what, target in closed.items() if seen[target]} == set()
+        assert set(look((), *services[:3]).values()) == {False}
+        assert set(look(services[1:2], *services[:3]).items()) == {
+            (target, target == services[1]) for target in services[:3]
+        }
+        del closed["a task at the same services"], closed["the listener's port elsewhere"]
+        assert all(not_ours(*closed.values()).values())
+        assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+
+
+def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker0 = str(daemon.api.inspect_network("bridge")["IPAM"]["Config"][0]["Gateway"])
+    names = {"lake.bank.example": docker0, "here.example": "127.0.0.1"}
+    monkeypatch.setattr(socket, "gethostbyname", names.__getitem__)
+    engine.close_host([1])
+    with listening() as lake, listening() as other:
+        service = f"lake.bank.example:{lake}"
+        for _ in range(2):
+            targets = (service, f"lake.bank.example:{other}")
+            command = ("python3", "-c", LOOK, *targets)
+            spec = a_spec(harness, python(LOOK, Script()), command=command, reach=(service,))
+            engine.launch(spec)
+            assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+            assert list(json.loads(engine.logs(spec.name).stdout).values()) == [True, False]
+            assert engine.isolation().outside
+            found: dict[str, Any] = daemon.api.inspect_container(spec.name)["HostConfig"]
+            bridge = daemon.api.inspect_network(found["NetworkMode"])["Options"]["com.docker.network.bridge.name"]
+            rules = subprocess.check_output(["iptables", "-S", "DOCKER-USER"], text=True).splitlines()
+            for rule in (line.split()[1:] for line in rules if bridge in line):
+                subprocess.run(["iptables", "-D", *rule], check=True)
+            assert not engine.isolation().outside and "no rules" in engine.isolation().gaps[0]
+        assert engine.no_way_to((service,)) == ""
+        assert "loopback" in engine.no_way_to(("here.example:80",))
+        with pytest.raises(CreateFailed, match="loopback"):
+            engine.launch(a_spec(harness, WAITS, reach=("here.example:80",)))
 
 
 def test_there_is_no_way_out_by_another_protocol(harness: DockerHarness, engine: ContainerdEngine) -> None:

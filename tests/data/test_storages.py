@@ -152,6 +152,13 @@ def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_pa
     (tmp_path / "lake.key").unlink()
     with pytest.raises(Invalid, match=r"storages\.lake\.password_file"):
         storages(load(file))
-    file.write_text((NODE % "s3://h/joint").replace("process, process: {}", "docker"))
-    with pytest.raises(Invalid, match=r"engine\.docker\.network"):
+    hdfs = NODE.replace("process, process: {}", "docker").replace("username: key, password_file: lake.key", "%s")
+    file.write_text(hdfs % ("hdfs://h/joint", "username: bank"))
+    with pytest.raises(Invalid, match=r"storages\.lake\.datanodes"):
         load(file)
+    for wrong in ("10.0.8.0/24", "10.0.8/33:9866", ":9866", "h:0"):
+        file.write_text(hdfs % ("hdfs://h/joint", f"datanodes: ['{wrong}']"))
+        with pytest.raises(Invalid, match="datanodes"):
+            load(file)
+    file.write_text(hdfs % ("hdfs://h/joint", "datanodes: ['10.0.8.0/24:9866']"))
+    assert storages(load(file)).remotes["lake"].remote.services == ("h:8020", "10.0.8.0/24:9866")

@@ -1,15 +1,12 @@
-"""The user's job where banks keep their data: S3 at one party and HDFS at the other, and S3 for containers."""
+"""The user's job where banks keep their data: S3 and HDFS, at one party or both, in processes and containers."""
 
 import io
 import os
-import subprocess
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import pytest
 
@@ -26,7 +23,8 @@ def settings_of(place: real.Place, **more: Any) -> dict[str, Any]:
     """Return the settings of a bucket, or a folder of HDFS, of the test's own."""
     url = urlsplit(place.url)
     if url.scheme == "hdfs":
-        return {"cluster": {"url": f"hdfs://{url.netloc}{place.name}", "username": real.HDFS_USER}}
+        settings = {"username": real.HDFS_USER, "datanodes": real.data_nodes()}
+        return {"cluster": {"url": f"hdfs://{url.netloc}{place.name}", **settings}}
     key = {"username": os.environ["BFIA_TEST_S3_KEY"], "password": os.environ["BFIA_TEST_S3_SECRET"]}
     return {"lake": {"url": f"s3://{url.netloc}/{place.name}", "region": "default", **key, **more}}
 
@@ -109,20 +107,31 @@ def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(
 
 
 @pytest.mark.docker
-def test_the_users_files_run_unchanged_in_containers_with_data_at_s3(reference_image: str, tmp_path: Path) -> None:
-    network = f"bfia-test-{uuid4().hex[:8]}"
-    with ExitStack() as stack:
-        bucket = stack.enter_context(real.bucket())
-        subprocess.run(["docker", "network", "create", network], check=True, capture_output=True)
-        stack.callback(subprocess.run, ["docker", "network", "rm", network], check=True, capture_output=True)
-        engine = {"kind": "docker", "docker": {"network": network}}
-        made = Federation(tmp_path, [jobs.GUEST], engine)
-        made[jobs.GUEST].settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
-        node = stack.enter_context(made)[jobs.GUEST]
-        jobs.prepare(made, jobs.GUEST, jobs.GUEST)
-        job_id = node.submit(jobs.user_job())
-        node.wait_job(job_id, 300)
-        assert {name.split("/")[0] for name in names(bucket) if job_id in name} == {
-            f"{job_id}-guest-0",
-            f"{job_id}-host-0",
-        }
+@pytest.mark.parametrize(
+    ("engine", "guests", "hosts"), [("docker", "s3", "file"), ("docker", "hdfs", "hdfs"), ("process", "s3", "s3")]
+)
+def test_the_users_files_run_unchanged_wherever_data_lies(
+    engine: str,
+    guests: str,
+    hosts: str,
+    places: tuple[real.Place, real.Place],
+    reference_image: str,
+    tmp_path: Path,
+) -> None:
+    here = {"s3": places[0], "hdfs": places[1]}
+    settings: dict[str, Any] = {"kind": "docker"} if engine == "docker" else process_engine("unionpay:2.0.0")
+    made = Federation(tmp_path, [jobs.GUEST, jobs.HOST], settings)
+    made[jobs.GUEST].settings["storages"] = settings_of(here[guests], **_role(guests))
+    if hosts in here:
+        made[jobs.HOST].settings["storages"] = settings_of(here[hosts], **_role(hosts))
+    with made as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        job_id = made[jobs.GUEST].submit(jobs.user_job(jobs.GUEST, jobs.HOST))
+        made[jobs.GUEST].wait_job(job_id, 300)
+        for node, kind, party in ((jobs.GUEST, guests, "guest-0"), (jobs.HOST, hosts, "host-0")):
+            found = names(here[kind]) if kind in here else os.listdir(made[node].storage)
+            assert f"{job_id}-{party}" in {name.split("/")[0] for name in found}
+
+
+def _role(kind: str) -> dict[str, str]:
+    return {"role": os.environ["BFIA_TEST_S3_ROLE"]} if kind == "s3" else {}
