@@ -3,16 +3,15 @@
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gateway.data.table_reader import SHOWN, Findings
 
-_DIGEST = 16
-_RECORD = struct.Struct(f">{_DIGEST}sQ")
-_BYTES_PER_BUCKET = 2 * 1024 * 1024
-_MOST_BUCKETS = 4096
+_RECORD, _READ = struct.Struct("=qIQ"), struct.Struct("=12sQ")
+"""hash and crc32 of an id, the line that it is in; an id's 96 bits are as good as the id"""
+_BUCKETS = 1024
+_BUDGET = 4 * 1024 * 1024
 
 
 class Buckets:
@@ -36,6 +35,25 @@ class Buckets:
         if self._bytes > self._budget:
             self.flush()
 
+    def add_each(self, numbers: Iterable[int], records: Iterable[bytes], size: int) -> None:
+        """Append records of ``size`` bytes in all, each to a file. Raises `OSError`."""
+        buffer = self._buffer
+        for number, record in zip(numbers, records, strict=False):
+            buffer[number] += record
+        self._bytes += size
+        if self._bytes > self._budget:
+            self.flush()
+
+    def pop(self, number: int) -> Iterator[bytes]:
+        """Yield what a bucket holds, on disk and in memory, and delete it. Raises `OSError`."""
+        path = self.path(number)
+        if path.exists():
+            with path.open("rb") as file:
+                while data := file.read(_RECORD.size * 4096):
+                    yield data
+            path.unlink()
+        yield bytes(self._buffer.pop(number, b""))
+
     def flush(self) -> None:
         """Write the whole buffer. Raises `OSError`."""
         for number, data in self._buffer.items():
@@ -46,29 +64,27 @@ class Buckets:
 
 
 class IdCheck:
-    """Finds the lines whose id an earlier line has, with a digest per id on disk, bucket by bucket."""
+    """Finds the lines whose id an earlier line has, with a hash per id on disk, bucket by bucket."""
 
-    def __init__(self, folder: Path, file_size: int) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._buckets = Buckets(folder, "")
-        self._count = max(1, min(_MOST_BUCKETS, file_size // _BYTES_PER_BUCKET))
+        self._buckets = Buckets(folder, "", _BUDGET)
 
-    def see(self, text: str, line: int, findings: Findings) -> int:
-        """Take in the id of a line; return its crc32."""
-        if not text.strip():
-            findings.add("blank ids", f"file:{line}", "must have a match id", text)
-        key = text.encode()
-        crc = zlib.crc32(key)
-        digest = blake2b(key, digest_size=_DIGEST).digest()
-        self._buckets.add(crc % self._count, _RECORD.pack(digest, line))
-        return crc
+    def see(self, keys: Sequence[bytes], lines: Sequence[int], findings: Findings) -> list[int]:
+        """Take in the ids of some lines; return the crc32 of each."""
+        for line, key in zip(lines, keys, strict=True):
+            if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
+                findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
+        crcs = list(map(zlib.crc32, keys))
+        records = map(_RECORD.pack, map(hash, keys), crcs, lines)
+        self._buckets.add_each([crc % _BUCKETS for crc in crcs], records, _RECORD.size * len(keys))
+        return crcs
 
     def finish(self, findings: Findings) -> None:
         """Report every line whose id an earlier line has, the first ones in full."""
-        self._buckets.flush()
         total, first = 0, list[tuple[int, int]]()
-        for number in range(self._count):
-            for pair in self._repeats(self._buckets.path(number)):
+        for number in range(_BUCKETS):
+            for pair in self._repeats(self._buckets.pop(number)):
                 total += 1
                 if len(first) < SHOWN or pair < first[-1]:
                     first = sorted([*first, pair])[:SHOWN]
@@ -78,15 +94,11 @@ class IdCheck:
         findings.more("repeated ids", total - len(first))
 
     @staticmethod
-    def _repeats(path: Path) -> Iterator[tuple[int, int]]:
+    def _repeats(records: Iterable[bytes]) -> Iterator[tuple[int, int]]:
         """Yield (line, the first line with the same id)."""
-        if not path.exists():
-            return
         seen: dict[bytes, int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
-        with path.open("rb") as file:
-            while data := file.read(_RECORD.size * 4096):
-                for digest, line in _RECORD.iter_unpack(data):
-                    earlier = seen.setdefault(digest, line)
-                    if earlier != line:
-                        yield line, earlier
-        path.unlink()
+        for data in records:
+            for digest, line in _READ.iter_unpack(data):
+                earlier = seen.setdefault(digest, line)
+                if earlier != line:
+                    yield line, earlier

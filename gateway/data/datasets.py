@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ from gateway.data.buckets import IdCheck
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
+from gateway.data.table_format import BLOCK
 from gateway.data.table_meta import Edit
 from gateway.data.table_reader import Findings
 from gateway.data.upload import SID, Upload, write_table
@@ -39,7 +41,7 @@ class Reception:
     def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
         self.staging = staging
         self._path = staging.folder / "upload"
-        self._file: BinaryIO = self._path.open("wb")
+        self._file = self._path.open("wb")
         self._max = max_bytes
         self.size = 0
 
@@ -51,11 +53,11 @@ class Reception:
         with _storage():
             self._file.write(data)
 
-    def opened(self) -> BinaryIO:
+    def opened(self) -> BufferedReader:
         """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
         with _storage():
             self._file.close()
-            return self._path.open("rb")
+            return BufferedReader(FileIO(self._path), BLOCK)
 
     def close(self) -> None:
         """Delete what was received; after it was stored there is nothing left to delete."""
@@ -112,15 +114,15 @@ class Datasets:
         if self._storage.taken(where) or self._storage.exists(upload.address):
             raise taken(upload.address)
 
-    def _store(self, upload: Upload, file: BinaryIO, origin: str, staging: Staging) -> Dataset:
+    def _store(self, upload: Upload, file: BufferedReader, origin: str, staging: Staging) -> Dataset:
         before = _state(file)
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
         file.seek(0)
         address = upload.address
         sid = hashlib.sha256(f"{address.namespace}#{address.name}\n{checksum}".encode()).hexdigest()[:16]
         with _storage():
-            written = write_table(file, size, upload, sid, staging.table, staging.folder / "ids")
+            written = write_table(file, upload, sid, staging.table, staging.folder / "ids")
         if _state(file) != before:
             raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
         dataset = Dataset(
@@ -241,9 +243,9 @@ class Datasets:
         """Raise `Invalid` unless each row of a table of one partition has an id of its own in a column."""
         at, findings = dataset.columns.index(column), Findings()
         with self._storage.staging() as staging:
-            ids = IdCheck(staging.folder / "ids", dataset.size)
+            ids = IdCheck(staging.folder / "ids")
             for line, row in enumerate(self._storage.iter_rows(dataset.address), 2):
-                ids.see(row[at], line, findings)
+                ids.see([row[at].encode()], [line], findings)
             ids.finish(findings)
         if findings:
             raise findings.error()
@@ -399,7 +401,7 @@ def _time(value: Any) -> datetime:
 OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
 
 
-def open_below(roots: Sequence[Path], requested: str) -> BinaryIO:
+def open_below(roots: Sequence[Path], requested: str) -> BufferedReader:
     """Open a file below a root, a relative path below the first that has it. Raises `NotAllowed`, `Invalid`."""
     if not roots:
         raise NotAllowed(
@@ -423,7 +425,7 @@ def open_below(roots: Sequence[Path], requested: str) -> BinaryIO:
     raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
 
 
-def _opened(path: Path, root: Path, requested: str) -> BinaryIO:
+def _opened(path: Path, root: Path, requested: str) -> BufferedReader:
     """Open a file, then check where that one lies, whatever was changed meanwhile. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -431,7 +433,7 @@ def _opened(path: Path, root: Path, requested: str) -> BinaryIO:
             raise _elsewhere(requested, "must not lead out of data.roots by a symbolic link")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Invalid([Problem("file", "must be a regular file", requested)])
-        return os.fdopen(handle, "rb")
+        return BufferedReader(FileIO(handle), BLOCK)
     except BaseException:
         os.close(handle)
         raise

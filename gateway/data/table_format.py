@@ -2,7 +2,8 @@
 
 import codecs
 import re
-from typing import BinaryIO, NamedTuple
+from io import BufferedReader
+from typing import NamedTuple
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -22,8 +23,8 @@ OTHER_ENCODING = (
     f"if it is in another encoding, name it: --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
 )
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-_BEGINNING = 256 * 1024
-"""bytes by which the encoding is recognised"""
+BLOCK = 256 * 1024
+"""bytes of a table that are looked at in one piece; by the first of them the encoding is recognised"""
 _HEADER = 64 * 1024
 """bytes in which the first line is looked for"""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -39,10 +40,9 @@ class Format(NamedTuple):
     delimiter: str
 
 
-def recognised(file: BinaryIO, encoding: str = "", delimiter: str = "") -> Format:
-    """Return the form of a file, which is rewound; what is given stands. Raises `Invalid` where it is unclear."""
-    start = file.read(_BEGINNING)
-    file.seek(0)
+def recognised(file: BufferedReader, encoding: str = "", delimiter: str = "") -> Format:
+    """Return the form of an unread file; what is given stands. Raises `Invalid` where it is unclear."""
+    start = file.peek()[:BLOCK]
     if start.startswith(_UTF16):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
@@ -66,7 +66,7 @@ def _encoding(start: bytes) -> str:
 
 def _decodes(start: bytes, encoding: str) -> bool:
     try:
-        codecs.getincrementaldecoder(encoding)().decode(start, len(start) < _BEGINNING)
+        codecs.getincrementaldecoder(encoding)().decode(start, len(start) < BLOCK)
     except UnicodeDecodeError:
         return False
     return True

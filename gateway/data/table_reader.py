@@ -61,12 +61,15 @@ class Lines:
         self._encoding = encoding
         self._findings = findings
         self.number = 0
+        self.bytes = 0
+        """read here so far"""
         self.row_bytes = 0
         """bytes read since the reader of rows last set this to 0"""
 
     def __iter__(self) -> Iterator[str]:
         while raw := self._file.readline(LARGEST_ROW + 1):
             self.number += 1
+            self.bytes += len(raw)
             self.row_bytes += len(raw)
             if self.row_bytes > LARGEST_ROW:
                 rule = f"must have rows of at most {LARGEST_ROW} bytes; is a quote not closed, or is this not CSV?"

@@ -5,19 +5,24 @@ partition begins with the header. A row goes to ``crc32(match id) % partitions``
 ``crc32(row number) % partitions``, so the same id of two parties' equally partitioned tables has the same number.
 """
 
+import codecs
 import csv
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+import re2
 
 from gateway.data.buckets import Buckets, IdCheck
 from gateway.data.storage import PARTITION
 from gateway.data.storage import name_rule as name_rule
-from gateway.data.table_format import ENCODINGS, Format, recognised
+from gateway.data.table_format import ENCODINGS, UTF8, UTF8_BOM, Format, recognised
 from gateway.data.table_reader import Findings, Lines, rows
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -112,10 +117,6 @@ class Upload:
         return {**self.extra, **{k: v for k, v in named.items() if v}}
 
 
-_BLOCK_ROWS = 4096
-_BLOCK_BYTES = 1024 * 1024
-
-
 @dataclass(frozen=True)
 class Written:
     """What was found in the file while it was written."""
@@ -127,8 +128,11 @@ class Written:
     format: Format
 
 
-def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:
-    """Write the partitions into a folder; generated sids are ``<sid>-<row number>``. Raises `Invalid`."""
+def write_table(file: BufferedReader, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:
+    """Write the partitions into a folder; generated sids are ``<sid>-<row number>``. Raises `Invalid`.
+
+    The file is read once, in blocks of its buffer. A block that is plain, as nearly all are, is stored as it is.
+    """
     findings = Findings()
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
     lines = Lines(file, form.encoding, findings)
@@ -145,37 +149,67 @@ def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path
         source = chain([first], source)
     check_header(columns, upload, findings)
     id_at = columns.index(upload.match_id_name) if upload.match_id_name in columns else None
-    ids = IdCheck(scratch, size)
+    ids = IdCheck(scratch)
     types = ColumnTypes(len(columns))
+    plain = PlainBlocks(form, id_at)
     out = Partitions(table, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
 
     count = 0
-    width = len(columns)
-    for line, row in source:
-        count += 1
-        if len(row) != width:
-            rule = f"must have {width} cells like the first row"
-            findings.add("number of cells", f"file:{line}", rule, len(row))
-            continue
-        if id_at is None:
-            crc = zlib.crc32(str(count).encode())
+    while True:
+        block = file.peek()
+        block = block[: block.rfind(b"\n") + 1]
+        numbers: Sequence[int]
+        if stored := plain.stored(block, types.kinds) if count else []:
+            file.read(len(block))
+            numbers = range(lines.number + 1, lines.number + 1 + len(stored))
+            lines.number += len(stored)
+            seen = len(stored)
+            keys = [row.split(b",", id_at + 1)[id_at] for row in stored] if id_at is not None else []
         else:
-            crc = ids.see(row[id_at], line, findings)
+            read = list(_until(lines.bytes + len(block), source, lines))
+            if not read:
+                break
+            good = [(line, row) for line, row in read if len(row) == len(columns)]
+            seen = len(read)
+            if len(good) < seen:
+                for line, row in read:
+                    if len(row) != len(columns):
+                        rule = f"must have {len(columns)} cells like the first row"
+                        findings.add("number of cells", f"file:{line}", rule, len(row))
+            numbers, cells = [line for line, _ in good], [row for _, row in good]
+            types.see(cells)
+            stored = list(map(out.stored, cells))
+            keys = [row[id_at].encode() for row in cells] if id_at is not None else []
+        following = range(count + 1, count + 1 + len(stored))
+        if id_at is not None:
+            crcs = ids.see(keys, numbers, findings)
+        else:
+            crcs = [zlib.crc32(str(number).encode()) for number in following] if upload.partitions > 1 else []
         if not findings:
-            types.see(row, lines.row_bytes)
-            out.add(crc % upload.partitions, [f"{sid}-{count}", *row] if upload.extend_sid else row)
+            if upload.extend_sid:
+                stored = [f"{sid}-{number},".encode() + row for number, row in zip(following, stored, strict=True)]
+            out.add(crcs, stored)
+        count += seen
     if count == 0:
         findings.add("empty", "file", "must have at least one row after the header")
     ids.finish(findings)
     if findings:
         raise findings.error()
     out.finish()
-    kinds = types.finish()
+    kinds = types.kinds
     if id_at is not None:
         kinds[id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
-    return Written(tuple(columns), tuple(kinds), count, form)
+    return Written(tuple(columns), tuple(kind or "string" for kind in kinds), count, form)
+
+
+def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows, the last of them that which ends at or after a byte."""
+    for one in source:
+        yield one
+        if lines.bytes >= end:
+            return
 
 
 def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> None:
@@ -205,53 +239,108 @@ class Partitions:
 
     def __init__(self, table: Path, count: int, header: Sequence[str]) -> None:
         self._files = Buckets(table, PARTITION)
+        self._count = count
         self._plain = csv.writer(_Returned(), lineterminator="\n")
         self._quoted = csv.writer(_Returned(), lineterminator="\n", quoting=csv.QUOTE_ALL)
-        head = self._text(header)
+        head = self.stored(header) + b"\n"
         for number in range(count):
-            self._files.path(number).write_bytes(head)
+            self._files.add(number, head)
 
-    def add(self, number: int, row: Sequence[str]) -> None:
-        """Append a row to the partition of that number."""
-        self._files.add(number, self._text(row))
+    def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> None:
+        """Append rows, each to the partition that follows from a checksum."""
+        divided: defaultdict[int, list[bytes]] = defaultdict(list)
+        if self._count == 1:
+            divided[0] = [*stored]
+        else:
+            for crc, row in zip(crcs, stored, strict=True):
+                divided[crc % self._count].append(row)
+        for number, some in divided.items():
+            self._files.add(number, b"\n".join([*some, b""]))
+
+    def stored(self, row: Sequence[str]) -> bytes:
+        """Return a row as it is stored, without its line end."""
+        text: str = self._plain.writerow(row)
+        if "\r" in text:  # the library does not see that this needs quotes
+            text = self._quoted.writerow(row)
+        return text[:-1].encode()
 
     def finish(self) -> None:
         """Write out what is still in memory."""
         self._files.flush()
-
-    def _text(self, row: Sequence[str]) -> bytes:
-        text: str = self._plain.writerow(row)
-        if "\r" in text:  # the library does not see that this needs quotes
-            text = self._quoted.writerow(row)
-        return text.encode()
 
 
 class ColumnTypes:
     """Finds the narrowest of int, float, boolean and string for every column, by blocks of rows."""
 
     def __init__(self, columns: int) -> None:
-        self._kinds: list[str] = [""] * columns
-        self._block: list[list[str]] = []
-        self._bytes = 0
+        self.kinds = [""] * columns
+        """of each column so far; '' where every row was empty"""
 
-    def see(self, row: list[str], size: int) -> None:
-        """Take in a row that has ``size`` bytes."""
-        self._block.append(row)
-        self._bytes += size
-        if self._bytes >= _BLOCK_BYTES or len(self._block) >= _BLOCK_ROWS:
-            self._narrow()
+    def see(self, block: Sequence[list[str]]) -> None:
+        """Take in rows."""
+        for at, cells in enumerate(zip(*block, strict=True)):
+            if self.kinds[at] != "string":
+                self.kinds[at] = _widened(self.kinds[at], [cell for cell in cells if cell])
 
-    def finish(self) -> list[str]:
-        """Return the type of each column; one that is empty in every row is a string."""
-        self._narrow()
-        return [kind or "string" for kind in self._kinds]
 
-    def _narrow(self) -> None:
-        for at, cells in enumerate(zip(*self._block, strict=True)):
-            if self._kinds[at] != "string":
-                self._kinds[at] = _widened(self._kinds[at], [cell for cell in cells if cell])
-        self._block = []
-        self._bytes = 0
+_EXPRESSIONS = {
+    "": "",
+    "boolean": "true|false|True|False|TRUE|FALSE",
+    "int": "[+-]?[0-9]{1,20}",
+    "float": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:nan|NaN|inf)",
+}
+"""of the cells of a column of a type; fewer than are of it"""
+_PLAIN_DELIMITERS = ",;|\t"
+_PLAIN_COLUMNS = 1000
+_EXPRESSION_BYTES = 64 * 1024 * 1024
+
+
+class PlainBlocks:
+    """Finds the blocks in which each line is a row without quotes whose cells are of the types known so far.
+
+    One expression says so of a whole block: it fits less than the reader of rows takes, and nothing else.
+    """
+
+    def __init__(self, form: Format, id_at: int | None) -> None:
+        self._form = form
+        self._id_at = id_at
+        self._kinds: list[str] = []
+        self._row: Any = None
+
+    def stored(self, block: bytes, kinds: list[str]) -> list[bytes]:
+        """Return the rows of a block as they are stored; none where it is not plain."""
+        if self._form.delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
+            return []
+        if kinds == [""]:  # an empty line makes no row
+            return []
+        try:
+            if self._form.encoding not in (UTF8, UTF8_BOM):
+                block = block.decode(self._form.encoding).encode()
+            elif codecs.BOM_UTF8 in block:
+                return []
+            else:
+                block.decode()
+        except UnicodeDecodeError:
+            return []
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n")
+        if kinds != self._kinds:
+            self._kinds, self._row = [*kinds], self._expression(kinds)
+        if not self._row.fullmatch(block):
+            return []
+        delimiter = self._form.delimiter.encode()
+        found = block.replace(delimiter, b",").split(b"\n")[:-1]
+        return found if max(map(len, found)) <= csv.field_size_limit() else []
+
+    def _expression(self, kinds: list[str]) -> Any:
+        text = rf'[^",\n\r\x00{self._form.delimiter}]'
+        cells = [f"(?:{_EXPRESSIONS.get(kind, f'{text}+')})" + ("?" if len(kinds) > 1 else "") for kind in kinds]
+        if self._id_at is not None:
+            cells[self._id_at] = f"{text}*[0-9A-Za-z]{text}*"  # more than blanks
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.max_mem = _EXPRESSION_BYTES
+        return re2.compile(f"(?:{re2.escape(self._form.delimiter).join(cells)}\n)+".encode(), options)
 
 
 def _widened(kind: str, cells: list[str]) -> str:

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
 from gateway.data.storages import Storages
-from gateway.data.upload import Upload
+from gateway.data.table_format import BLOCK, ENCODINGS
+from gateway.data.upload import Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
@@ -260,6 +261,60 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
             for row in part:
                 if "match_id_name" in wanted:
                     assert zlib.crc32(row[int(sid)].encode()) % dataset.partitions == number
+
+
+PLAIN = ["1,2", "-3,4.5", "7,", ",8", "a,b c", "é,王", "true,False", "1e3,.5", "nan,inf", "1,", ",", "k"]
+ODD = [
+    "1_0,5",
+    "1,2,3",
+    "",
+    " ,1",
+    "\ufeffz,1",
+    '"a",b',
+    '"a\nb",c',
+    '"a,b',
+    "a\r",
+    "a\rb,c",
+    "\0,1",
+    "b|c;d,e",
+    '""',
+]
+NUMBERS = st.from_regex(r"k[0-9]{1,3},[0-9]{1,22}(\.[0-9])?", fullmatch=True)
+LINES = st.lists(st.sampled_from(PLAIN) | st.sampled_from(ODD) | NUMBERS, max_size=30)
+
+
+@settings(max_examples=150)
+@given(LINES, st.sampled_from([",", ";", "|"]), st.sampled_from(["utf-8", "gbk", "big5"]), st.data())
+def test_a_block_that_is_plain_is_stored_as_row_by_row(
+    lines: list[str], delimiter: str, encoding: str, data: st.DataObject
+) -> None:
+    end = data.draw(st.sampled_from(["\n", "\r\n"]))
+    text = (
+        end.join([data.draw(st.sampled_from(["k,x", "k"])), *lines])
+        .replace(",", delimiter)
+        .encode(ENCODINGS[encoding], "replace")
+    )
+    upload = Upload(
+        HERE,
+        partitions=data.draw(st.integers(1, 3)),
+        extend_sid=data.draw(st.booleans()),
+        match_id_name=data.draw(st.sampled_from(["", "k", "x"])),
+        delimiter=delimiter,
+        encoding=encoding,
+    )
+
+    def stored(block: int) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            table = Path(folder) / "table"
+            table.mkdir()
+            file = io.BufferedReader(io.BytesIO(text), block)  # type: ignore[arg-type]
+            try:
+                written = write_table(file, upload, "sid", table, Path(folder) / "ids")
+            except Invalid as refused:
+                return sorted(map(repr, refused.problems))
+            return written, {path.name: path.read_bytes() for path in table.iterdir()}
+
+    assert stored(data.draw(st.integers(12, 60))) == stored(BLOCK)
 
 
 # ---------------------------------------------------------------- what is refused
