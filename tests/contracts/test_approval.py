@@ -27,17 +27,10 @@ from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
 pytestmark = pytest.mark.xdist_group("approval")
-
-
 ROLES = {"guest": (PEER,), "host": (ME,)}
-
-
 PERSON = {"mode": "person", "deadline_seconds": 600}
-
-
 SETTINGS = {"me": {"approval": PERSON}}
 """`ME` asks a person; `PEER` schedules, and is asked nothing"""
-
 
 _numbers = count()
 

@@ -31,8 +31,6 @@ from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 FAR = "ssh://bfia@10.0.0.9"
-
-
 FAR_WORLD = MemoryWorld()
 
 

@@ -47,8 +47,6 @@ from tests.contracts.harnesses import DockerHarness
 from tests.memory_engine import Script
 
 NOTHING = Script()
-
-
 MIB = 1024 * 1024
 
 
@@ -316,8 +314,6 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
 
 
 HERE = {"/usr/bin/env", "/bin/sh", "/usr/bin/python3"}
-
-
 PATH = ("/usr/local/bin", "/usr/bin")
 
 

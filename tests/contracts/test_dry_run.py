@@ -22,10 +22,7 @@ from tests.contracts.apis import World, a_provider_of
 from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
-
-
 ROLES = {"guest": (ME,), "host": (PEER,)}
-
 
 RULES = [
     {"decide": "ask", "role": "arbiter"},
@@ -33,7 +30,6 @@ RULES = [
     {"decide": "reject", "component": "*/Unstarted", "command": "start"},
     {"decide": "approve"},
 ]
-
 
 SETTINGS = {
     "me": {"resources": {"cpu": 2}},
@@ -43,7 +39,6 @@ SETTINGS = {
         "data": {"grants": "listed"},
     },
 }
-
 
 _numbers = count()
 

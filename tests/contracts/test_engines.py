@@ -27,8 +27,6 @@ class TestDocker(EngineContract):
 
 
 texts = st.text(max_size=40)
-
-
 identities = st.tuples(texts, texts, texts, texts, st.integers(0, 9), st.integers(1, 9))
 
 

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the packet filter of this host needs root"),
 ]
 
-
 LOOK = """
 import json, socket, sys, threading
 found = {}

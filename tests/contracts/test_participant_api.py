@@ -21,17 +21,9 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
 
 pytestmark = pytest.mark.xdist_group("participant_api")
-
-
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
-
-
 ROLES = {"arbiter": (PEER,), "guest": (ME,), "host": (ME, ME)}
-
-
 PARTIES = ("guest.0", "host.0", "host.1")
-
-
 _numbers = count()
 
 

@@ -25,18 +25,11 @@ from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
 
 pytestmark = pytest.mark.xdist_group("readiness")
-
-
 SETTINGS = {"me": {"engine": {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}}}
 """`ME` may fetch images; `PEER` schedules, and has them all"""
 
-
 ROLES = {"guest": (PEER,), "host": (ME,)}
-
-
 PLACES = [("storage", "STORAGE_NOT_WRITABLE"), ("channel", "TRANSPORT_DOWN")]
-
-
 _numbers = count()
 
 

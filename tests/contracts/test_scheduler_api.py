@@ -25,14 +25,8 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 
 pytestmark = pytest.mark.xdist_group("scheduler_api")
-
-
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
-
-
 ROLES = {"guest": (PEER,), "host": (ME, ME)}
-
-
 _numbers = count()
 
 

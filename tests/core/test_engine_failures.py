@@ -20,8 +20,6 @@ from tests.inprocess import ask, running
 from tests.memory_engine import Inside, MemoryEngine, Script
 
 IMAGE = "example:1.0.0"
-
-
 Fetch = Callable[[Callable[[str], None]], Script]
 
 

@@ -10,8 +10,6 @@ from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE
 
 GUEST_0, GUEST_1, HOST_0 = Party("guest", 0, "n1"), Party("guest", 1, "n2"), Party("host", 0, "n3")
-
-
 DEPTH = {"common": {"a": {"depth": 3}}}
 TABLE = {"namespace": "space", "name": "table"}
 VALUES: dict[str, tuple[Any, Party, dict[str, Any], dict[str, str] | None]] = {

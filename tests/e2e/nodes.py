@@ -30,8 +30,6 @@ VENDOR_COMMAND = [
     f"import sys; sys.path.insert(0, {str(VENDOR)!r}); from refvendor.__main__ import main; sys.exit(main())",
 ]
 REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
-
-
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
 _PORTS = cycle(14_000 + 2_000 * _WORKER + (os.getpid() * 37 + n) % 2_000 for n in range(2_000))
 """Ports that the system gives to no connection (those begin at 32768): a node that is started again finds its

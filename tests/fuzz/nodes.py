@@ -1,6 +1,7 @@
 """A node for the tests of this folder, what its listeners say of themselves, and what every answer must be."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ def judged(answer: Any) -> dict[str, Any]:
     body = json.loads(text, parse_constant=_no_number)
     assert isinstance(body, dict), text[:500]
     text.encode()
+    assert not re.search(r'Traceback|File "|\.py\b|site-packages', text), text[:500]
     if "code" in body:
         assert isinstance(body.get("msg", body.get("message")), str), text[:500]
         assert body["code"] not in (500, "500", "E0000000500"), text[:500]

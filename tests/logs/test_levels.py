@@ -10,7 +10,6 @@ from gateway.data.log_levels import LEVELS, Level, level_of
 
 DEBUG, INFO, ERROR = LEVELS
 
-
 BY_LEVEL = {
     DEBUG: [
         *("debug looking", "TRACE looking", "2026-11-21 10:00:00,123 DEBUG looking"),

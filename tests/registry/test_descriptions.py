@@ -25,8 +25,6 @@ from tests.registry.builders import (
 )
 
 DATA = json.loads(Path(__file__).with_name("broken.json").read_text("utf-8"))
-
-
 ABSENT = "<absent>"
 
 
@@ -150,7 +148,6 @@ READINGS = {
     "groupTag": [("a", ("a",)), (["a", "b"], ("a", "b")), ("", ()), (None, ())],
 }
 
-
 ATTRIBUTES = {"bindingData": "binding", "dependsOn": "depends_on", "defaultValue": "default", "groupTag": "groups"}
 
 
@@ -270,7 +267,6 @@ ODD: list[Any] = [
     {"x": 1},
 ]
 
-
 GOOD = {
     "description-1.json": a_description(
         inputParam=[a_parameter(bindingData=[{"label": "a", "value": 1}, "b"], dependsOn=["a"], groupTag="x")]
@@ -292,8 +288,6 @@ def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(name
 
 
 NEITHER = "is neither a list nor call_function <name>(); any value is allowed"
-
-
 NO_VALUE = "has entries without a plain value, which are left out"
 
 

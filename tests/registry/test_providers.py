@@ -18,8 +18,6 @@ from tests.registry.builders import a_component_request, a_description, a_parame
 from tests.registry.memory import MemoryRepository
 
 ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
-
-
 KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"
 
 

@@ -95,11 +95,7 @@ def test_every_duplicate_key_is_refused_with_its_name(end: str):
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
 PART = "must be a name: not empty, without spaces or any of : @ * / \\"
-
-
 IMAGE = "must be an image reference such as vendor:1.0.0"
 
 
@@ -291,7 +287,6 @@ json_values = st.recursive(
     max_leaves=6,
 )
 
-
 FULL = a_request(
     a_description(
         inputParam=[
@@ -309,7 +304,6 @@ FULL = a_request(
         ],
     )
 )
-
 
 PLACES = list(places(FULL))
 

@@ -17,8 +17,6 @@ from provider_registry.values import check, format_problem, match_inputs, match_
 from tests.registry.builders import a_component, a_parameter
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
 AT = "config.task_params.common.t"
 
 
@@ -398,8 +396,6 @@ def test_a_format_that_an_input_does_not_list_is_reported_with_both():
 
 
 types = st.sampled_from(["dataset", "training_set", "model", "report", "metric", "other"])
-
-
 names = st.text("abc", min_size=1, max_size=2)
 
 

@@ -35,8 +35,6 @@ from tests.plain import NO_TLS
 from tools.bench import load, readme
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
-from tools.bench.registering import registering
-from tools.bench.routing import routing
 from tools.bench.signing import signing
 from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, timed, write_table
 
@@ -405,22 +403,8 @@ def failing_over(asked: argparse.Namespace) -> None:
     )
 
 
-def registrations(asked: argparse.Namespace) -> None:
-    with two_nodes({"kind": "process"}) as (node, _):
-        table(
-            "registering",
-            "Registrations",
-            ["what", "result"],
-            registering(node.addresses["operator"], max(3, asked.rounds)),
-        )
-
-
 def signatures(asked: argparse.Namespace) -> None:
     table("signing", "Signature of a control request", ["algorithm", "sign", "check, nonce kept"], signing())
-
-
-def routes(asked: argparse.Namespace) -> None:
-    table("routing", "Route table", ["what", "aim", "time", "of that"], routing(max(3, asked.rounds)))
 
 
 SHOWN: dict[str, list[list[Any]]] = {}
@@ -448,8 +432,6 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "thousand": thousand,
     "ended": beside_ended,
     "failover": failing_over,
-    "registering": registrations,
-    "routing": routes,
     "signing": signatures,
 }
 

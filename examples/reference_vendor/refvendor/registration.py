@@ -1,35 +1,27 @@
-"""The descriptions of this image's components, and the request that registers them with a platform."""
+"""The request that registers this image with a platform: the descriptions of its components."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.resources import files
 from typing import Any
-
-from refvendor import IMAGE, PROVIDER, VERSION
 
 COMPONENTS = ("Intersection", "HeteroLR", "HeteroSecureBoost")
 
 
-def description(name: str) -> dict[str, Any]:
-    """The self-description of a component. Raises `KeyError` for an unknown one."""
-    if name not in COMPONENTS:
-        raise KeyError(name)
-    text = files("refvendor").joinpath("descriptors", f"{name}.json").read_text(encoding="utf-8")
+@cache
+def registration() -> dict[str, Any]:
+    """The body of ``POST /v2/provider/register``."""
+    text = files("refvendor").joinpath("registration.json").read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value
 
 
-def registration() -> dict[str, Any]:
-    """The body of ``POST /v2/provider/register``."""
-    return {
-        "name": PROVIDER,
-        "device": "docker",
-        "version": VERSION,
-        "metadata": {"base_url": "", "image": IMAGE},
-        "protocol": "bfia",
-        "components_description": {name: description(name) for name in COMPONENTS},
-    }
+def description(name: str) -> dict[str, Any]:
+    """The self-description of a component. Raises `KeyError` for an unknown one."""
+    value: dict[str, Any] = registration()["components_description"][name]
+    return value
 
 
 def as_text(value: Any) -> str:

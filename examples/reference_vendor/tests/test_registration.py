@@ -5,20 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from refvendor import IMAGE, PROVIDER, VERSION
 from refvendor.__main__ import main
 from refvendor.components import REGISTRY
-from refvendor.registration import COMPONENTS, as_text, registration
+from refvendor.registration import COMPONENTS, registration
 
 HERE = Path(__file__).parent.parent
 
 
 def test_the_registration_file_is_what_the_image_prints(capsys):
     assert main(["--registration"]) == 0
-    printed = capsys.readouterr().out
-    assert printed == as_text(registration())
-    assert printed == (HERE / "register_reference.json").read_text(encoding="utf-8"), (
-        "write it again with: python -m refvendor --registration"
-    )
+    assert capsys.readouterr().out == (HERE / "register_reference.json").read_text(encoding="utf-8")
 
 
 def test_list_and_describe(capsys):
@@ -32,6 +29,7 @@ def test_list_and_describe(capsys):
 def test_described_components_are_those_that_run():
     body = registration()
     assert set(body["components_description"]) == set(REGISTRY)
+    assert (body["name"], body["version"], body["metadata"]["image"]) == (PROVIDER, VERSION, IMAGE)
     for name, text in body["components_description"].items():
         assert text["componentName"] == name
         assert set(text["roleList"]) == set(REGISTRY[name])
