@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 
 PREFIX = "bfia_"
 _DATA = (
-    r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive)|models/[^/]+.*/export"
+    r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle)|models/[^/]+.*/export"
     r"|datasets/[^/]+/[^/]+/(preview|download))"
 )
 

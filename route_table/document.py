@@ -28,6 +28,7 @@ from ruamel.yaml.tokens import CommentToken
 
 from route_table.certificates import public_key
 from route_table.model import (
+    BUNDLES,
     DEFAULT_DEADLINE,
     DEFAULT_ENTRY,
     DEFAULT_PROFILE,
@@ -60,6 +61,7 @@ KEYS: dict[str, str] = {
     "or sha256:DIGEST of its public key; several separated by commas; default: the node id",
     "keys": "public keys that sign the node's requests: in PEM form, or base64 separated by commas",
     "signing": "required, accepted or off; default: required with keys, else accepted",
+    "bundles": "required or accepted: whether the node's jobs need a signed bundle; default: accepted",
     "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
     "default: all",
 }
@@ -68,7 +70,7 @@ ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
 _OPTIONS = (
     *("profile", "institution", "deadline", "enabled", "via", "relay", "components", "peer_certificate"),
-    *("keys", "signing"),
+    *("keys", "signing", "bundles"),
 )
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
@@ -285,8 +287,9 @@ def _route(node: str, entry: _Entry) -> Route:
             if key in entry.values:
                 entry.reject(key, "belongs to one node; the default route serves many")
     values = {key: entry.values.get(key) for key in TLS_KEYS} | {key: entry.read(key) for key in _OPTIONS}
-    if values["signing"] == "required" and not entry.has("keys"):
-        entry.refuse("keys", "is missing: with signing: required, requests are checked by the node's public keys")
+    if "required" in (values["signing"], values["bundles"]) and not entry.has("keys"):
+        text = "is missing: with signing: required or bundles: required, they check what the node signs"
+        entry.refuse("keys", text)
     if values["keys"] and values["profile"] == FATES:
         entry.reject("keys", "has no use for FATE's protocol, whose signatures are those of fate.sites")
     return Route(node, url, **{key: value for key, value in values.items() if value is not None})
@@ -416,6 +419,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
         "OpenSSL 3), PEM or base64",
     ),
     "signing": (_checked(str, SIGNING.__contains__), f"must be one of {', '.join(SIGNING)}"),
+    "bundles": (_checked(str, BUNDLES.__contains__), f"must be one of {', '.join(BUNDLES)}"),
     "peer_certificate": (
         lambda text: _parts(_BORNE)(text.lower()),
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

@@ -390,7 +390,7 @@ class LiveRoutes:
                     found = table.resolve(node)
                     break
         if found is not None and newest is not None:
-            found = replace(found, keys=newest.keys, signing=newest.signing)
+            found = replace(found, keys=newest.keys, signing=newest.signing, bundles=newest.bundles)
         self._formers[node] = (self._table.version, found)
         return found
 

@@ -10,6 +10,7 @@ FATES = "fate-partner"
 PROFILES = ("spec", "fate", "kuscia", "audited", FATES)
 DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")
+BUNDLES = ("required", "accepted")
 DEFAULT_DEADLINE = 10.0
 DEFAULT_ENTRY = "default"
 """the entry that serves nodes without one of their own; no node may be called so"""
@@ -123,7 +124,8 @@ class Route:
     ``ca`` to ``server_name`` are an `Identity`. ``components`` are patterns of those that the node may have run
     here, in which ``*`` stands for anything; none: all of them. ``peer_certificate`` says what the certificate
     that the node shows when it connects must bear (`bound_to`); none: the node's id. ``keys`` are the public keys
-    that sign the node's requests (base64 of SubjectPublicKeyInfo), ``signing`` one of `SIGNING` (`signed`).
+    that sign the node's requests (base64 of SubjectPublicKeyInfo), ``signing`` one of `SIGNING` (`signed`),
+    ``bundles`` one of `BUNDLES`: whether the jobs that it initiates or schedules have to be signed.
     """
 
     node: str
@@ -142,6 +144,7 @@ class Route:
     peer_certificate: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     signing: str | None = None
+    bundles: str = BUNDLES[1]
 
     @property
     def signed(self) -> str:

@@ -31,17 +31,29 @@ from gateway.runtime.context import Exchange, traced
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
 
+Sign = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
+"""returns the signed bundles of a job for nodes"""
 
-class SchedulerClient:
-    """`SchedulerApi` of a peer."""
 
-    def __init__(self, peer: Peer) -> None:
+class _Client:
+    def __init__(self, peer: Peer, sign: Sign = lambda spec, nodes: {}) -> None:
         self._peer = peer
+        self._sign = sign
+
+    def _bundles(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[str, Any]:
+        """Return the member of a body that holds the signed bundles; none to a node that has sent no keys."""
+        found = self._sign(spec, nodes) if self._peer.takes_bundles else {}
+        return {"signed_bundles": found} if found else {}
+
+
+class SchedulerClient(_Client):
+    """`SchedulerApi` of a peer."""
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
         with traced(spec.trace_id):
-            self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), timeout_factor=3.0)
+            body = translate.create_body(spec, self._peer.profile) | self._bundles(spec, spec.nodes)
+            self._peer.post("/job/create_all", body, timeout_factor=3.0)
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
@@ -109,17 +121,15 @@ class SchedulerClient:
         self._peer.post("/job/stop_all", body)
 
 
-class ParticipantClient:
+class ParticipantClient(_Client):
     """`ParticipantApi` of a peer."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Send ``job/create``; that the peer has the job already is not an error, however its profile says so."""
         profile = self._peer.profile
         try:
-            response = self._peer.post("/job/create", translate.create_body(spec, profile))
+            body = translate.create_body(spec, profile) | self._bundles(spec, [self._peer.node])
+            response = self._peer.post("/job/create", body)
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
@@ -228,14 +238,15 @@ class BfiaProtocol:
         """returns further headers by which this node proves itself to another"""
         self.key: Callable[[], KeyPair | None] = lambda: None
         """returns the key pair that signs requests"""
+        self.bundles: Sign = lambda spec, nodes: {}
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
-        return SchedulerClient(self.peer(node))
+        return SchedulerClient(self.peer(node), self.bundles)
 
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a node that takes part."""
-        return ParticipantClient(self.peer(node))
+        return ParticipantClient(self.peer(node), self.bundles)
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables that the component layer promises a run's container."""

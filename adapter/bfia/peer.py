@@ -129,16 +129,21 @@ class Peer:
         self._me = me
         self._sign = sign
         self._key = key
-        self._node = node
+        self.node = node
         self._routes = routes
         self._connections = connections
 
     @property
     def _route(self) -> Route:
         try:
-            return self._routes.resolve(self._node)
+            return self._routes.resolve(self.node)
         except UnknownNode as error:
             raise Refused(str(error), reason="NODE_UNKNOWN") from error
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Whether the peer gets the signed bundles of jobs: it has exchanged keys with this node."""
+        return bool(self._route.keys) and self._route.signed != "off"
 
     @property
     def profile(self) -> Profile:
@@ -159,14 +164,14 @@ class Peer:
         status, answer = self.raw(method, "/job/status_all", wanted, query=wanted)
         data = self._data(status, answer)
         if not data and not isinstance(answer.get("data"), Mapping):
-            raise Refused(f"{self._node} answers a success without a state of the job", reason="NO_ENVELOPE")
+            raise Refused(f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
 
     def ask(self, path: str, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
         """Make a request at an `OPTIONAL` path. Raises `NotServed` where the peer has no such path."""
         status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor)
         if self._knows_no_path(status, answer):
-            raise NotServed(f"{self._node} does not serve {path}, an extension: {OPTIONAL[path]}")
+            raise NotServed(f"{self.node} does not serve {path}, an extension: {OPTIONAL[path]}")
         return self._data(status, answer)
 
     def raw(
@@ -188,7 +193,7 @@ class Peer:
         seconds = min(route.deadline, LONGEST_CALL) * timeout_factor
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
-        proof = more or self._sign(self._node)
+        proof = more or self._sign(self.node)
         request = client.build_request(
             method,
             full,
@@ -196,7 +201,7 @@ class Peer:
             params=query,
             headers={
                 "content-type": "application/json",
-                **outgoing(self._me, self._node),
+                **outgoing(self._me, self.node),
                 **within,
                 **proof,
             },
@@ -210,7 +215,7 @@ class Peer:
         def note(http: int | None, code: Any, message: str) -> None:
             lasted = round(time.monotonic() - began, 4)
             trace, short = request.headers["x-trace-id"], shorten(message, _LONGEST_MESSAGE)
-            made = Exchange(self._node, method, full, lasted, trace, http, code, short)
+            made = Exchange(self.node, method, full, lasted, trace, http, code, short)
             exchanged(made)
             self._connections.observe(made)
 
@@ -240,7 +245,7 @@ class Peer:
     def _put_signature(self, pair: KeyPair, request: httpx.Request, path: str) -> None:
         headers = request.headers
         query, hashed = request.url.query.decode(), digest(request.content)
-        signable = Signable(request.method, path, query, hashed, self._me, self._node)
+        signable = Signable(request.method, path, query, hashed, self._me, self.node)
         headers["content-digest"] = hashed
         headers["x-auth-sign"] = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
 
@@ -260,7 +265,7 @@ class Peer:
     def _data(self, status: int, body: Any) -> Mapping[str, Any]:
         """Read a response: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
         if not isinstance(body, Mapping):
-            text = f"{self._node} answers HTTP {status} without a JSON object"
+            text = f"{self.node} answers HTTP {status} without a JSON object"
             raise Refused(text, reason="NO_ENVELOPE")
         code = body.get("code")
         number = _number(code)
@@ -269,7 +274,7 @@ class Peer:
             return {**{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}, **data}
         message = shorten(body.get("msg") or body.get("message") or f"code {code}", _LONGEST_REFUSAL)
         beyond = relayed(body)
-        speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
+        speaker = f"{beyond.relay}, which answers in the place of {self.node}" if beyond else self.node
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
             raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")

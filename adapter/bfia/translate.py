@@ -49,6 +49,7 @@ def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str
         task_params=config.task_params,
         version=config.version,
         old_job_id=body.old_job_id or config.old_job_id,
+        bundles=body.signed_bundles if isinstance(body, wire.CreateJob) else {},
     )
 
 
@@ -75,7 +76,7 @@ def _input(body: wire.DagIo) -> DagInput:
 
 def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     """Return the body of ``create_all`` and ``create`` between nodes."""
-    job_params, task_params = _one_by_one(spec, spec.job_params), _one_by_one(spec, spec.task_params)
+    job_params, task_params = spec.one_by_one(spec.job_params), spec.one_by_one(spec.task_params)
     if profile.needs_common:
         job_params = {"common": {"sync_type": "callback" if spec.by_callback else "poll"}} | job_params
     if profile.reads_task_entries:
@@ -112,37 +113,6 @@ def _component(node: DagNode) -> dict[str, Any]:
         "input": [{"type": i.type, "key": f"{i.task}.{i.key}"} for i in node.inputs],
         "output": [{"type": o.type, "key": o.key} for o in node.outputs],
     }
-
-
-def _one_by_one(spec: JobSpec, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Write entries of several indices, such as ``0|1``, once for each: not every peer reads them otherwise.
-
-    Indices that no party has are left out, so that a long key does not multiply its entry.
-    """
-    parties = {(p.role, str(p.index)) for p in spec.parties}
-    result: dict[str, Any] = {}
-    for role, by_index in params.items():
-        if role == "common" or not isinstance(by_index, Mapping):
-            result[role] = by_index
-            continue
-        single: dict[str, Any] = {}
-        for key, entry in by_index.items():
-            for index in dict.fromkeys(key.split("|")):
-                if (role, index) not in parties:
-                    continue
-                single[index] = _overlaid(single.get(index), entry)
-        result[role] = single
-    return result
-
-
-def _overlaid(old: Any, new: Any) -> Any:
-    """Lay one entry over another as `gateway.domain.spec.overlay` does: by task, shallow."""
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return new
-    both = {
-        k: {**old[k], **v} for k, v in new.items() if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
-    }
-    return {**old, **new, **both}
 
 
 def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 from pydantic_core import PydanticCustomError
 
 from gateway.domain.spec import Failure
+from gateway.ports import as_mapping
 from provider_registry.model import unfit
 
 
@@ -119,6 +120,8 @@ class CreateJob(CreateAll):
     """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
 
     job_id: Id
+    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping)] = Field(default_factory=dict)
+    """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
 
 
 class JobId(Body):

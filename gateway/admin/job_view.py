@@ -18,7 +18,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, Party, effective
 from gateway.domain.states import RunStatus
 from gateway.errors import GatewayError, NotFound
-from gateway.jobs import archive
+from gateway.jobs import archive, bundles
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.store.serialization import to_plain
 from provider_registry.model import group_of
@@ -192,6 +192,7 @@ def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
         yield Entry("timeline.jsonl", timeline)
         if local is None:
             return
+        yield Entry(bundles.FILE, lambda: document(bundles.document(local)))
         for run in local.runs:
             place = f"runs/{_place(run)}"
             yield Entry(f"{place}/environment.json", partial(environment, local, run))

@@ -45,6 +45,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
 from gateway.errors import NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
+from gateway.jobs.bundles import document
 from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
 from gateway.ports import JobView, Limiters
 from gateway.store.queries import Place, Wanted, is_known, page
@@ -91,6 +92,16 @@ _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
 _AT_NODES = Annotated[dict[str, Object] | None, Field(description="result at the other nodes; null: only here")]
 _DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
 _CANCELLED = shape("Cancelled", dry_run=bool, jobs=list[str])
+_BUNDLE = shape(
+    "JobBundle",
+    job_id=str,
+    node=str,
+    public_key=str,
+    images=dict[str, str],
+    parts=Object,
+    bundle=Annotated[Object | None, Field(description="the statement in its envelope; null: there was none")],
+    runs=[shape("BundleRun", run=str, component=str, digest=str)],
+)
 _NODE_PLAN = shape("NodePlan", node=str, parties=list[str], checks=[Check])
 _PLAN = shape("Plan", good=bool, nodes=[_NODE_PLAN])
 
@@ -239,6 +250,15 @@ def router(parts: AdminParts) -> APIRouter:
     @router.post("/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=_SUSPENDED)
     def resumed(request: Request, job_id: str, body: Empty = None) -> Response:
         return suspend(request, job_id, False)
+
+    @router.get(
+        "/jobs/{job_id}/bundle",
+        summary="What its initiator signed of a job, and what ran here",
+        response_model=_BUNDLE,
+    )
+    def bundle(job_id: str) -> Response:
+        """For `bfia-gateway job verify`, which compares the two. Only at a node that takes part in the job."""
+        return Reply(document(store.local_jobs.get(job_id)))
 
     return router
 

@@ -80,6 +80,9 @@ class RouteEntry(BaseModel):
     signing: str | None = Field(
         default=None, description="required, accepted or off; default: required with keys, else accepted."
     )
+    bundles: str | None = Field(
+        default=None, description="required or accepted (default): whether its jobs need a signed bundle."
+    )
 
 
 class RouteEdit(Authored):

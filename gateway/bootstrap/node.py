@@ -43,6 +43,7 @@ from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.identity.keys import Keyring
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
+from gateway.jobs.bundles import Bundles
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
@@ -241,6 +242,8 @@ class Gateway:
         keyring = Keyring(settings.state_dir)
         _ = keyring.signing  # a file that cannot be used is refused at the start
         self.protocol.key = lambda: keyring.signing
+        self.bundles = Bundles(settings.node.id, self.registry, keyring, self.peer_table.entry, self.clock)
+        self.protocol.bundles = self.bundles.of
         self.peers = Peers(
             settings.node.id,
             {a.name: a for a in (self.protocol, self.fate.protocol)},
@@ -337,6 +340,7 @@ class Gateway:
             Intake(self.drain.draining, partial(self._check_quota, self.store.local_jobs, "scheduler")),
             parts.approval_policy(settings),
             self.signatures,
+            self.bundles,
             lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
             require_images=settings.providers.image == "require",
         )

@@ -1,13 +1,15 @@
 """``bfia-gateway job outputs|download|report|archive|delete …``: what a job's runs reported and left."""
 
+import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, new_file
-from gateway.cli.command import AsJson, DryRun, Force, JobId, Output, command, save
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
+from gateway.cli.command import AsJson, Config, DryRun, Force, JobId, Output, Url, command, save
 from gateway.cli.console import Columns, amount, compact, listing, print_json, say, size, table, warn
 from gateway.cli.jobs import Party, commands, job_at, path_of, run_of
 from gateway.errors import NotServed, counted
@@ -62,6 +64,35 @@ def archive(
     Secrets are masked; SHA256SUMS lists every file.
     """
     yield from save(node, path_of(job_id, "archive"), output or Path(f"{job_id}.zip"), force)
+
+
+@command(commands, "verify", "job-0123.zip")
+def verify(
+    job: Annotated[str, typer.Argument(help="The job's id, or an archive of it; that needs no node.")],
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+) -> Output:
+    """Compare what a job's initiator signed with what this node ran. Exit code 1: something differs.
+
+    Whose the key is that signed, its id tells: compare it with the partner's (`identity show`, `route history`).
+    """
+    from gateway.jobs.bundles import FILE, verified
+
+    if Path(job).is_file():
+        try:
+            with zipfile.ZipFile(job) as archive:
+                found = json.loads(archive.read(FILE))
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise CallFailed(f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT) from error
+    else:
+        with connect(config, url) as node:
+            found = node.get(path_of(job, "bundle"))
+    findings = [vars(one) for one in verified(found)]
+    good = all(one["good"] is not False for one in findings)
+    yield {"job_id": found["job_id"], "node": found["node"], "good": good, "findings": findings}, good
+    words = {True: "good", False: "DIFFERS", None: "unknown"}
+    columns: Columns = {"": lambda one: words[one["good"]], "what": "check", "found": "text"}
+    listing({"findings": findings}, "findings", "", columns, f"{found['job_id']} at {found['node']}")
 
 
 @command(commands, "reports", "job-0123")

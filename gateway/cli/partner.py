@@ -80,7 +80,7 @@ def accept(
             say(f"this node, {own['node']}, is at {own['address']}; {node} is at {url}", err=True)
             say(f"the words at both sides: {words}", err=True)
             typer.confirm("Does the partner see the same words?", abort=True, err=True)
-        entry = {"url": url, "keys": ", ".join(keys), "signing": "required"}
+        entry = {"url": url, "keys": ", ".join(keys), "signing": "required", "bundles": "required"}
         body = {"route": entry, "reason": "invitation accepted", "author": who()}
         done = client.call("PATCH" if before else "PUT", _path(node), body, query={"version": version})
     yield {"node": node, "words": words, "version": done["version"]}

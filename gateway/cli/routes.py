@@ -44,6 +44,7 @@ _ENTRY: dict[str, Any] = {
     ),
     "keys": _text('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
     "signing": _text("required, accepted or off; default: required with keys, else accepted."),
+    "bundles": _text("required or accepted (default): whether its jobs need a signed bundle."),
     "components": _text('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
 }
 """options of `add` and `edit`: the keys of a route"""

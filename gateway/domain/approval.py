@@ -244,7 +244,7 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
 
     Entries of other nodes are not compared: they may be sent with the audit and not later.
     """
-    one, other = (replace(s.for_node(local.node), trace_id="") for s in (local.spec, spec))
+    one, other = (replace(s.for_node(local.node), trace_id="", bundles={}) for s in (local.spec, spec))
     return one == other
 
 

@@ -214,6 +214,7 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
         old_job_id=old.id,
         job_params={**old.spec.job_params, "common": common},
         task_params=task_params,
+        bundles={},
     )
     runs = tuple(name for name in names if name in again)
     origin = Origin(old.id, start, by, _tasks_in(wanted.parameters), wanted.parameters)

@@ -179,6 +179,15 @@ class Audit:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """What a job's initiator has signed, as this node has accepted it."""
+
+    bundle: Mapping[str, Any]  # the statement in its envelope
+    key: str  # the public key that has signed it: base64 of SubjectPublicKeyInfo
+    images: Mapping[str, str] = field(default_factory=dict)  # component -> digest of its image approved here
+
+
+@dataclass(frozen=True)
 class LocalJob:
     """A participating node's record of a job."""
 
@@ -200,6 +209,7 @@ class LocalJob:
     model_saved: bool = False  # the job has succeeded, and its models are kept
     approval: Approval | None = None  # None: no approval was needed
     audit: Audit | None = None  # None: there was no audit before the job was created
+    agreement: Agreement | None = None  # None: its initiator has signed nothing
     preparation: Preparation | None = None  # None: everything that it needs was here
     checks: Mapping[str, str] = field(default_factory=dict)
     """problems of image, storage or transport when the job was created; empty for none"""

@@ -95,6 +95,8 @@ class JobSpec:
     old_job_id: str = ""  # an earlier job of which finished tasks are taken over; empty for none
     unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
     """ignored keys of what was submitted here; other nodes do not get them"""
+    bundles: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict)
+    """what its initiator has signed for nodes of the job, on its way to them"""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -133,7 +135,28 @@ class JobSpec:
     def for_node(self, node: NodeId) -> Self:
         """Return the job as that node gets it: entries of parties at other nodes are emptied."""
         mine = {p.label for p in self.parties_at(node)}
-        return replace(self, job_params=_only(self.job_params, mine), task_params=_only(self.task_params, mine))
+        bundles = {to: bundle for to, bundle in self.bundles.items() if to == node}
+        params, tasks = _only(self.job_params, mine), _only(self.task_params, mine)
+        return replace(self, job_params=params, task_params=tasks, bundles=bundles)
+
+    def one_by_one(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Write entries of several indices, such as ``0|1``, once for each: not every peer reads them otherwise.
+
+        Indices that no party has are left out, so that a long key does not multiply its entry.
+        """
+        parties = {(p.role, str(p.index)) for p in self.parties}
+        result: dict[str, Any] = {}
+        for role, by_index in params.items():
+            if role == "common" or not isinstance(by_index, Mapping):
+                result[role] = by_index
+                continue
+            single: dict[str, Any] = {}
+            for key, entry in by_index.items():
+                for index in dict.fromkeys(key.split("|")):
+                    if (role, index) in parties:
+                        single[index] = _overlaid(single.get(index), entry)
+            result[role] = single
+        return result
 
 
 def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:
@@ -144,6 +167,16 @@ def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:
         usual.retries if retries is None else retries,
         usual.retry_delay if delay is None else delay,
     )
+
+
+def _overlaid(old: Any, new: Any) -> Any:
+    """Lay one entry over another as `overlay` does: by task, shallow."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    both = {
+        k: {**old[k], **v} for k, v in new.items() if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
+    }
+    return {**old, **new, **both}
 
 
 def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused
+from gateway.jobs.bundles import Bundles
 from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.submission import Intake, digest, roles_of
@@ -216,6 +217,7 @@ class Rules:
     intake: Intake
     policy: Policy
     signatures: Signatures
+    bundles: Bundles
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
     """records that a start was not allowed: who wanted it, of what, why"""
     require_images: bool = False
@@ -274,7 +276,9 @@ class Admission:
 
     def admitted(self, spec: JobSpec, sender: NodeId) -> LocalJob:
         """Return the record of a job as it begins here: READY, or PENDING for a person or for images."""
-        draft = self._validated(self._draft(spec, sender))
+        draft = self._draft(spec, sender)
+        agreement = self._rules.bundles.accepted(spec, sender)
+        self._validated(draft)
         checks: dict[str, str] = {}
         if draft.known is None or approval.unused(draft.known):
             checks = self._check_readiness(draft)
@@ -283,7 +287,8 @@ class Admission:
         fetch = self._readiness.to_fetch(draft.images) if waits else {}
         local = self._approved(self._record(draft), draft, checks, "PENDING" if fetch else "READY")
         timeout = self._readiness.timeout(len(fetch))
-        return approval.with_preparation(replace(local, checks=checks), fetch, timeout, self._context.clock())
+        local = replace(local, checks=checks, agreement=agreement, spec=replace(spec, bundles={}))
+        return approval.with_preparation(local, fetch, timeout, self._context.clock())
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Report what would happen to a job here; create nothing."""
@@ -327,13 +332,19 @@ class Admission:
             error = NotAllowed(f"node {self._node} does not take part any more: {words}")
         elif closed is not None:
             words = closed.why
+        elif local.status is JobStatus.READY:
+            try:
+                self._rules.bundles.check_start(local, sender)
+            except NotAllowed as refused:
+                error, words = refused, refused.message
         if error is None:
             return
         now = self._context.clock()
         self._context.store.local_jobs.update(
             local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
         )
-        self._rules.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
+        detail = {"reason": error.reason, "message": words}
+        self._rules.audit(sender or self._node, f"start of job {local.id} not allowed", detail)
         raise error
 
     def lacks(self) -> Sequence[Lack]:

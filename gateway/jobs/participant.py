@@ -69,9 +69,10 @@ class Participant:
             raise Conflict(f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT")
         if not unused:
             return known
-        now, checks = self._clock(), local.checks
+        now, checks, agreement = self._clock(), local.checks, local.agreement
         return self._executor.change(
-            known.id, lambda local: replace(approval.created(local, now, sender), checks=checks)
+            known.id,
+            lambda local: replace(approval.created(local, now, sender), checks=checks, agreement=agreement),
         )
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:

@@ -359,6 +359,7 @@ def digest(spec: JobSpec) -> str:
     body = asdict(replace(spec, trace_id=""))
     body["dag"].pop("_by_name", None)
     body.pop("unknown_fields")  # no other node has it
+    body.pop("bundles")
     if not spec.old_job_id:
         body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -116,6 +116,7 @@ ROLES = {
     "POST /api/v1/jobs/{job_id}/suspend": PLATFORM,
     "POST /api/v1/jobs/{job_id}/resume": PLATFORM,
     "GET /api/v1/jobs/{job_id}/archive": PLATFORM,
+    "GET /api/v1/jobs/{job_id}/bundle": PLATFORM,
     "POST /api/v1/jobs/plan": PLATFORM,
     "POST /v2/job/submit": PLATFORM,
     "GET /v2/job/query": ALL,

@@ -179,7 +179,7 @@ def test_an_answer_that_breaks_off_may_have_had_its_effect(peer: ScriptedPeer, s
 
 def test_a_node_without_a_route_is_refused_by_name(tmp_path: Path):
     with clients(tmp_path, "http://127.0.0.1:1") as found:
-        found.peer._node = STRANGER  # a client lives as long as one call; its route may go before
+        found.peer.node = STRANGER  # a client lives as long as one call; its route may go before
         error = error_of(lambda: found.participant.start_job("job-1", ME))
     assert error.reason == "NODE_UNKNOWN" and STRANGER in error.message
 
