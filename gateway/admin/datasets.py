@@ -14,13 +14,16 @@ from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, View, Why, api
 from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
+from gateway.data.parquet import PARQUET
+from gateway.data.registration import Registration, warnings_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8
 from gateway.data.table_meta import NAMED, Edit, free_meta
+from gateway.data.upload import Upload
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
-from gateway.errors import near
+from gateway.errors import Conflict, near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
 from gateway.store.serialization import to_plain
@@ -63,6 +66,38 @@ class Editing(Why):
     meta: dict[str, Any] | None = Field(default=None, description="Free keys to set; null deletes one.")
 
 
+class Registering(Why):
+    """A table that is registered where it lies, and what it is to be called."""
+
+    place: str = Field(
+        description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
+        examples=["s3://joint/warehouse/customers"],
+    )
+    namespace: str = Field(description="First part of the dataset's id.")
+    name: str = Field(description="Second part.")
+    match_id_name: str = Field(default="", description="Column that holds the ids.")
+    label_name: str = Field(default="", description="Column that holds the label.")
+    description: str = Field(default="", description="Free text.")
+    meta: dict[str, Any] = Field(default_factory=dict, description="Free keys.")
+    overwrite: bool = Field(default=False, description="In place of an entry of that id.")
+    count: bool = Field(
+        default=False,
+        description="Read all of it: count the rows of CSV, check each row and that no match id repeats.",
+    )
+
+    def registration(self) -> Registration:
+        """Return what is asked for. Raises `Invalid`."""
+        table = Upload(
+            Address(self.namespace, self.name),
+            label_name=self.label_name,
+            match_id_name=self.match_id_name,
+            extra=self.meta,
+            description=self.description,
+            overwrite=self.overwrite,
+        )
+        return Registration(table, self.place, self.count)
+
+
 def _editable(one: Dataset) -> dict[str, Any]:
     named = {key: one.meta.get(key, "") for key in NAMED}
     return {"description": one.description, **named, "meta": free_meta(one)}
@@ -73,12 +108,13 @@ def _url(one: Dataset) -> str:
 
 
 _ROWS = Annotated[int, Field(description="rows")]
+_COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
 _brief = View(
     "Dataset",
     dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
     namespace=str,
     name=str,
-    count=_ROWS,
+    count=_COUNTED,
     columns=(int, lambda one: len(one.columns)),
     partitions=int,
     size=int,
@@ -105,22 +141,31 @@ _NEW_GRANT = shape(
     warnings=Annotated[list[str], Field(description="such as: the node has no route")],
 )
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
-_FULL = shape(
-    "FullDataset",
-    dataset_id=str,
-    count=_ROWS,
-    columns=[Column],
-    origin=Any,
-    checksum=str,
-    there=Annotated[bool, Field(description="its files are in this node's storage")],
-    grants=[_GRANT_LINE],
-    grants_default=str,
-    used_by=list[str],
+_FULL_FIELDS: dict[str, Any] = {
+    "dataset_id": str,
+    "count": _COUNTED,
+    "columns": [Column],
+    "origin": Any,
+    "checksum": str,
+    "format": Annotated[str, Field(description="csv or parquet")],
+    "in_place": Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")],
+    "changed": Annotated[str, Field(description="what became of the files of such a table; empty: nothing")],
+    "there": Annotated[bool, Field(description="its files are in this node's storage")],
+    "grants": [_GRANT_LINE],
+    "grants_default": str,
+    "used_by": list[str],
+}
+_FULL = shape("FullDataset", **_FULL_FIELDS)
+_REGISTERED = shape(
+    "RegisteredDataset",
+    **_FULL_FIELDS,
+    warnings=Annotated[list[str], Field(description="which images may not be able to read it")],
 )
 _PREVIEW = shape(
     "DatasetPreview",
     dataset_id=str,
-    count=_ROWS,
+    count=_COUNTED,
+    changed=str,
     kind=str,
     bytes=int,
     columns=list[str],
@@ -131,6 +176,20 @@ _REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "w
 _EDITS = {
     "columns": Example(value={"label_name": "y", "match_id_name": "id", "reason": "label was forgotten"}),
     "text": Example(value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}),
+}
+_PLACES = {
+    "a folder": Example(
+        value={"place": "s3://joint/warehouse/customers", "namespace": "experiment", "name": "guest"}
+    ),
+    "a file, all of it read": Example(
+        value={
+            "place": "cluster:in/customers.csv",
+            "namespace": "experiment",
+            "name": "host",
+            "match_id_name": "id",
+            "count": True,
+        }
+    ),
 }
 _GRANTS = {
     "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
@@ -175,6 +234,9 @@ def router(
             "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
             "origin": dataset.origin,
             "checksum": dataset.checksum,
+            "format": dataset.format,
+            "in_place": bool(dataset.in_place),
+            "changed": datasets.change(dataset),
             "delimiter": dataset.meta.get("delimiter", ","),
             "encoding": dataset.meta.get("encoding", UTF8),
             **_editable(dataset),
@@ -206,6 +268,16 @@ def router(
         ]
         return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
 
+    @router.post("/datasets", summary="Register a table where it lies", response_model=_REGISTERED)
+    def register(request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]) -> Response:
+        """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
+
+        Deleting it deletes the entry alone. Jobs are refused once its files are others (DATASET_CHANGED).
+        """
+        dataset = datasets.register(body.registration())
+        noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
+        return Reply({**full(dataset), "warnings": warnings_of(storage, dataset)})
+
     @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=_FULL)
     def one(at: Table) -> Response:
         return Reply(full(get(at)))
@@ -227,12 +299,18 @@ def router(
         dataset = get(at)
         seen = vars(preview(storage, dataset.address, rows, table=True))
         shown = {key: value for key, value in seen.items() if key != "value"}
-        return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, **shown})
+        changed = datasets.change(dataset)
+        return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
 
     @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
     def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "") -> Response:
-        """One table with one header. The whole comes with its sha256, a range (206) without."""
-        return download(storage, get(at).address, f"{at.namespace}-{at.name}.csv", range_, if_range)
+        """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none."""
+        dataset = get(at)
+        if dataset.format == PARQUET and dataset.partitions > 1:
+            text = f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not make one"
+            raise Conflict(f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE")
+        name = f"{at.namespace}-{at.name}.{dataset.format}"
+        return download(storage, dataset.address, name, range_, if_range)
 
     def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
         before, after = sharing.switch(at, disabled=disabled)
@@ -254,6 +332,7 @@ def router(
         response_model=shape("DeletedDataset", deleted=_brief.model),
     )
     def delete(request: Request, at: Table) -> Response:
+        """Of a table that was registered where it lies this deletes the entry; its files stay."""
         grants = [granted(g) for g in sharing.grants(at)]
         deleted = _brief(sharing.delete(at))
         noted(request, {**deleted, "grants": grants}, None)

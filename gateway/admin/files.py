@@ -7,7 +7,9 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,13 +17,16 @@ from fastapi import Header
 from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.deps import Reply, content
-from gateway.data.storage import Storage
+from gateway.data import parquet
+from gateway.data.storage import Storage, Stored
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, envelope
 
 MOST_ROWS = 100
 MOST_BYTES = 1024 * 1024
 """how much of an output is read for a preview"""
+_MOST_CELL = 10_000
+"""characters of a cell of Parquet"""
 _DEEPEST = 100
 Range = Annotated[str, Header(alias="range", description="one range of bytes, to go on where it stopped")]
 IfRange = Annotated[str, Header(description="the ETag of the beginning: if it changed, all of it comes")]
@@ -58,6 +63,8 @@ def preview(storage: Storage, address: Address, most: int, *, table: bool) -> Pr
     Raises `NotFound`.
     """
     files = storage.partitions(address)
+    if table and parquet.is_parquet(storage, address, files[0]):
+        return _parquet(storage, address, files, most)
     heads, room, parts, size = [], MOST_BYTES, len(files), sum(part.size for part in files)
     for part in files:
         with storage.open_file(address, part.name) as file:
@@ -70,6 +77,20 @@ def preview(storage: Storage, address: Address, most: int, *, table: bool) -> Pr
         return found
     left_out = f"all {size} bytes: neither CSV in UTF-8 nor JSON; the download has them"
     return (_json(heads, size) if table else None) or Preview("bytes", size, parts, left_out=left_out)
+
+
+def _parquet(storage: Storage, address: Address, files: Sequence[Stored], most: int) -> Preview:
+    """Return the first rows of a table of Parquet, or why they cannot be shown."""
+    size = sum(file.size for file in files)
+    try:
+        with storage.open_file(address, files[0].name) as file:
+            columns = list(parquet.schema(file, files[0].name).columns)
+        found = list(islice(parquet.rows_of(storage, address, batch=most + 1), most + 1))
+    except GatewayError as error:
+        return Preview("bytes", size, len(files), left_out=f"all {size} bytes: {error.message}")
+    left_out = f"the rows after the first {most}" if len(found) > most else ""
+    rows = [[cell[:_MOST_CELL] for cell in row] for row in found[:most]]
+    return Preview("table", size, len(files), columns, rows, left_out=left_out)
 
 
 def showable(value: Any, depth: int = 0) -> Any:

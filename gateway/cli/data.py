@@ -151,6 +151,40 @@ def _read_as(found: Mapping[str, Any]) -> str:
     return f"read as {shown(found['encoding'])}, delimiter {delimiter}"
 
 
+@command(commands, "register", "s3://joint/warehouse/customers --namespace experiment --name guest --match-id id")
+def register(
+    node: Client,
+    place: Annotated[str, typer.Argument(help="Such as s3://bucket/path, file:///path or lake:path.")],
+    namespace: Namespace,
+    name: Name,
+    match_id: MatchId = "",
+    label: Label = "",
+    count: Annotated[
+        bool, typer.Option("--count", help="Read all of it: count rows, check that no id repeats.")
+    ] = False,
+    description: Description = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Register it again, as its files changed.")
+    ] = False,
+    reason: Reason = "",
+) -> Output:
+    """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a folder.
+
+    Nothing is copied, and `data delete` leaves the files.
+    """
+    body: dict[str, Any] = {"place": place, "namespace": namespace, "name": name, "match_id_name": match_id}
+    body |= {"label_name": label, "description": description, "overwrite": overwrite, "count": count}
+    found = node.call("POST", "/api/v1/datasets", {**body, "reason": reason}, timeout=SLOW)
+    yield found
+    columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
+    say(f"registered {found['dataset_id']}: {_rows(found)}, {columns}, {files} of {found['format']}")
+    warn(found["warnings"])
+
+
+def _rows(found: Mapping[str, Any]) -> str:
+    return "rows not counted" if found["count"] is None else counted(found["count"], "row")
+
+
 @command(commands, "list", "--namespace experiment")
 def list_datasets(
     node: Client,
@@ -174,12 +208,13 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
     """Show a dataset: its columns, where it came from, who may use it, which jobs do."""
     found = node.get(_path(dataset))
     yield found
+    read_as = f"{found['format']}, where it lies" if found["in_place"] else _read_as(found)
     rows = [
-        ["rows", found["count"]],
+        ["rows", "not counted (data register --count)" if found["count"] is None else found["count"]],
         ["partitions", found["partitions"]],
         ["state", "disabled" if found["disabled"] else "enabled"],
         ["description", found["description"]],
-        ["from", f"{found['origin']} ({amount(found['size'])}), {_read_as(found)}"],
+        ["from", f"{found['origin']} ({amount(found['size'])}), {read_as}"],
         ["created (UTC)", found["created_at"][:16].replace("T", " ")],
         ["match id", found["match_id_name"]],
         ["label", found["label_name"]],
@@ -187,6 +222,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         ["sha256", found["checksum"]],
         ["used by", found["used_by"] or "no job under way"],
     ]
+    rows += [["changed", _changed(found)]] if found["changed"] else []
     table(dataset, ["", ""], rows)
     listing({"columns": found["columns"]}, "columns", "column", {"name": "name", "type": "type"})
     if found["grants"]:
@@ -237,6 +273,8 @@ def preview(
     table("", found["columns"], found["rows"])
     if found["left_out"]:
         say(f"not shown: {found['left_out']}", err=True)
+    if found["changed"]:
+        warn([_changed(found)])
 
 
 @command(commands, "download", "experiment#breast_hetero_guest -o guest.csv")
@@ -244,12 +282,12 @@ def download(
     node: Client,
     dataset: DatasetId,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; default: NAME.csv.")
+        Path | None, typer.Option("--output", "-o", help="File to write; default: NAME.csv, or .parquet.")
     ] = None,
     force: Force = False,
 ) -> Output:
     """Fetch a dataset as it is stored; its checksum is compared before the file appears."""
-    target = output or Path(dataset.partition("#")[2] + ".csv")
+    target = output or Path(f"{dataset.partition('#')[2]}.{node.get(_path(dataset))['format']}")
     yield from save(node, _path(dataset, "/download"), target, force)
 
 
@@ -260,7 +298,10 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a dataset and its grants. Refused while a job that is not over uses it."""
+    """Delete a dataset and its grants. Refused while a job that is not over uses it.
+
+    The files of a table that was registered where it lies stay.
+    """
     path = _path(dataset)
     if not yes and not as_json:
         typer.confirm(f"Delete {dataset} for good?", abort=True, err=True)
@@ -349,6 +390,10 @@ def grants(
     yield found
     _print_grants(found)
     say(_ungranted(found["default"]))
+
+
+def _changed(found: Mapping[str, Any]) -> str:
+    return f"{found['changed']}; jobs are refused until it is registered again (data register --overwrite)"
 
 
 def _print_grants(found: Mapping[str, Any]) -> None:

@@ -82,8 +82,11 @@ def policy(bucket: str, run: Run) -> dict[str, Any]:
     """Return what a run may do in a bucket, in the words of S3's policies."""
 
     def objects(addresses: Mapping[str, Address]) -> list[str]:
-        places = dict.fromkeys(f"{_literal(one.namespace)}/{_literal(one.name)}" for one in addresses.values())
-        return [f"arn:aws:s3:::{bucket}/{place}/*" for place in places]
+        places = dict.fromkeys(
+            f"{_literal(one.namespace)}/{_literal(one.name)}{'' if one.in_place == 'file' else '/*'}"
+            for one in addresses.values()
+        )
+        return [f"arn:aws:s3:::{bucket}/{place}" for place in places]
 
     rules = [(_READS, objects(run.inputs)), (_WRITES, objects(run.outputs))]
     allowed = [{"Effect": "Allow", "Action": actions, "Resource": what} for actions, what in rules if what]

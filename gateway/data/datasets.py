@@ -15,7 +15,10 @@ from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from gateway.data import parquet
 from gateway.data.buckets import IdCheck
+from gateway.data.parquet import PARQUET
+from gateway.data.registration import CSV, Registration, change, dataset_at
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
@@ -106,7 +109,45 @@ class Datasets:
         with received.opened() as file:
             return self._store(upload, file, f"file:{filename}", received.staging)
 
+    def register(self, wanted: Registration) -> Dataset:
+        """Record a table that stays where it lies. Raises `Invalid`, `NotFound`, `Conflict`."""
+        self._refuse_registering(wanted)
+        with _storage():
+            dataset = dataset_at(self._storage, wanted, self._clock())
+        with self._changing:
+            old = self._refuse_registering(wanted)
+            same = [one for one in self.list() if one.place and one.address == dataset.address]
+            if other := next((one for one in same if one.dataset_id != dataset.dataset_id), None):
+                text = f"what lies at {wanted.place} is dataset {other.dataset_id} already"
+                raise Conflict(text, reason="DATASET_EXISTS")
+            dataset = replace(dataset, disabled=old is not None and old.disabled)
+            self._repository.put(dataset)
+        return dataset
+
+    def _refuse_registering(self, wanted: Registration) -> Dataset | None:
+        """Return what was registered under an id, if it is to be replaced. Raises `Conflict`."""
+        upload = wanted.table
+        known = self._repository.get(upload.address.namespace, upload.address.name)
+        if known is not None and known.in_place:
+            if not upload.overwrite:
+                raise taken(upload.address)
+            return known
+        if known is not None or self._storage.taken(upload.address) or self.exists(upload.address):
+            text = f"{upload.address.dataset_id} lies in this node's storage: {wanted.place} needs another name"
+            raise Conflict(text, reason="DATASET_EXISTS")
+        return None
+
+    def _refuse_registered(self, address: Address) -> None:
+        """Raise `Conflict` where a table would go that was registered where it lies, or its entry."""
+        path = f"{address.namespace}/{address.name}"
+        for one in self.list():
+            below = not one.storage and f"{one.place}/".startswith(f"{path}/")
+            if one.in_place and (below or (one.namespace, one.name) == (address.namespace, address.name)):
+                text = f"dataset {one.dataset_id} was registered where it lies: delete its entry first"
+                raise Conflict(text, reason="DATASET_EXISTS")
+
     def _refuse_taken(self, upload: Upload) -> None:
+        self._refuse_registered(upload.address)
         if upload.overwrite:
             return
         known = self._repository.get(upload.address.namespace, upload.address.name)
@@ -146,6 +187,7 @@ class Datasets:
         with _storage():
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, dataset.address, overwrite=upload.overwrite), self._changing:
+                self._refuse_registered(address)
                 old = self._repository.get(address.namespace, address.name)
                 if storage and old is not None and not upload.overwrite:  # another upload was faster
                     raise taken(address)
@@ -169,15 +211,32 @@ class Datasets:
     # ------------------------------------------------------------ reading
 
     def resolve(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Address:
-        """Return where a dataset lies. Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED)."""
+        """Return where a dataset lies.
+
+        Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
+        """
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
         if known is not None and known.disabled:
             raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
         place = self._place(address, known)
+        if known is not None and (changed := self.change(known)):
+            text = f"dataset {known.dataset_id} was registered where it lies, and {changed}; register it again"
+            raise Conflict(text, reason="DATASET_CHANGED")
         if not self._storage.exists(place):
             raise _unknown(address, "is not in this node's storage")
         return place
+
+    def change(self, dataset: Dataset) -> str:
+        """Say what became of the files of a table that was registered where it lies; empty where nothing did."""
+        return change(self._storage, dataset) if dataset.in_place else ""
+
+    def format(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> str:
+        """Return in which format a table lies: csv or parquet."""
+        if dataset_id:
+            namespace, _, name = dataset_id.partition("#")
+        known = self._repository.get(namespace, name)
+        return known.format if known is not None else CSV
 
     def disabled(self, address: Address) -> bool:
         """Tell whether a dataset was disabled for jobs."""
@@ -231,6 +290,9 @@ class Datasets:
         with _storage():
             if match_id and match_id != before.meta.get("match_id_name"):
                 self._check_ids(before, match_id)
+            if before.in_place:
+                self._repository.put(after)
+                return before, after
             self._storage.write_metadata(before.address, metadata_of(after))
             try:
                 self._repository.put(after)
@@ -241,10 +303,13 @@ class Datasets:
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
         """Raise `Invalid` unless each row of a table of one partition has an id of its own in a column."""
-        at, findings = dataset.columns.index(column), Findings()
+        findings = Findings()
+        at, found = dataset.columns.index(column), self._storage.iter_rows(dataset.address)
+        if dataset.format == PARQUET:
+            at, found = 0, parquet.rows_of(self._storage, dataset.address, [column])
         with self._storage.staging() as staging:
             ids = IdCheck(staging.folder / "ids")
-            for line, row in enumerate(self._storage.iter_rows(dataset.address), 2):
+            for line, row in enumerate(found, 2):
                 ids.see([row[at].encode()], [line], findings)
             ids.finish(findings)
         if findings:
@@ -254,6 +319,8 @@ class Datasets:
         """Return what the storage says of a dataset, or the record where both agree. Raises `NotFound`."""
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
+        if known is not None and known.in_place:
+            return known
         found = self._described(address, self._place(address, known))
         if found is None or (known is not None and known.checksum == found.checksum):
             if known is None:
@@ -266,9 +333,17 @@ class Datasets:
         return self._repository.list()
 
     def delete(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> None:
-        """Delete a dataset and what is known of it. Raises `NotFound`."""
+        """Delete a dataset and what is known of it; of one that was registered where it lies only this.
+
+        Raises `NotFound`, `Conflict`.
+        """
         address = _address(dataset_id, namespace, name)
-        place = self._place(address, self._repository.get(address.namespace, address.name))
+        before = self._repository.get(address.namespace, address.name)
+        if before is not None and before.in_place:
+            self._repository.delete(address.namespace, address.name)
+            return
+        self._refuse_registered(address)
+        place = self._place(address, before)
         there = False
         with _storage(), suppress(NotFound):  # of a storage that is not among this node's any more
             there = self._storage.delete(place)

@@ -45,6 +45,8 @@ class FileStorage(Storage):
     def exists(self, address: Address) -> bool:  # noqa: D102
         if wrong_names(address):
             return False
+        if address.in_place:
+            return super().exists(address)
         path = self.root / address.namespace / address.name
         return _is_file(path) or (_is_folder(path) and _is_file(path / f"{PARTITION}0"))
 

@@ -198,7 +198,7 @@ class OutputCatalog:
         return replace(
             plain,
             there=True,
-            count=known.count if "count" in document and known.count <= _MOST_ROWS else None,
+            count=known.count if "count" in document and (known.count or 0) <= _MOST_ROWS else None,
             columns=tuple(columns[:MOST_COLUMNS]),
             more_columns=max(0, len(columns) - MOST_COLUMNS),
             partitions=len(files),

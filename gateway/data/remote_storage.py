@@ -22,6 +22,7 @@ from gateway.errors import GatewayError
 from gateway.errors import StorageFailed as StorageFailed
 
 S3, HDFS = "s3", "hdfs"
+FILE = "file"
 KINDS = (S3, HDFS)
 _PIECE = 8 * 1024 * 1024
 """bytes of a part of an upload to S3"""
@@ -128,7 +129,20 @@ class RemoteStorage(Storage):
     def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
         check_names(address)
         folder = f"{address.namespace}/{address.name}/"
+        if address.in_place == FILE:
+            return self._object(folder[:-1])
         return {name: stored for name, stored in self._listed(folder).items() if stored is not None}
+
+    def _object(self, path: str) -> dict[str, Stored]:
+        """Return a file that was registered where it lies, as if it were the only one of a folder."""
+        with self._named(), suppress(exceptions.NotFound):
+            about = asyncio.run(self._about(path))
+            if about.is_file:
+                return {f"{PARTITION}0": _stored(f"{PARTITION}0", about)}
+        return {}
+
+    async def _about(self, path: str) -> Any:
+        return await self._at().to_async_operator().stat(path)
 
     def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
         return sorted(self._listed(f"{namespace}/"))
@@ -147,9 +161,7 @@ class RemoteStorage(Storage):
                 if name.endswith("/"):
                     found[name[:-1]] = None
                 elif name:
-                    about = entry.metadata
-                    stamp = f"{about.etag or ''} {about.last_modified or ''}"
-                    found[name] = Stored(name, about.content_length, stamp)
+                    found[name] = _stored(name, entry.metadata)
         return found
 
     async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
@@ -158,9 +170,10 @@ class RemoteStorage(Storage):
 
     def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
         check_names(address)
+        path = f"{address.namespace}/{address.name}"
         with self._named():
             try:
-                file = self._at().open(f"{address.namespace}/{address.name}/{name}", "rb")
+                file = self._at().open(path if address.in_place == FILE else f"{path}/{name}", "rb")
                 if start:
                     file.seek(start)
                 buffered = io.BufferedReader(_Reader(file, self._named), CHUNK)
@@ -263,6 +276,10 @@ class RemoteStorage(Storage):
             reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
         where = f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
         return StorageFailed(f"{where} {what or 'cannot be reached'}", reason=reason or "STORAGE_UNREACHABLE")
+
+
+def _stored(name: str, about: Any) -> Stored:
+    return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 
 
 def _code(error: Exception) -> str:

@@ -88,6 +88,8 @@ class Storage(ABC):
 
     def exists(self, address: Address) -> bool:
         """Tell whether data lies there; a name that is not allowed names none."""
+        if address.in_place:
+            return bool(self._in_place(address))
         return not wrong_names(address) and f"{PARTITION}0" in self.files(address)
 
     def size(self, address: Address) -> int:
@@ -96,6 +98,10 @@ class Storage(ABC):
 
     def partitions(self, address: Address) -> list[Stored]:
         """Return the files of the data, in order. Raises `NotFound` where there are none or one is missing."""
+        if address.in_place:
+            if not (lying := self._in_place(address)):
+                raise missing(address)
+            return lying
         files = self.files(address)
         found = sorted(number for name in files if (number := _number(name)) is not None)
         for expected, there in enumerate(found):
@@ -104,6 +110,12 @@ class Storage(ABC):
         if not found:
             raise missing(address)
         return [files[f"{PARTITION}{number}"] for number in found]
+
+    def _in_place(self, address: Address) -> list[Stored]:
+        """Return the files of a table that was registered where it lies, but hidden and empty ones."""
+        files = self.files(address).values()
+        shown = [file for file in files if file.size and file.name != METADATA and file.name[0] not in "._"]
+        return sorted(shown, key=lambda file: (_number(file.name) is None, _number(file.name) or 0, file.name))
 
     def metadata(self, address: Address) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
@@ -114,10 +126,6 @@ class Storage(ABC):
         if not isinstance(value, dict):
             raise Invalid([Problem(what, "must be a JSON object")], reason="DATA_BROKEN")
         return value
-
-    def open_partition(self, address: Address, number: int = 0) -> BinaryIO:
-        """Open one file of the data. Raises `NotFound`."""
-        return self.open_file(address, f"{PARTITION}{number}")
 
     def sums(self, address: Address) -> tuple[FileSum, ...]:
         """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`."""
@@ -185,7 +193,7 @@ class Storage(ABC):
         if len(parts) == 1 or not self._is_table(address):
             return [_Part(part.name, part.size, part.stamp) for part in parts]
         header = b""
-        with self.open_partition(address) as file:
+        with self.open_file(address, parts[0].name) as file:
             while (line := file.readline(LARGEST_ROW)) and len(header) < LARGEST_ROW:
                 header += line
                 if header.count(b'"') % 2 == 0:  # else the line end is inside a quoted name
@@ -204,6 +212,8 @@ class Storage(ABC):
         return found
 
     def _is_table(self, address: Address) -> bool:
+        if address.in_place:
+            return True
         try:
             known = self.metadata(address)
         except (Invalid, TooLarge):
@@ -212,7 +222,7 @@ class Storage(ABC):
 
     def columns(self, address: Address) -> list[str]:
         """Return the header of a table. Raises `NotFound`, `Invalid` where there is none or no CSV."""
-        header = next(self._records(address, 0), None)
+        header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
             raise Invalid([Problem(id_of(address), "has no header line")], reason="DATA_BROKEN")
         return header
@@ -220,17 +230,17 @@ class Storage(ABC):
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
         """Yield the rows of a table, part by part, without headers. Raises `NotFound`, `Invalid` if no CSV."""
         header = self.columns(address)
-        for number in range(len(self.partitions(address))):
-            rows = self._records(address, number)
+        for part in self.partitions(address):
+            rows = self._records(address, part.name)
             first = next(rows, header)
             if first != header:
                 yield first
             yield from rows
 
-    def _records(self, address: Address, number: int) -> Iterator[list[str]]:
-        part = f"{id_of(address)}/{PARTITION}{number}"
+    def _records(self, address: Address, name: str) -> Iterator[list[str]]:
+        part = f"{id_of(address)}/{name}"
         with (
-            self.open_partition(address, number) as file,
+            self.open_file(address, name) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
         ):
             lines = _Lines(text, part)
@@ -299,7 +309,8 @@ def id_of(address: Address) -> str:
 
 def wrong_names(address: Address) -> list[Problem]:
     """Find what forbids an address to be a folder's."""
-    named = (("namespace", address.namespace), ("name", address.name))
+    folders = address.namespace.split("/") if address.in_place else [address.namespace]
+    named = (*(("namespace", folder) for folder in folders), ("name", address.name))
     return [Problem(key, rule, text) for key, text in named if (rule := name_rule(text))]
 
 

@@ -5,6 +5,7 @@ import re
 from io import BufferedReader
 from typing import NamedTuple
 
+from gateway.data.parquet import MAGIC
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -46,6 +47,11 @@ def recognised(file: BufferedReader, encoding: str = "", delimiter: str = "") ->
     if start.startswith(_UTF16):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
+    if start.startswith(MAGIC):
+        rule = (
+            "must be CSV, this is Parquet: put it into one of the node's storages, then bfia-gateway data register"
+        )
+        raise Invalid([Problem("file", rule)])
     encoding = encoding or _encoding(start)
     return Format(encoding, delimiter or _delimiter(start[:_HEADER].decode(encoding, "replace")))
 

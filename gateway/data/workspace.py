@@ -183,7 +183,8 @@ class Workspace:
         engines_files.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
-        for name in (address.namespace, address.name):
+        folders = address.namespace.split("/") if address.in_place else [address.namespace]
+        for name in (*folders, address.name):
             if rule := name_rule(name):  # checked where jobs come in; a path outside the root must be impossible
                 raise ValueError(f"{name!r} {rule}")
         return self._root / address.namespace / address.name

@@ -137,23 +137,29 @@ class Dataset:
     namespace: str
     name: str
     columns: tuple[str, ...]
-    count: int  # rows, headers not counted
+    count: int | None  # rows, headers not counted; None: nobody has counted them
     partitions: int
     meta: Mapping[str, Any]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
     checksum: str  # sha256 of the uploaded file, hex
     size: int  # bytes of the uploaded file
     created_at: datetime
-    origin: str  # ``path:`` and the server path, or ``file:`` and the name of the file that was sent
+    origin: str  # ``path:`` and the server path, ``file:`` and the name of the file that was sent, or ``place:``
     disabled: bool = False
     types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
     sid: str = ""  # name of the generated column, empty where there is none
     description: str = ""
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
     place: str = ""  # the name under which it lies there, new with each upload; empty: its own
+    in_place: str = ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
+    stamp: str = ""  # what changes with its files, if it was registered where it lies
+    format: str = "csv"  # or parquet
 
     @property
     def address(self) -> Address:
         """Where it lies in the storage."""
+        if self.in_place:
+            folder, _, name = self.place.rpartition("/")
+            return Address(folder, name, self.storage, self.in_place)
         return Address(self.namespace, self.place or self.name, self.storage)
 
     @property

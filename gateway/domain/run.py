@@ -19,6 +19,9 @@ class Address:
     namespace: str
     name: str
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
+    in_place: str = field(default="", compare=False)
+    """``file`` or ``folder`` for a table that was registered where it lies: the namespace may be a path, and
+    files may have any name"""
 
     @property
     def dataset_id(self) -> str:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from engines.base import EngineError, run_name
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
+from gateway.data.registration import CSV
 from gateway.data.storages import Storages
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagInput, DagNode, once_per_component, order
@@ -29,9 +30,6 @@ from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import Matching, format_problem, match_inputs, match_outputs
 from provider_registry.values import check as check_values
-
-TABLE_FORMAT = "csv"
-"""how uploaded tables lie in the storage"""
 
 
 class _Part(NamedTuple):
@@ -125,7 +123,7 @@ class TaskPlanner:
                 problems += [*_without_effect(part, at), *plan.problems]
                 warnings += [*plan.warnings, *_unused_or_forgotten(part)]
         problems += self._mismatches(spec, plans)
-        warnings += [one for part, _ in plans.values() for one in _other_formats(part, plans)]
+        warnings += [one for part, _ in plans.values() for one in self._other_formats(part, plans)]
         return validation.applied(spec, _once(problems), _once(warnings))
 
     def _mismatches(self, spec: JobSpec, plans: _Plans) -> Iterator[Problem]:
@@ -277,6 +275,29 @@ class TaskPlanner:
         )
         return _Planned(run, [*problems, *wrong], warnings, missing)
 
+    def _unreadable(self, part: _Part, where: Mapping[str, str]) -> Iterator[Problem]:
+        """Find a table of Parquet whose input does not list that: the standard's components read CSV."""
+        form, spec = self._datasets.format(**where), part.component.inputs[0]
+        if form != CSV and form not in (one.lower() for one in spec.formats):
+            listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
+            rule = f"FORMAT_MISMATCH: the table is {form}; dataFormat of input {spec.name} {listed}"
+            path = f"{part.own_path}.{'dataset_id' if 'dataset_id' in where else 'name'}"
+            yield Problem(path, f"{rule}: have it list {form}, or upload the table as CSV")
+
+    def _other_formats(self, part: _Part, plans: _Plans) -> Iterator[Problem]:
+        """Find inputs that do not list the format of what feeds them."""
+        component = part.component
+        inputs = {one.name: one for one in component.inputs}
+        is_csv = (where := part.own_data) and self._datasets.format(**where) == CSV
+        if is_csv and inputs and (found := format_problem(CSV, component.inputs[0], part.own_path)):
+            yield Problem(*found)
+        for edge, name in part.inputs:
+            if name and (source := plans.get((edge.task, part.party))):
+                output = source[0].outputs.get(edge.key)
+                written = next((o.formats for o in source[0].component.outputs if o.name == output), ())
+                if written and (found := format_problem(written[0], inputs[name], f"{part.path}.input")):
+                    yield Problem(found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got)
+
     def _inputs(self, part: _Part, runs: Sequence[Run]) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
         """Return a task's inputs, what is wrong with its own data, and which outputs before it are not there."""
         found: dict[str, Address] = {}
@@ -285,6 +306,7 @@ class TaskPlanner:
         if (where := part.own_data) and part.component.inputs:
             try:
                 found[part.component.inputs[0].name] = self._datasets.resolve(**where)
+                wrong += self._unreadable(part, where)
             except StorageFailed:  # later it may be there
                 raise
             except GatewayError as error:
@@ -337,20 +359,6 @@ def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
     if first and first.group == "data" and part.party.role != "arbiter" and not given:
         rule = f"is missing: {part.component.name} reads {first.name} and would start without it; name a dataset"
         yield Problem(f"{part.own_path}.dataset_id", rule)
-
-
-def _other_formats(part: _Part, plans: _Plans) -> Iterator[Problem]:
-    """Find inputs that do not list the format of what feeds them."""
-    component = part.component
-    inputs = {one.name: one for one in component.inputs}
-    if part.own_data and inputs and (found := format_problem(TABLE_FORMAT, component.inputs[0], part.own_path)):
-        yield Problem(*found)
-    for edge, name in part.inputs:
-        if name and (source := plans.get((edge.task, part.party))):
-            output = source[0].outputs.get(edge.key)
-            written = next((o.formats for o in source[0].component.outputs if o.name == output), ())
-            if written and (found := format_problem(written[0], inputs[name], f"{part.path}.input")):
-                yield Problem(found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got)
 
 
 @dataclass

@@ -112,7 +112,7 @@ def test_a_plain_file_is_read_too(storage: FileStorage) -> None:
     assert storage.exists(HERE)
     assert list(storage.iter_rows(HERE)) == [["1", "2"]]
     assert storage.metadata(HERE) == {}
-    with storage.open_partition(HERE) as file:
+    with storage.open_file(HERE, "data_0") as file:
         assert file.read(2) == b"\xef\xbb"
 
 
@@ -122,7 +122,7 @@ def test_a_missing_part_is_named(storage: FileStorage) -> None:
         list(storage.iter_rows(HERE))
     for address, number in ((HERE, 1), (Address("ns", "other"), 0)):
         with pytest.raises(NotFound):
-            storage.open_partition(address, number)
+            storage.open_file(address, f"data_{number}")
 
 
 def test_a_report_is_read_as_json_and_whatever_is_broken_is_named(storage: FileStorage) -> None:

@@ -245,7 +245,7 @@ def _table(storage: Storage, address: Address, folder: str, *, header: bool = Tr
     """Yield ``<folder>/0.csv`` and ``<folder>/0.meta`` of a table. Raises `NotFound`."""
     skipped, columns = 0, list[str]()
     if not header:
-        with storage.open_partition(address) as file:
+        with storage.open_file(address, storage.partitions(address)[0].name) as file:
             skipped = len(file.readline(_LONGEST_HEADER))
     with suppress(GatewayError):  # no CSV
         columns = storage.columns(address)

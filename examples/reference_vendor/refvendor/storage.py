@@ -23,7 +23,7 @@ _LARGEST_CELL = 2**27
 class StoredIo:
     """An `Io` over a place: ``<namespace>/<name>/data_<n>`` beside ``metadata``.
 
-    A plain file ``<namespace>/<name>`` is read too, never written.
+    A plain file ``<namespace>/<name>`` and files of other names in a folder are read too, never written.
     """
 
     def __init__(
@@ -106,8 +106,11 @@ class StoredIo:
         """Read as many partitions as the metadata says; without it, those that are there."""
         count = self._metadata(path, where).get("partitions")
         if not isinstance(count, int) or isinstance(count, bool):
-            found = [_NUMBERED.fullmatch(name) for name in self._place.names(path)]
+            names = self._place.names(path)
+            found = [_NUMBERED.fullmatch(name) for name in names]
             count = max((int(match[1]) for match in found if match), default=-1) + 1
+            if count < 1 and (others := sorted(name for name in names if _is_part(name))):
+                return [self._place.read(f"{path}/{name}") for name in others]  # a table that others wrote
         if count < 1:
             try:
                 return [self._place.read(path)]
@@ -167,9 +170,14 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
     return text.getvalue()
 
 
+def _is_part(name: str) -> bool:
+    """Whether a file of a folder without ``data_0`` holds rows; as elsewhere, ``_SUCCESS`` and ``.crc`` do not."""
+    return bool(name) and name[0] not in "._" and not name.endswith("/") and name != METADATA
+
+
 def _path(where: str, address: Address) -> str:
-    for part in (address.namespace, address.name):
-        if part in (".", "..") or any(c in "/\\" or ord(c) < 32 for c in part) or len(part.encode()) > 255:
+    for part in (*address.namespace.split("/"), address.name):
+        if part in ("", ".", "..") or any(c in "/\\" or ord(c) < 32 for c in part) or len(part.encode()) > 255:
             raise StorageFailed(f"{where}: namespace and name must be plain file names")
     return f"{address.namespace}/{address.name}"
 

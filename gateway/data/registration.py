@@ -1,0 +1,317 @@
+"""Finds out what a table is that is registered where it lies, in one of the node's storages: nothing is copied."""
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from gateway.data import parquet
+from gateway.data.buckets import IdCheck
+from gateway.data.parquet import PARQUET
+from gateway.data.remote_storage import FILE, HDFS, S3, Remote
+from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
+from gateway.data.storages import Storages
+from gateway.data.table_format import BLOCK, UTF8, UTF8_BOM, recognised, shown
+from gateway.data.table_reader import Findings, Lines, rows
+from gateway.data.upload import MAX_PARTITIONS, ColumnTypes, Upload, check_header
+from gateway.domain.datasets import Dataset
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.errors import Invalid, NotFound, counted
+
+FOLDER = "folder"
+CSV = "csv"
+_OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
+"""the namespace of what a job left"""
+_SAMPLE = 1024 * 1024
+"""bytes of the first file that show the types of columns where not all is read"""
+_ROWS = 1000
+"""rows that are looked at together"""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A table to be registered. Raises `Invalid` with every problem when it cannot be."""
+
+    table: Upload
+    """what it is called and what is known of it"""
+    place: str
+    """such as ``s3://bucket/path``, or ``lake:path`` in the storage of that name"""
+    count: bool = False
+    """read all of it: count the rows and check them"""
+
+
+def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Dataset:
+    """Return what lies at a place. Raises `NotFound` where nothing does, `Invalid` where it is not a table."""
+    address = located(storages, wanted.place)
+    parts = _parts(storages, address, wanted.place)
+    form = PARQUET if parquet.is_parquet(storages, address, parts[0]) else CSV
+    look = _look_at_parquet if form == PARQUET else _look_at_csv
+    seen = look(storages, address, parts, wanted)
+    table = wanted.table
+    types = dict(zip(seen.columns, seen.types, strict=True))
+    if table.match_id_name:
+        types[table.match_id_name] = "string"  # as in what is uploaded
+    return Dataset(
+        namespace=table.address.namespace,
+        name=table.address.name,
+        columns=seen.columns,
+        types=tuple(types.values()),
+        count=seen.rows,
+        partitions=len(parts),
+        meta=table.meta,
+        checksum="",
+        size=sum(part.size for part in parts),
+        created_at=now,
+        origin=f"place:{_shown(storages, address)}",
+        description=table.description,
+        storage=address.storage,
+        place=f"{address.namespace}/{address.name}",
+        in_place=address.in_place,
+        stamp=_stamp(parts),
+        format=form,
+    )
+
+
+def change(storage: Storage, dataset: Dataset) -> str:
+    """Say what became of a registered table's files since then; empty where they are the same."""
+    parts = storage.partitions(dataset.address) if storage.exists(dataset.address) else []
+    if not parts:
+        return "its files are gone"
+    if _stamp(parts) == dataset.stamp:
+        return ""
+    was = f"{counted(dataset.partitions, 'file')} of {dataset.size} bytes"
+    return f"its files changed: {counted(len(parts), 'file')} of {sum(p.size for p in parts)} bytes, it had {was}"
+
+
+def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
+    """Say who may not be able to read a registered table."""
+    found = []
+    names = [part.name for part in storage.partitions(dataset.address)]
+    if dataset.in_place == FILE or names != [f"{PARTITION}{n}" for n in range(len(names))]:
+        found.append(
+            "a container finds it at its own place; images that look for data_0, data_1, … alone do not: "
+            "call the files so where you can"
+        )
+    if dataset.format == PARQUET:
+        found.append("jobs may use it in components whose input lists parquet in dataFormat; others are refused")
+    return found
+
+
+# ---------------------------------------------------------------- where it lies
+
+
+def located(storages: Storages, place: str) -> Address:
+    """Return the address of a place in one of the node's storages. Raises `Invalid`, `NotFound`."""
+    found = list(dict.fromkeys(_candidates(storages, place)))
+    if not found:
+        known = ", ".join([f"{name} ({_url(one.remote)})" for name, one in storages.remotes.items()])
+        rule = (
+            f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
+            f"file://{storages.root}; {_missing_storage(place)}"
+        )
+        raise Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
+    if len(found) > 1:
+        names = " or ".join(f"{storage}:{path}" for storage, path in found)
+        raise Invalid([Problem("place", f"lies in several storages: write {names}", place)])
+    storage, path = found[0]
+    folder, _, name = path.strip("/").rpartition("/")
+    if not folder:
+        rule = "must be a file in a folder, or a folder in a folder: containers get its place in two parts"
+        raise Invalid([Problem("place", rule, place)])
+    if _OUTPUT.search(folder):
+        rule = f"is an output of a job: jobs name it as {folder}#{name}, and data grant lets partners use it"
+        raise Invalid([Problem("place", rule, place)])
+    for kind in (FILE, FOLDER):
+        address = Address(folder, name, storage, kind)
+        if wrong := wrong_names(address):
+            raise Invalid([Problem("place", f"has a part that {one.rule}", one.got) for one in wrong])
+        if _is(storages, address):
+            return address
+    raise NotFound(f"nothing lies at {place}", reason="DATA_MISSING")
+
+
+def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the storages that a place may be in, each with the path there."""
+    kind, scheme, rest = place.partition("://")
+    if not scheme:
+        name, colon, path = place.partition(":")
+        if colon and name in storages.remotes:
+            yield name, path
+        elif place.startswith("/"):
+            yield from _candidates(storages, f"file://{place}")
+        return
+    if kind == FILE:
+        path = os.path.normpath(rest)
+        for root in dict.fromkeys((storages.root, Path(os.path.realpath(storages.root)))):
+            if Path(path).is_relative_to(root):
+                yield "", str(Path(path).relative_to(root))
+        return
+    host, _, path = rest.partition("/")
+    for name, one in storages.remotes.items():
+        remote = one.remote
+        if remote.kind != kind:
+            continue
+        if kind == S3 and host == remote.folder:
+            yield name, path
+        here = host in (remote.host, f"{remote.host}:{remote.port}") or (kind == HDFS and not host)
+        folder = remote.folder.strip("/")
+        if here and (not folder or f"{path}/".startswith(f"{folder}/")):
+            yield name, path.removeprefix(folder)
+
+
+def _missing_storage(place: str) -> str:
+    """Say what makes a place one of this node's storages."""
+    kind, _, rest = place.partition("://")
+    host, _, path = rest.partition("/")
+    if kind == S3:
+        return (
+            f"to add it, write in node.yml storages: {{other: {{url: s3://HOST:PORT/{host}, username: ACCESS_KEY, "
+            "password_file: FILE}}"
+        )
+    if kind == HDFS:
+        top = path.partition("/")[0]
+        return f"to add it, write in node.yml storages: {{other: {{url: hdfs://{host or 'HOST:PORT'}/{top}}}}}"
+    return "of other places, s3:// and hdfs:// can be added (storages in node.yml); a file elsewhere is uploaded"
+
+
+def _is(storages: Storages, address: Address) -> bool:
+    """Tell whether a place is what its address says, a file or a folder."""
+    if address.storage:
+        return storages.taken(address)
+    path = storages.path(address)
+    if os.path.realpath(path) != str(Path(os.path.realpath(storages.root)) / address.namespace / address.name):
+        raise Invalid([Problem("place", "must not lead through a symbolic link", str(path))])
+    return path.is_file() if address.in_place == FILE else path.is_dir()
+
+
+def _url(remote: Remote) -> str:
+    return f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}"
+
+
+def _shown(storages: Storages, address: Address) -> str:
+    path = f"{address.namespace}/{address.name}"
+    if address.storage:
+        return f"{_url(storages.remotes[address.storage].remote)}/{path}"
+    return f"file://{storages.root}/{path}"
+
+
+# ---------------------------------------------------------------- what it is
+
+
+class _Seen(NamedTuple):
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: int | None
+
+
+def _parts(storages: Storages, address: Address, place: str) -> list[Stored]:
+    """Return the files of a table. Raises `NotFound`, `Invalid` for a folder of folders."""
+    parts = storages.partitions(address) if storages.exists(address) else []
+    if address.in_place == FOLDER:
+        names = storages.names(f"{address.namespace}/{address.name}", address.storage)
+        inner = [name for name in names if name[0] not in "._"]
+        if more := sorted(set(inner) - set(storages.files(address))):
+            shown_names = ", ".join(more[:5]) + (", …" if len(more) > 5 else "")
+            raise Invalid([Problem("place", f"must hold files alone, but has {shown_names}", place)])
+    if not parts:
+        raise NotFound(f"nothing lies at {place} but empty files", reason="DATA_MISSING")
+    if len(parts) > MAX_PARTITIONS:
+        raise Invalid([Problem("place", f"must have at most {MAX_PARTITIONS} files", len(parts))])
+    return parts
+
+
+def _stamp(parts: Sequence[Stored]) -> str:
+    return hashlib.sha256(repr([tuple(part) for part in parts]).encode()).hexdigest()[:32]
+
+
+def _look_at_parquet(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:
+    findings = Findings()
+    count, first = 0, None
+    for part in parts:
+        with storages.open_file(address, part.name) as file:
+            found = parquet.schema(file, part.name)
+        first = first or found
+        if found[:2] != first[:2]:
+            rule = f"must have the columns and types of {parts[0].name}"
+            findings.add("columns", part.name, rule, ", ".join(found.columns))
+        count += found.rows
+    assert first is not None
+    check_header(first.columns, wanted.table, findings)
+    match_id = wanted.table.match_id_name
+    if wanted.count and match_id and not findings:
+        with storages.staging() as staging:
+            ids = IdCheck(staging.folder / "ids")
+            for line, row in enumerate(parquet.rows_of(storages, address, [match_id]), 1):
+                ids.see([row[0].encode()], [line], findings)
+            ids.finish(findings)
+    if findings:
+        raise findings.error()
+    return _Seen(first.columns, first.types, count)
+
+
+def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:
+    """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
+    findings = Findings()
+    columns: list[str] = []
+    types, id_at = ColumnTypes(0), None
+    count, whole = 0, True
+    with storages.staging() as staging:
+        ids = IdCheck(staging.folder / "ids")
+        for part in parts:
+            with storages.open_file(address, part.name) as file:
+                lines = _lines(file, part.name, findings)
+                source = rows(lines, ",", findings)
+                _, header = next(source, (0, []))
+                if not columns:
+                    columns = header
+                    check_header(columns, wanted.table, findings)
+                    if findings:
+                        break
+                    types = ColumnTypes(len(columns))
+                    id_at = columns.index(wanted.table.match_id_name) if wanted.table.match_id_name else None
+                elif header != columns:
+                    rule = f"must begin with the header of {parts[0].name}: each file is a table of its own"
+                    findings.add("header", part.name, rule, ",".join(header))
+                elif not wanted.count:
+                    whole = False
+                    continue
+                while block := list(islice(source, _ROWS)):
+                    good = [
+                        (number, row)
+                        for number, (_, row) in enumerate(block, count + 1)
+                        if len(row) == len(columns)
+                    ]
+                    count += len(block)
+                    for line, row in block:
+                        if len(row) != len(columns):
+                            rule = f"must have {len(columns)} cells like the header"
+                            findings.add("number of cells", f"{part.name}:{line}", rule, len(row))
+                    types.see([row for _, row in good])
+                    if id_at is not None:
+                        ids.see([row[id_at].encode() for _, row in good], [number for number, _ in good], findings)
+                    if lines.bytes > _SAMPLE and not wanted.count:
+                        whole = False
+                        break
+        ids.finish(findings)
+    if not count and not findings:
+        findings.add("empty", parts[0].name, "must have at least one row after the header")
+    if findings:
+        raise findings.error()
+    return _Seen(tuple(columns), tuple(kind or "string" for kind in types.kinds), count if whole else None)
+
+
+def _lines(file: BinaryIO, name: str, findings: Findings) -> Lines:
+    form = recognised(io.BufferedReader(io.BytesIO(file.read(BLOCK)), BLOCK))
+    file.seek(0)
+    if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
+        rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
+        remedy = "containers get it as it is; data upload converts such a file"
+        raise Invalid([Problem(name, f"{rule}: {remedy}")])
+    return Lines(file, form.encoding, findings)
