@@ -36,7 +36,7 @@ from gateway.domain.problems import Problem, name_rule
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.reservations import BUSY
-from gateway.domain.retries import telling
+from gateway.domain.retries import numbered_id
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -343,7 +343,7 @@ class ParticipantClient:
         """Report how the tasks and the job ended, then stop it; or stop the newest version of one task."""
         roles = self._roles_of(job_id, task_name)
         if task_name:
-            key = key_of(telling(job_id, task_name, 0), job_id)
+            key = key_of(numbered_id(job_id, task_name, 0), job_id)
             for body in self._bodies(key, roles, task_name):
                 self._task("stop", body, newest=True)
             return

@@ -49,8 +49,8 @@ from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, TaskPlanner
-from gateway.jobs.resources import EngineRooms, Resources
-from gateway.jobs.retention import Cleaner, Deleting, Keeper, Left
+from gateway.jobs.resources import EngineCapacities, Resources
+from gateway.jobs.retention import Cleaner, Deleting, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
 from gateway.ports import Clock
@@ -109,7 +109,7 @@ class Gateway:
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
-        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.rooms.loop):
+        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
             one.start()
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class Gateway:
         self.heartbeat.stop()
         self.drain.close()
         self.outages.close()
-        for one in (self.cleaner, self.webhooks, self.rooms.loop, self.resources.loop, self.scheduler.loop):
+        for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
             one.stop()
         self.executor.stop()
         self.lanes.close()
@@ -213,18 +213,18 @@ class Gateway:
         )
         others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
         engines = {"": parts.main_of(self.engine), **others}
-        self.rooms = EngineRooms(self.context, engines, settings, lambda: self.resources.look_again())
+        self.capacities = EngineCapacities(self.context, engines, settings, lambda: self.resources.look_again())
         self.planner = TaskPlanner(
             self.context,
             self.registry,
             self.datasets,
             self.storage,
             self.models,
-            self.rooms.defaults,
+            self.capacities.defaults,
             parts.engines_by_address(settings),
         )
         rules = parts.admission_rules(settings)
-        self.resources = Resources(self.rooms, self.store, self.clock, self._freed, rules, self.planner.seats)
+        self.resources = Resources(self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats)
 
     def _build_peers(self) -> None:
         settings = self.settings
@@ -268,11 +268,11 @@ class Gateway:
             limits.storage_reserve_bytes,
             limits.disk_check_seconds,
             files=limits.files,
-            bounds=self.rooms.ceilings,
+            bounds=self.capacities.ceilings,
             written=self.engine.written,
         )
         allow = settings.engine.docker.allow
-        rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.rooms.ceilings)
+        rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.capacities.ceilings)
         self.launching = Launching(self.context, self.engine, self.peers, self.workspace, disk, self._place, rules)
         self.executor = Executor(
             self.context,
@@ -348,7 +348,7 @@ class Gateway:
             self.context, self.planner, self.inheritance, self.sharing, self.resources, self.readiness, rules
         )
         keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper, self.datasets.keeper]
-        self.left = Left(self.store, self.storage, self.runs_folder, settings.retention, keepers)
+        self.left = Leftovers(self.store, self.storage, self.runs_folder, settings.retention, keepers)
         self.deleting = Deleting(self.context, self.left, self.peers, self.sessions.end)
         self.participant = Participant(
             self.context,

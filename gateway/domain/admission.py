@@ -41,7 +41,7 @@ def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -
 
 def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[str]:
     """Return the waiting jobs that may hold what they need now, first those that go first."""
-    left = ledger.room
+    left = ledger.available
     found = []
     for claim in queue(ledger, now, rules):
         if _silent(ledger, claim):
@@ -104,7 +104,7 @@ def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
     """Say of what an engine has too little free, and who has it; empty for nothing."""
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"
-    free = ledger.room[engine]
+    free = ledger.available[engine]
     lacks = needed.lacking(free)
     if not lacks:
         return ""

@@ -52,18 +52,18 @@ class Amounts:
         """Return this share of everything, rounded down."""
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share))
 
-    def fits(self, room: "Amounts") -> bool:
+    def fits(self, free: "Amounts") -> bool:
         """Whether the capacity is enough; of what is not needed there may be none, or less."""
-        return not self.lacking(room)
+        return not self.lacking(free)
 
-    def lacking(self, room: "Amounts") -> tuple[str, ...]:
+    def lacking(self, free: "Amounts") -> tuple[str, ...]:
         """Return the kinds of which the capacity has too little."""
-        have = dict(room)
+        have = dict(free)
         return tuple(kind for kind, amount in self if amount > max(have[kind], 0))
 
-    def times_in(self, room: "Amounts") -> int | None:
+    def times_in(self, free: "Amounts") -> int | None:
         """Return how often this fits into the capacity; None for nothing at all, which always fits."""
-        have = dict(room)
+        have = dict(free)
         return min((max(have[kind], 0) // amount for kind, amount in self if amount), default=None)
 
     def as_dict(self) -> dict[str, float]:
@@ -118,9 +118,9 @@ class Portions:
     def __sub__(self, other: "Portions") -> "Portions":
         return Portions({**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}})
 
-    def fits(self, room: "Portions") -> bool:
+    def fits(self, free: "Portions") -> bool:
         """Whether there is capacity at every engine of which something is needed."""
-        return all(amounts.fits(room[engine]) for engine, amounts in self)
+        return all(amounts.fits(free[engine]) for engine, amounts in self)
 
     def text(self) -> str:
         """Return the amounts for a sentence, each with its engine where it is not the main one."""
@@ -299,7 +299,7 @@ class Ledger:
         return total(c.portions[engine] for c in self.holders)
 
     @property
-    def room(self) -> Portions:
+    def available(self) -> Portions:
         """What others may hold of each engine that answers."""
         if not self.further:
             return Portions({"": self.free})
@@ -426,7 +426,7 @@ def breadth(dag: Dag, names: Set[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Room:
+class EngineCapacity:
     """The capacity of one further engine."""
 
     total: Amounts | None  # None: it has not responded yet, so it is not known
@@ -436,7 +436,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Means:
+class NodeCapacity:
     """The capacity of a node."""
 
     node: NodeId
@@ -444,14 +444,14 @@ class Means:
     cores: float  # of the main engine: no container can have more
     share: float = 1.0  # of the total, what one job may hold
     defaults: Defaults = field(default_factory=Defaults)
-    further: Mapping[str, Room] = field(default_factory=dict)  # the further engines by their names
+    further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # the further engines by their names
     engine: str = "main"  # what the main engine is called where there are several
 
-    def room(self, engine: str) -> Room:
+    def of(self, engine: str) -> EngineCapacity:
         """Return what an engine has, with the disk that it shares with the others."""
         if not engine:
-            return Room(self.total, self.cores)
-        found = self.further.get(engine, Room(None))
+            return EngineCapacity(self.total, self.cores)
+        found = self.further.get(engine, EngineCapacity(None))
         return replace(found, total=found.total and replace(found.total, disk=self.total.disk))
 
     def named(self, engine: str) -> str:
@@ -463,7 +463,7 @@ class Never(Exception):
     """What the job needs can never be reserved here; the text has the numbers."""
 
 
-def pool(needed: Demand, means: Means) -> Pool | None:
+def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
     """Return what the job is to hold at the node; None where it needs nothing that is counted.
 
     A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
@@ -483,7 +483,7 @@ def pool(needed: Demand, means: Means) -> Pool | None:
     return Pool(replace(held.get("", Amounts()), disk=disk), at_once, further)
 
 
-def outgrown(held: Pool, means: Means) -> str:
+def outgrown(held: Pool, means: NodeCapacity) -> str:
     """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known.
 
     One that was taken out of the settings meanwhile has nothing, and never will: no job waits for it.
@@ -491,37 +491,37 @@ def outgrown(held: Pool, means: Means) -> str:
     for engine, needed in held.further.items():
         if engine not in means.further:
             return f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
-        room = means.room(engine)
-        if room.total is not None and not room.away and (lacks := needed.lacking(room.total)):
-            return f"needs {needed.text(lacks)}, {means.named(engine)} has {room.total.text(lacks)}"
+        capacity = means.of(engine)
+        if capacity.total is not None and not capacity.away and (lacks := needed.lacking(capacity.total)):
+            return f"needs {needed.text(lacks)}, {means.named(engine)} has {capacity.total.text(lacks)}"
     return ""
 
 
-def _bounds(part: Part, means: Means) -> Iterator[int]:
+def _bounds(part: Part, means: NodeCapacity) -> Iterator[int]:
     """Yield how many tasks may be under way so that those of this part always fit."""
-    room = means.room(part.engine).total
-    most = (room or means.total).scaled(means.share)
+    capacity = means.of(part.engine).total
+    most = (capacity or means.total).scaled(means.share)
     disk = Amounts(disk=part.one.disk).times_in(most)
     if disk is not None:  # which the tasks of every part need
         yield disk
     times = replace(part.one, disk=0).times_in(most)
-    if room is not None and times is not None and times < part.most:
+    if capacity is not None and times is not None and times < part.most:
         yield times
 
 
-def _never(part: Part, means: Means) -> Iterator[str]:
-    room = means.room(part.engine)
+def _never(part: Part, means: NodeCapacity) -> Iterator[str]:
+    capacity = means.of(part.engine)
     where = means.named(part.engine)
     too_wide = {
         label: amounts
         for label, amounts in part.parties.items()
-        if room.total is not None and amounts.cpu > Amounts.of(cpu=room.cores).cpu
+        if capacity.total is not None and amounts.cpu > Amounts.of(cpu=capacity.cores).cpu
     }
     engine = where if part.engine else f"the engine of {where}"
     for label, amounts in too_wide.items():
-        yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {room.cores:g}"
-    one = part.one if room.total is not None else Amounts(disk=part.one.disk)
-    has = room.total if room.total is not None else means.total
+        yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {capacity.cores:g}"
+    one = part.one if capacity.total is not None else Amounts(disk=part.one.disk)
+    has = capacity.total if capacity.total is not None else means.total
     most = has.scaled(means.share)
     lacks = one.lacking(most)
     if not lacks or too_wide:

@@ -25,8 +25,8 @@ from gateway.domain.timeouts import NOW, Due, Timing, expiry
 # attempts have it keeps to it.
 
 
-def telling(job_id: str, task: str, attempt: int) -> str:
-    """Return an id that tells what it is the id of."""
+def numbered_id(job_id: str, task: str, attempt: int) -> str:
+    """Return an id made of job, task and attempt."""
     return f"{job_id}_{task}_{attempt}"
 
 
@@ -35,8 +35,8 @@ def following(job_id: str, task: str, attempt: int, before: str) -> str:
 
     It is always the same one, so that two planners agree on it.
     """
-    if before == telling(job_id, task, attempt - 1):
-        return telling(job_id, task, attempt)
+    if before == numbered_id(job_id, task, attempt - 1):
+        return numbered_id(job_id, task, attempt)
     return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
 
 

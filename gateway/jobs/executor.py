@@ -43,7 +43,7 @@ _Call = messages.Tell | messages.Confirm | messages.QueryScheduler
 
 
 @dataclass(frozen=True)
-class Telling:
+class SchedulerCalls:
     """Calls the nodes that schedule the jobs here, whatever the protocol."""
 
     peers: Peers
@@ -155,7 +155,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._observe = hooks.observe
         self._timing = timing
         self._watch: Watch | None = None
-        self._telling = Telling(peers, self._clock, self.scheduler_alive, hooks.silent)
+        self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
@@ -269,11 +269,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                     self._release(local.id)
                 return [messages.Done(action, self._clock())]
             case messages.Tell():
-                return [self._telling.tell(local, _run(local, action.run), action)]
+                return [self._scheduler_calls.tell(local, _run(local, action.run), action)]
             case messages.Confirm():
-                return self._telling.confirm(local, action)
+                return self._scheduler_calls.confirm(local, action)
             case messages.QueryScheduler():
-                return self._telling.ask(local, action)
+                return self._scheduler_calls.ask(local, action)
             case messages.Prepare():
                 return [self._launching.prepare(local, action, self.record)]
             case messages.Launch():

@@ -25,7 +25,18 @@ from gateway.config.schema import ResourceSettings, Settings
 from gateway.data.files import nearest
 from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
-from gateway.domain.resources import CORE, GIB, Amounts, Claim, ClaimState, Defaults, Ledger, Means, Pool, Room
+from gateway.domain.resources import (
+    CORE,
+    GIB,
+    Amounts,
+    Claim,
+    ClaimState,
+    Defaults,
+    EngineCapacity,
+    Ledger,
+    NodeCapacity,
+    Pool,
+)
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, GatewayError, NotFound, Refused, Unreadable
@@ -55,7 +66,7 @@ class _Seen:
     cause: str = ""
 
 
-class EngineRooms:
+class EngineCapacities:
     """What each engine has now; "" is the main one. Call it for the means of the whole node."""
 
     def __init__(
@@ -87,22 +98,22 @@ class EngineRooms:
         workers = min(len(engines), _AT_ONCE)
         self.loop = Loop("engines", self.look, lambda _: engines, every=EVERY, workers=workers)
 
-    def __call__(self) -> Means:
+    def __call__(self) -> NodeCapacity:
         """Return the means of the node. Until the main engine has answered once, this machine stands for it."""
-        own, further = self._settings.resources, self.rooms()
+        own, further = self._settings.resources, self.by_engine()
         main = further.pop("")
         if main.total is None:
             has = this_machine()
-            main = Room(self._bounded("", has), has.cpu)
+            main = EngineCapacity(self._bounded("", has), has.cpu)
         total = replace(main.total or Amounts(), disk=self._disk)
         kind = self._engines[""].kind
-        return Means(self._node, total, main.cores, own.job_share, self.defaults, further, kind)
+        return NodeCapacity(self._node, total, main.cores, own.job_share, self.defaults, further, kind)
 
-    def rooms(self) -> dict[str, Room]:
-        """Return the rooms as last seen. One that this process has not seen yet is waited for, once, briefly."""
+    def by_engine(self) -> dict[str, EngineCapacity]:
+        """Return the capacities as last seen. One not seen yet is waited for, once, briefly."""
         if new := [name for name in self._engines if name not in self._seen]:
             self._wait_for(new)
-        return {name: self._room(name, self._seen[name]) for name in self._engines}
+        return {name: self._capacity(name, self._seen[name]) for name in self._engines}
 
     def ceilings(self, run: Run) -> Mapping[str, float | None]:
         """Return a run's limits, none left open but the cores of an engine that bounds whole ones only.
@@ -112,8 +123,8 @@ class EngineRooms:
         if None not in map(run.limits.get, ("cpu", "memory", "disk")):
             return run.limits
         means = self()
-        room = means.room(run.engine)
-        total, cores = room.total or means.total, room.cores or means.cores
+        capacity = means.of(run.engine)
+        total, cores = capacity.total or means.total, capacity.cores or means.cores
         fractional = all("fractional_cpu" in engine.capabilities for engine in self._engines.values())
         most: dict[str, float | None] = {
             "cpu": min(total.cpu / CORE, cores) if fractional else None,
@@ -169,14 +180,14 @@ class EngineRooms:
         same = (found.capacity, found.away_since is None)
         return before is not None and (before.capacity, before.away_since is None) != same
 
-    def _room(self, name: str, seen: _Seen) -> Room:
+    def _capacity(self, name: str, seen: _Seen) -> EngineCapacity:
         away = ""
         if seen.away_since is not None:
             since = seen.away_since.isoformat(timespec="seconds")
             away = f"engine {name} of node {self._node} has not answered since {since}"
         if seen.capacity is None:
-            return Room(None, away=away, cause=seen.cause)
-        return Room(self._bounded(name, seen.capacity), seen.capacity.cpu, away, seen.cause)
+            return EngineCapacity(None, away=away, cause=seen.cause)
+        return EngineCapacity(self._bounded(name, seen.capacity), seen.capacity.cpu, away, seen.cause)
 
     def _bounded(self, name: str, has: Capacity) -> Amounts:
         cap, own = self._caps.get(name), self._settings.resources
@@ -212,7 +223,7 @@ class Resources:
 
     def __init__(
         self,
-        means: Callable[[], Means],
+        means: Callable[[], NodeCapacity],
         store: Store,
         clock: Clock,
         freed: Callable[[list[str]], None],
@@ -236,7 +247,7 @@ class Resources:
         self.loop = Loop("resources", lambda _: self.reconcile(), lambda _: ["all"], every=EVERY, workers=1)
 
     @property
-    def means(self) -> Means:
+    def means(self) -> NodeCapacity:
         """What the node has, and how it is given."""
         return self._means()
 
@@ -428,7 +439,7 @@ def _shown(claim: Claim, since: datetime | None, **more: Any) -> dict[str, Any]:
     }
 
 
-def _engines(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
+def _engines(means: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
     """Return each engine with what it has and what is held of it, the main one first; null: not known yet.
 
     One that the settings no longer name is there for as long as something is held of it.
@@ -437,8 +448,8 @@ def _engines(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
     totals = {"": ledger.total, **ledger.further}
     found = []
     for name in ("", *means.further, *sorted(still_held - means.further.keys())):
-        total, held, room = totals.get(name), ledger.held_at(name), means.further.get(name)
-        cores = means.cores if not name else room.cores if room and room.total is not None else None
+        total, held, capacity = totals.get(name), ledger.held_at(name), means.further.get(name)
+        cores = means.cores if not name else capacity.cores if capacity and capacity.total is not None else None
         found.append(
             {
                 "engine": name or means.engine,
@@ -448,7 +459,11 @@ def _engines(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
                 "held": _of(name, held),
                 "remaining": None if total is None else _of(name, total - held),
                 "away": ledger.away.get(name, ""),
-                "cause": room.cause if room else "the settings name no such engine any more" if name else "",
+                "cause": capacity.cause
+                if capacity
+                else "the settings name no such engine any more"
+                if name
+                else "",
             }
         )
     return found

@@ -73,7 +73,7 @@ class Item:
     """why it could not be removed"""
 
 
-class Left:
+class Leftovers:
     """What jobs have left on the disks of this node, and who refers to it."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Cleaner:
 
     def __init__(
         self,
-        left: Left,
+        left: Leftovers,
         engine: Engine,
         broker: Broker,
         channel: Path,
@@ -365,7 +365,9 @@ class SomeUnreached(PeerUnreachable):
 class Deleting:
     """Deletes a job, here and at every other node, or outputs of one task; each leaves a line in the timeline."""
 
-    def __init__(self, context: NodeContext, left: Left, peers: Peers, end_session: Callable[[str], None]) -> None:
+    def __init__(
+        self, context: NodeContext, left: Leftovers, peers: Peers, end_session: Callable[[str], None]
+    ) -> None:
         self._node = context.node
         self._store = context.store
         self._clock = context.clock

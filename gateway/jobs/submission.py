@@ -204,7 +204,7 @@ class NewJobs:
                     here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
             tasks[name] = Task(
                 name,
-                retries.telling(spec.job_id, name, 0) if numbered else f"task_{uuid4().hex}",
+                retries.numbered_id(spec.job_id, name, 0) if numbered else f"task_{uuid4().hex}",
                 TaskStatus.PENDING,
                 {node: NodeTask(node, states) for node, states in here.items()},
                 lineage=lineage.get(name),

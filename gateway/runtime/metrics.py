@@ -101,7 +101,7 @@ def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     for name, text, of in (
         ("total", "What an engine beside the main one has for jobs: cores, bytes.", ledger.further),
         ("held", "What jobs hold of it.", held),
-        ("free", "What others may hold; of one that does not answer, nothing.", ledger.room),
+        ("free", "What others may hold; of one that does not answer, nothing.", ledger.available),
     ):
         numbers = {(engine, "cpu"): of[engine].cpu / CORE for engine in ledger.further}
         numbers |= {(engine, "memory"): of[engine].memory for engine in ledger.further}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeating
@@ -35,7 +35,7 @@ class Claims:
 
     def decide(
         self,
-        means: Means,
+        means: NodeCapacity,
         job_id: str,
         change: Callable[[Ledger, str | None], tuple[Ledger, X]],
         enough: Callable[[X], bool] = lambda _: False,
@@ -62,7 +62,7 @@ class Claims:
 
         return repeating(work)
 
-    def ledger(self, means: Means) -> Ledger:
+    def ledger(self, means: NodeCapacity) -> Ledger:
         """Return the ledger as it is, without a lock."""
         with self._store.read() as connection:
             return self._load(connection, means, connection.execute(sa.select(schema.resource_pool)).one())
@@ -80,7 +80,9 @@ class Claims:
         return [Claimant(_claim(row), row.status) for row in self._store.rows(query)]
 
     @staticmethod
-    def _load(connection: sa.Connection, means: Means, counts: Any, *only: sa.ColumnElement[bool]) -> Ledger:
+    def _load(
+        connection: sa.Connection, means: NodeCapacity, counts: Any, *only: sa.ColumnElement[bool]
+    ) -> Ledger:
         claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
         known = {name: room.total for name, room in means.further.items() if room.total is not None}
         away = {name: room.away for name, room in means.further.items() if room.away}

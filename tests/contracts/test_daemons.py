@@ -134,7 +134,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             one["version"] = version
         gateway.registry.register(provider_from_request(body))
     with serving(gateway):
-        gateway.rooms.look(FAR)
+        gateway.capacities.look(FAR)
         yield gateway
 
 
@@ -233,7 +233,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     assert (told.found, told.cause) == (f"cpu 5 at engine {FAR}", said)
     FAR_WORLD.down = True
     try:
-        node.rooms.look(FAR)
+        node.capacities.look(FAR)
         wait_for(
             lambda: why().startswith(f"ENGINE_DOWN: engine {FAR} of node {ME} has not"), 20, 0.01, "it is said"
         )
@@ -242,7 +242,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
         assert f'bfia_engine_answers{{engine="{FAR}"}} 0.0' in ask(node, "operator", "GET", "/metrics").text
     finally:
         FAR_WORLD.down = False
-        node.rooms.look(FAR)
+        node.capacities.look(FAR)
     node.coordinator.stop_job(first.job_id, "", ME)
     wait_for(lambda: far(node)["held"]["cpu"] == 5, 20, 0.01, "the next one has its turn")
     node.coordinator.stop_job(second.job_id, "", ME)

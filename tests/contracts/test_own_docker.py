@@ -16,7 +16,7 @@ from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.config.schema import Settings
 from gateway.domain.resources import GIB, Amounts
-from gateway.jobs.resources import EngineRooms
+from gateway.jobs.resources import EngineCapacities
 from gateway.runtime.context import NodeContext
 from tests.contracts.databases import a_store
 from tests.contracts.engine_acts import (
@@ -126,8 +126,8 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         listen = {"container": {"advertise": "http://10.0.0.5:7381"}}
         engines = {"kind": "docker", "docker": docker}
         settings = Settings.model_validate({"node": {"id": "n1"}, "listen": listen, "engine": engines})
-        rooms = EngineRooms(context, {FAR: engine}, settings, first_look=LONG)
-        seen = rooms.rooms()[FAR]
+        found = EngineCapacities(context, {FAR: engine}, settings, first_look=LONG)
+        seen = found.by_engine()[FAR]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")
         heard, away = Heard(), threading.Event()
         engine.watch(heard, lambda _: away.set())
@@ -140,11 +140,11 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         with pytest.raises(EngineDown):
             both.probe(spec.name)
         assert isinstance(both.probe(near.name), Running)
-        rooms.look(FAR)
-        assert rooms.rooms()[FAR].total == seen.total and rooms.rooms()[FAR].away
+        found.look(FAR)
+        assert found.by_engine()[FAR].total == seen.total and found.by_engine()[FAR].away
         daemon.start()
-        rooms.look(FAR)
-        assert rooms.rooms()[FAR] == seen
+        found.look(FAR)
+        assert found.by_engine()[FAR] == seen
         heard.of(spec.name)
         probe = both.probe(spec.name)
         assert isinstance(probe, Exited) and probe.code in (137, 143, 255)

@@ -29,7 +29,7 @@ from gateway.domain.scheduling.messages import CreateAt, StopRequested, TaskRepo
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway, EngineFailed, NotFound, Refused, Unreadable
-from gateway.jobs.executor import Telling
+from gateway.jobs.executor import SchedulerCalls
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.context import NodeContext, Peers
@@ -411,10 +411,10 @@ class Answers:
 @pytest.mark.parametrize(("reason", "final"), [("NO_ENVELOPE", False), ("INTERNAL", False), ("JOB_BUSY", True)])
 def test_an_answer_that_leaves_it_open_is_asked_for_again(reason: str, final: bool):
     """A page of something that stands in the node's place neither hears a decision nor knows a job."""
-    telling = Telling(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None, lambda node: None)
+    calls = SchedulerCalls(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None, lambda node: None)
     said: list[Event] = [
-        *telling.confirm(a_local_job(), Confirm()),
-        *telling.ask(a_local_job(), QueryScheduler()),
+        *calls.confirm(a_local_job(), Confirm()),
+        *calls.ask(a_local_job(), QueryScheduler()),
     ]
     assert [isinstance(event, Done) and event.final for event in said] == [final, final]
 

@@ -10,7 +10,18 @@ from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
 from gateway.domain.admission import Rules
 from gateway.domain.execution import machine, messages
-from gateway.domain.resources import GIB, Amounts, Claim, ClaimState, Demand, Ledger, Part, Portions, Room, total
+from gateway.domain.resources import (
+    GIB,
+    Amounts,
+    Claim,
+    ClaimState,
+    Demand,
+    EngineCapacity,
+    Ledger,
+    Part,
+    Portions,
+    total,
+)
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -249,7 +260,7 @@ class Node:
                 assert self.ledger.claims[local.id].state is ClaimState.HELD
 
     def check_ledger(self) -> None:
-        held, room = sum((c.portions for c in self.ledger.holders), Portions()), self.ledger.room
+        held, room = sum((c.portions for c in self.ledger.holders), Portions()), self.ledger.available
         for engine, most in TOTAL:
             remaining = most - self.ledger.held_at(engine)
             assert most - remaining == held[engine]
@@ -282,7 +293,7 @@ class Node:
             )
             for e in choose((("",), (FAR,), ("", FAR)))
         ]
-        further = {FAR: Room(TOTAL[FAR], 16)}
+        further = {FAR: EngineCapacity(TOTAL[FAR], 16)}
         needed = Demand(tuple(parts), choose((1, 1, 3)))
         pool = resources.pool(needed, means(8, 32, 50, further=further))
         spec = a_spec("a; b; c", job_id=f"job-{self.made}")

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from gateway.domain import resources
 from gateway.domain import run as domain_run
 from gateway.domain.execution.messages import Exited, Launch, Launched, LaunchFailed, Reported
-from gateway.domain.resources import GIB, Amounts, Defaults, Means, Never, Pool, Portions, Room, Seat
+from gateway.domain.resources import (
+    GIB,
+    Amounts,
+    Defaults,
+    EngineCapacity,
+    Never,
+    NodeCapacity,
+    Pool,
+    Portions,
+    Seat,
+)
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, Party
 from gateway.domain.states import TaskStatus
@@ -30,13 +40,13 @@ def asking(
     return a_spec(dag, roles or {"guest": ("n1",)}, job_params={**params, "common": common or {}})
 
 
-def means(cpu: float = 8, memory: float = 64, disk: float = 100, far: float = 0, **more: object) -> Means:
+def means(cpu: float = 8, memory: float = 64, disk: float = 100, far: float = 0, **more: object) -> NodeCapacity:
     """A node with a main engine, and another one with so many cores."""
-    rooms = {FAR: Room(Amounts.of(far, 64 * GIB), far)} if far else {}
-    return replace(Means("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=rooms), **more)
+    engines = {FAR: EngineCapacity(Amounts.of(far, 64 * GIB), far)} if far else {}
+    return replace(NodeCapacity("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=engines), **more)
 
 
-def held(spec: JobSpec, has: Means, **engines: str) -> Pool | str | None:
+def held(spec: JobSpec, has: NodeCapacity, **engines: str) -> Pool | str | None:
     """Return what the job is to hold, or why it never can; ``engines``: task -> engine."""
     seats = {task: Seat(engine, frozenset({"guest", "host"})) for task, engine in engines.items()}
     try:
@@ -58,7 +68,7 @@ def pool(at_once: int, cpu: float = 0, memory: float = 0, far: float | None = No
     return Pool(Amounts.of(cpu, memory * GIB), at_once, further)
 
 
-POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
+POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]] = {
     "both roles": (asking(roles=BOTH, guest={"cpu": 2, "memory": 4}, host={"cpu": 1}), means(), {}, pool(1, 3, 4)),
     "nothing": (asking(guest=OPEN), means(), {}, None),
     "the site's defaults": (
@@ -122,7 +132,7 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
     "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
     "an unknown engine": (
         asking("a; b", guest={"cpu": 1000}),
-        means(further={FAR: Room(None, away="it has not answered")}),
+        means(further={FAR: EngineCapacity(None, away="it has not answered")}),
         {"a": FAR, "b": FAR},
         pool(2, far=2000),
     ),
@@ -131,7 +141,9 @@ POOLS: dict[str, tuple[JobSpec, Means, dict[str, str], Pool | str | None]] = {
 
 
 @pytest.mark.parametrize(("spec", "has", "engines", "expected"), POOLS.values(), ids=POOLS)
-def test_what_a_job_is_to_hold(spec: JobSpec, has: Means, engines: dict[str, str], expected: Pool | str | None):
+def test_what_a_job_is_to_hold(
+    spec: JobSpec, has: NodeCapacity, engines: dict[str, str], expected: Pool | str | None
+):
     assert held(spec, has, **engines) == expected
 
 
@@ -159,7 +171,7 @@ def test_where_an_amount_comes_from_is_said():
         (0, means(), f"needs cpu 0 of engine {FAR}, which node n1 has no longer"),
     ],
 )
-def test_what_an_engine_no_longer_has_is_said(cores: float, has: Means, says: str):
+def test_what_an_engine_no_longer_has_is_said(cores: float, has: NodeCapacity, says: str):
     assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(cores)}), has) == says
 
 
@@ -182,7 +194,7 @@ def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into
     has = means(random.randint(3, 7), far=random.randint(3, 7))
     pool = held(spec, has, **engines)
     assert pool is not None and pool.tasks_at_once >= 1
-    assert pool.portions.fits(Portions({"": has.total, FAR: has.room(FAR).total or Amounts()}))
+    assert pool.portions.fits(Portions({"": has.total, FAR: has.of(FAR).total or Amounts()}))
     under_way: list[str] = []
     for name in sorted(engines, key=lambda _: random.random()):
         if len(under_way) < pool.tasks_at_once and all(not related(dag, name, other) for other in under_way):

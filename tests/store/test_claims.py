@@ -10,10 +10,10 @@ import pytest
 from engines.base import Capacity
 from engines.process.engine import this_machine
 from gateway.config.schema import Settings
-from gateway.domain.resources import GIB, Amounts, Means, Pool
+from gateway.domain.resources import GIB, Amounts, NodeCapacity, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
-from gateway.jobs.resources import EVERY, EngineRooms, Resources
+from gateway.jobs.resources import EVERY, EngineCapacities, Resources
 from gateway.runtime.context import NodeContext
 from gateway.store import schema
 from gateway.store.store import Store
@@ -22,7 +22,7 @@ from tests.memory_engine import MemoryEngine
 
 pytestmark = pytest.mark.xdist_group("claims")  # one database for the module
 
-MEANS = Means("n1", Amounts.of(8, 16 * GIB, 0), 8)
+MEANS = NodeCapacity("n1", Amounts.of(8, 16 * GIB, 0), 8)
 
 
 def resources(store: Store, freed: list[list[str]] | None = None) -> Resources:
@@ -114,17 +114,17 @@ def test_a_job_that_has_ended_meanwhile_gets_nothing(store: Store):
 FAR = "ssh://far"
 
 
-def rooms(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineRooms:
+def capacities(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineCapacities:
     context = NodeContext("n1", store, lambda: at(0))
-    return EngineRooms(context, {FAR: engine}, a_configuration(), first_look=first_look)
+    return EngineCapacities(context, {FAR: engine}, a_configuration(), first_look=first_look)
 
 
 def a_configuration(**resources: float) -> Settings:
     return Settings.model_validate({"node": {"id": "n1"}, "engine": {"kind": "process"}, "resources": resources})
 
 
-def with_rooms(store: Store, found: EngineRooms) -> Resources:
-    return Resources(lambda: replace(MEANS, further=found.rooms()), store, lambda: at(0), lambda jobs: None)
+def resources_of(store: Store, found: EngineCapacities) -> Resources:
+    return Resources(lambda: replace(MEANS, further=found.by_engine()), store, lambda: at(0), lambda jobs: None)
 
 
 def an_engine(cores: float, *, down: bool = False) -> MemoryEngine:
@@ -140,14 +140,14 @@ def a_far_job(far: float, number: int, main: float = 0):
 
 def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(stores: tuple[Store, Store]):
     store, other = stores
-    first, second = (with_rooms(one, rooms(one, an_engine(16))) for one in stores)
+    first, second = (resources_of(one, capacities(one, an_engine(16))) for one in stores)
     one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
     for job in (one, two):
         store.local_jobs.add(job, "flow")
     first.hold(one)
     with pytest.raises(Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"):
         second.hold(two)  # another gateway on the same database
-    smaller = with_rooms(other, rooms(other, an_engine(12)))
+    smaller = resources_of(other, capacities(other, an_engine(12)))
     shown = smaller.view()
     assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [(2, 6), (10, 2)]
     assert shown["holders"][0]["engines"][FAR]["cpu"] == 10
@@ -155,7 +155,7 @@ def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(s
         gateway.release(one.id)
     second.hold(two)
     assert [e["held"]["cpu"] for e in first.view()["engines"]] == [0, 10]
-    nine = with_rooms(other, rooms(other, an_engine(9)))
+    nine = resources_of(other, capacities(other, an_engine(9)))
     assert nine.view()["engines"][1]["remaining"]["cpu"] == -1
     nine.hold(two)  # it keeps what it has
     nine.give_back(two.id)
@@ -165,14 +165,14 @@ def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(s
 
 
 def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
-    assert rooms(store, an_engine(16, down=True)).rooms()[FAR].total is None  # nobody has ever seen it
-    rooms(store, an_engine(16)).rooms()
-    rooms(store, an_engine(14)).rooms()
+    assert capacities(store, an_engine(16, down=True)).by_engine()[FAR].total is None  # nobody has ever seen it
+    capacities(store, an_engine(16)).by_engine()
+    capacities(store, an_engine(14)).by_engine()
     engine = an_engine(4, down=True)
-    found = rooms(store, engine)
+    found = capacities(store, engine)
     job = a_far_job(10, 1)
     store.local_jobs.add(job, "flow")
-    mine = with_rooms(store, found)
+    mine = resources_of(store, found)
     with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
         mine.hold(job)
     none = a_far_job(0, 2)
@@ -187,13 +187,13 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
     assert told == []
     engine.world.down = False
     found.look(FAR)
-    assert (told, found.rooms()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+    assert (told, found.by_engine()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
 
 
 def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(store: Store):
     def cores(engine: MemoryEngine, owner: str) -> float:
         context = NodeContext("n1", store, lambda: at(0), owner)
-        found = EngineRooms(context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0)
+        found = EngineCapacities(context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0)
         return found().total.cpu / 1000
 
     assert cores(an_engine(24), "first") == 40
@@ -214,12 +214,12 @@ class Hanging(MemoryEngine):
 def test_nobody_waits_long_for_an_engine_that_hangs(store: Store):
     engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
     engine.let_go = threading.Event()
-    found, told = rooms(store, engine, 0.0), threading.Event()
+    found, told = capacities(store, engine, 0.0), threading.Event()
     found._changed = told.set
-    assert found.rooms()[FAR].total is None and found.rooms()[FAR].away
+    assert found.by_engine()[FAR].total is None and found.by_engine()[FAR].away
     engine.let_go.set()
     assert told.wait(60)
-    assert (found.rooms()[FAR].total, found.rooms()[FAR].away) == (Amounts.of(4, GIB), "")
+    assert (found.by_engine()[FAR].total, found.by_engine()[FAR].away) == (Amounts.of(4, GIB), "")
 
 
 def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(store: Store):

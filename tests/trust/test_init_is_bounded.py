@@ -12,7 +12,7 @@ from engines.process.engine import this_machine
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.domain.resources import GIB
-from gateway.jobs.resources import SHARE, EngineRooms
+from gateway.jobs.resources import SHARE, EngineCapacities
 from gateway.runtime.context import NodeContext
 from tests.builders import a_run, at
 from tests.contracts.databases import a_store
@@ -63,7 +63,9 @@ def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
     engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(4, 8 * GIB))
     with a_store(f"sqlite:///{tmp_path}/test.db") as store:
         context = NodeContext("n1", store, lambda: at(0))
-        ceilings = EngineRooms(context, {"": engine}, settings_of(tmp_path, resources={"disk_gib": 1})).ceilings
+        ceilings = EngineCapacities(
+            context, {"": engine}, settings_of(tmp_path, resources={"disk_gib": 1})
+        ).ceilings
         assert_raised(ceilings)
 
 

@@ -14,7 +14,16 @@ from adapter.fate.dag.read import Catalogue, Place, Places, job_spec
 from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, JOB_EXAMPLE, Call, ClientParts, Member, Paths, sent
-from adapter.fate.tools.rows import NOTED, Row, Sight, job_rows, sight, task_rows, unknown_job, upload_row
+from adapter.fate.tools.rows import (
+    NOTED,
+    JobRecords,
+    Row,
+    job_rows,
+    records_of,
+    task_rows,
+    unknown_job,
+    upload_row,
+)
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.domain.models import named
@@ -115,15 +124,15 @@ def _tasks(call: Call, asked: schemas.TaskQuery) -> list[Row]:
 @paths("GET", "/v2/job/task/list/query", "Tasks of a job with all their versions, by pages", peers=True)
 def _task_list(call: Call, asked: schemas.TaskListQuery) -> dict[str, Any]:
     wanted = {"role": asked.role, "party_id": asked.party_id, "task_name": asked.task_name}
-    rows = task_rows(sight(call.parts, asked.job_id, notes=False), call.base, all_attempts=True)
+    rows = task_rows(records_of(call.parts, asked.job_id, notes=False), call.base, all_attempts=True)
     chosen = [row for row in rows if all(word in ("", row[key]) for key, word in wanted.items())]
     return {"count": len(chosen), "data": _page(chosen, asked)}
 
 
-def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[Sight]:
+def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[JobRecords]:
     """Yield one job, whose state is requested where another node schedules it, or all that have a record here."""
     if job_id:
-        yield sight(call.parts, job_id, notes=notes)
+        yield records_of(call.parts, job_id, notes=notes)
         return
     found: dict[str, Any] = {}
     for records in (call.parts.store.jobs, call.parts.store.local_jobs):
@@ -131,7 +140,7 @@ def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[Sigh
             found.setdefault(one.job_id, one.created_at)
     for one_id in sorted(found, key=lambda job_id: found[job_id], reverse=True)[:LONGEST_LIST]:
         with suppress(NotFound):  # deleted meanwhile
-            yield sight(call.parts, one_id, ask=False, notes=notes)
+            yield records_of(call.parts, one_id, ask=False, notes=notes)
 
 
 def _matching(rows: list[Row], asked: schemas.JobQuery, thing: str, columns: tuple[str, ...]) -> list[Row]:
@@ -213,8 +222,8 @@ def _add_notes(call: Call, asked: Annotated[schemas.AddNotes, Body(examples=[_NO
     call.parts.store.note(asked.job_id, "operator", [note])
 
 
-def _of_party(call: Call, asked: schemas.OfParty, *, ask: bool = False) -> Sight:
-    seen = sight(call.parts, asked.job_id, ask=ask)
+def _of_party(call: Call, asked: schemas.OfParty, *, ask: bool = False) -> JobRecords:
+    seen = records_of(call.parts, asked.job_id, ask=ask)
     if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen.parties):
         have = ", ".join(f"{p.role} {p.node}" for p in seen.parties)
         text = f"job {asked.job_id} has no party {asked.role} {asked.party_id} here, but {have}"

@@ -19,7 +19,7 @@ from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, TAG, TAR, Call, ClientParts, Member, Paths, sent
 from adapter.fate.tools.jobs import UPLOAD
-from adapter.fate.tools.rows import sight
+from adapter.fate.tools.rows import records_of
 from gateway.data.outputs import Wanted
 from gateway.data.storage import Storage
 from gateway.domain.dag import DagNode
@@ -158,7 +158,7 @@ def _download(call: Call, asked: schemas.TableDownload) -> Response:
 def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
     if asked.party_id == parts.node:
         return {key: [address.as_dict()] for key, address in _addresses(parts, asked, "data").items()}
-    parties = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
+    parties = records_of(parts, asked.job_id, ask=False, notes=False).spec.parties
     labels = [p.label for p in parties if (p.role, p.node) == (asked.role, asked.party_id)]
     if not labels:
         have = ", ".join(f"{p.role} {p.node}" for p in parties)

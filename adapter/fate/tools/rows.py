@@ -31,7 +31,7 @@ _TASK_NULLS = ("cmd", "run_ip", "run_port", "run_pid", "engine_conf", "status_co
 
 
 @dataclass(frozen=True)
-class Sight:
+class JobRecords:
     """A job as this node knows it."""
 
     view: JobView
@@ -50,7 +50,7 @@ class Sight:
     """the newest job that follows it here, if FATE has restarted it"""
 
 
-def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> Sight:
+def records_of(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> JobRecords:
     """Return what is known of a job. Raises `NotFound`.
 
     ``ask``: request the state from the scheduling node, if that is another one. ``notes``: include notes.
@@ -62,7 +62,7 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
             raise unknown_job(job_id)
         found = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
         spec = _submitted_here(parts.node, found)
-        return Sight(found, spec, None, None, spec.parties, parts.clock())
+        return JobRecords(found, spec, None, None, spec.parties, parts.clock())
     view = parts.jobs.status_here(job_id)
     if view is None:
         view = parts.jobs.status(job_id) if ask or local is None else _last_known(local)
@@ -73,7 +73,7 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     later = None
     if local is not None and local.spec.protocol == PROTOCOL and ended(JOB, local.status):
         later = newest(local.id, parts.store.local_jobs.find)
-    return Sight(
+    return JobRecords(
         view,
         spec,
         local,
@@ -109,7 +109,7 @@ def _last_known(local: LocalJob) -> JobView:
     return JobView(local.id, local.status, (), outcome, failure, flow_id=spec.flow_id, scheduler=spec.scheduler)
 
 
-def job_rows(seen: Sight, base: str) -> list[Row]:
+def job_rows(seen: JobRecords, base: str) -> list[Row]:
     """Return one row for each party of the job that this node plays; ``base``: this gateway's address."""
     view, spec = seen.view, seen.spec
     model, record = named(spec), seen.local or seen.job
@@ -154,7 +154,7 @@ def upload_row(job_id: str, node: str, at: datetime) -> Row:
     return {**done, "protocol": "fate", "parties": parties, "scheduler_party_id": node, **_times(at, at, at)}
 
 
-def task_rows(seen: Sight, base: str = "", *, all_attempts: bool = False) -> list[Row]:
+def task_rows(seen: JobRecords, base: str = "", *, all_attempts: bool = False) -> list[Row]:
     """Return one row for each task and party that this node plays; ``all_attempts``: earlier ones before it."""
     return [
         _row(seen, task, party, base, past)
@@ -164,7 +164,7 @@ def task_rows(seen: Sight, base: str = "", *, all_attempts: bool = False) -> lis
     ]
 
 
-def _players(seen: Sight, task: TaskView) -> Iterator[Party]:
+def _players(seen: JobRecords, task: TaskView) -> Iterator[Party]:
     """Yield the parties of a task; if the scheduling node does not say which, those with a run of it here."""
     for party in seen.parties:
         roles = task.nodes.get(party.node)
@@ -173,12 +173,12 @@ def _players(seen: Sight, task: TaskView) -> Iterator[Party]:
             yield party
 
 
-def _run(seen: Sight, task_id: str, party: Party) -> Run | None:
+def _run(seen: JobRecords, task_id: str, party: Party) -> Run | None:
     runs = (*seen.local.inherited, *seen.local.runs) if seen.local else ()
     return next((r for r in reversed(runs) if r.task_id == task_id and r.party == party), None)
 
 
-def _row(seen: Sight, task: TaskView, party: Party, base: str, past: Attempt | None) -> Row:
+def _row(seen: JobRecords, task: TaskView, party: Party, base: str, past: Attempt | None) -> Row:
     """Return the row of an attempt; of the newest where none is given."""
     node, spec, name = seen.spec.dag.get(task.name), seen.spec, task.name
     ref = node.component if node else None

@@ -21,7 +21,7 @@ import httpx
 import pytest
 import yaml
 
-from adapter.fate.tools.rows import Sight, job_rows, sight, task_rows
+from adapter.fate.tools.rows import JobRecords, job_rows, records_of, task_rows
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Attempt
@@ -238,7 +238,7 @@ def test_a_job_that_was_only_submitted_here_is_shown():
     store = SimpleNamespace(jobs=nothing, local_jobs=nothing)
     jobs = SimpleNamespace(status=lambda _: view)
     parts: Any = SimpleNamespace(node=ME, jobs=jobs, store=store, clock=lambda: ago(0))
-    seen = sight(parts, "job-9")
+    seen = records_of(parts, "job-9")
     (row,) = job_rows(seen, "http://here")
     assert (row["status"], row["role"], row["party_id"]) == ("running", "guest", PEER)
     (task,) = task_rows(seen)
@@ -258,7 +258,7 @@ def test_a_party_that_was_only_stopped_is_shown_why_the_task_failed():
     ):
         task = TaskView("t", "a", TaskStatus.FAILED, cause, {ME: {"guest": TaskStatus.FAILED}})
         view = JobView(spec.job_id, JobStatus.FINISHED, [task])
-        (row,) = task_rows(Sight(view, spec, local, None, spec.parties_at(ME), ago(0)))
+        (row,) = task_rows(JobRecords(view, spec, local, None, spec.parties_at(ME), ago(0)))
         assert (row["party_status"], row["error_report"]) == ("canceled", f"STOPPED: stopped on request{more}")
 
 
@@ -270,7 +270,7 @@ def test_each_attempt_of_a_task_has_a_row():
         "t1", "a", TaskStatus.RUNNING, attempt=1, attempts=[tried], nodes={ME: {"guest": TaskStatus.RUNNING}}
     )
     view = JobView(spec.job_id, JobStatus.RUNNING, [task])
-    rows = task_rows(Sight(view, spec, None, None, spec.parties_at(ME), ago(9)), all_attempts=True)
+    rows = task_rows(JobRecords(view, spec, None, None, spec.parties_at(ME), ago(9)), all_attempts=True)
     columns = ("task_id", "task_version", "status", "party_status", "error_report", "elapsed")
     assert [tuple(row[name] for name in columns) for row in rows] == [
         ("t0", 0, "failed", "failed", "EXIT_3: exit code 3", rows[0]["end_time"] - rows[0]["start_time"]),

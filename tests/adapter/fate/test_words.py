@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapter.fate.envelope import PATHS
 from adapter.fate.words import OUR_OUTCOME, OUR_TASK, JobWord, Key, TaskWord, job_word, key_of, task_word
-from gateway.domain.retries import following, telling
+from gateway.domain.retries import following, numbered_id
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
@@ -21,7 +21,7 @@ _NAMES = st.text("abz09_", max_size=20).map("a".__add__)
 
 @given(_JOBS, _NAMES, st.integers(0, 99))
 def test_a_task_comes_back_from_fates_id_and_version(job: str, name: str, version: int):
-    ours = telling(job, name, version)
+    ours = numbered_id(job, name, version)
     key = key_of(ours)
     assert key == key_of(ours, job) == Key(job, f"{job}_{name}", version)
     assert (key.here, key.name) == (ours, name)
