@@ -5,6 +5,7 @@ part, file); no other member is allowed, and none of the archive's own names bec
 """
 
 import hashlib
+import io
 import json
 import struct
 import zipfile
@@ -31,6 +32,8 @@ from gateway.errors import Invalid, problems_of
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 * 1024 * 1024
 MOST_MEMBERS = 100_000
+LARGEST_DIRECTORY = 16 * 1024 * 1024
+"""bytes of the archive's list of its members, which is read as a whole; each takes ten times as much in memory"""
 _FORMAT = "bfia-gateway model 1"
 _CHUNK = 1024 * 1024
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -209,16 +212,26 @@ def _extract(archive: zipfile.ZipFile, member: str, file: FileSum, target: Path)
         raise Invalid([Problem(member, rule, digest.hexdigest())], reason="CHECKSUM_MISMATCH")
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
-    try:
-        archive = zipfile.ZipFile(path)
-    except _UNREADABLE as error:
-        raise _invalid("(archive)", "is not a zip archive", str(error)) from error
-    odd = [info.filename for info in archive.infolist() if info.compress_type not in _METHODS]
-    if odd or len(archive.infolist()) > MOST_MEMBERS:
-        archive.close()
-        raise _invalid("(archive)", f"must have at most {MOST_MEMBERS} members, stored or deflated", odd[:5])
-    return archive
+class _Bounded(io.FileIO):
+    """A file of which little is read at once, whatever the archive says of its own size."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > LARGEST_DIRECTORY:
+            raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
+        return super().read(size) or b""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _Bounded(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except _UNREADABLE as error:
+            raise _invalid("(archive)", "is not a zip archive", str(error)) from error
+        odd = [info.filename for info in archive.infolist() if info.compress_type not in _METHODS]
+        if odd or len(archive.infolist()) > MOST_MEMBERS:
+            raise _invalid("(archive)", f"must have at most {MOST_MEMBERS} members, stored or deflated", odd[:5])
+        yield archive
 
 
 def _manifest(archive: zipfile.ZipFile) -> _Manifest:

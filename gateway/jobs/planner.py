@@ -23,7 +23,7 @@ from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run, job_of
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, effective, overlay
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.errors import EngineFailed, GatewayError, Invalid, Refused, StorageFailed
+from gateway.errors import Conflict, EngineFailed, GatewayError, Invalid, Refused, StorageFailed
 from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
 from provider_registry.model import Component, Provider, join
@@ -184,6 +184,13 @@ class TaskPlanner:
         if problems := validation.applied(local.spec, problems, [p for plan in plans for p in plan.missing])[0]:
             raise Invalid(problems, reason="INPUT_MISSING")
         attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
+        places = [place for plan in plans for place in plan.run.outputs.values()]
+        places += [plan.run.checkpoint for plan in plans if plan.run.checkpoint and not attempt]
+        if any(
+            not place.storage and self.storage.taken(place) for place in places
+        ):  # whoever schedules names them
+            text = f"outputs of task {task_id} would replace data of node {self._node}: choose another task id"
+            raise Conflict(text, reason="TASK_ID_CONFLICT")
         return tuple(
             replace(
                 run,

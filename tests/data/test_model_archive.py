@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -96,6 +97,15 @@ def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(archive
     larger = changed(archive, zipfile.ZIP_DEFLATED, {"guest.0/0/data_0": bytes(1_000_000)})
     with pytest.raises(Invalid, match="must have the 200 bytes that the manifest says"):
         taken(larger, tmp_path)
+
+
+def test_a_list_of_millions_of_members_is_not_read(archive: bytes, tmp_path: Path):
+    entry = b"PK\1\2" + bytes(42)
+    count = model_archive.LARGEST_DIRECTORY // len(entry) + 1
+    size = count * len(entry)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0, 0)
+    with pytest.raises(Invalid, match="list of members has more than"):
+        taken(entry * count + end, tmp_path)
 
 
 @pytest.mark.parametrize(
