@@ -26,6 +26,8 @@ MASKED = "***"
 _SECRET = ("token", "secret", "password")
 MAX_LEVELS = 500
 """more than any document has; the YAML library recurses for each, until the process dies"""
+_LARGEST = 32 * 1024**2
+"""characters; no file that is read has more, but for what aliases repeat"""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -164,21 +166,34 @@ class _UniqueKeys(_LOADER):  # type: ignore[misc]
 
 def load_yaml(text: str) -> Any:
     """Parse YAML. Raises `DuplicateKey`, `yaml.YAMLError`, `ValueError` and `RecursionError`."""
-    if len(text) > MAX_LEVELS:  # a level takes a character at least
-        _check_depth(text)
+    _check_size(text)
     return yaml.load(text, Loader=_UniqueKeys)
 
 
-def _check_depth(text: str) -> None:
-    """Raise `RecursionError` for what is nested too deeply, as soon as that is read; `yaml.YAMLError`."""
-    depth = 0
+def _check_size(text: str) -> None:
+    """Raise `RecursionError` for what is nested too deeply, `ValueError` for what aliases make too large."""
+    sizes: dict[str | None, int] = {}
+    """anchor -> characters in its value"""
+    around: list[tuple[str | None, int]] = []
+    """the collections in which one is: anchor, and characters before it"""
+    size = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
-            depth += 1
-            if depth > MAX_LEVELS:
+            around.append((event.anchor, size))
+            size = 1
+            if len(around) > MAX_LEVELS:
                 raise RecursionError
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+            anchor, before = around.pop()
+            sizes[anchor] = size
+            size += before
+        elif isinstance(event, yaml.ScalarEvent):
+            size += 1 + len(event.value)
+            sizes[event.anchor] = 1 + len(event.value)
+        elif isinstance(event, yaml.AliasEvent):
+            size += sizes.get(event.anchor, 1)
+        if size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST} characters, with what its aliases repeat")
 
 
 def syntax_error(error: Exception) -> str:
