@@ -213,7 +213,7 @@ def _extract(archive: zipfile.ZipFile, member: str, file: FileSum, target: Path)
 
 
 class _Bounded(io.FileIO):
-    """A file of which little is read at once, whatever the archive says of its own size."""
+    """A file that is read in small pieces, whatever the archive says of its own size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:
