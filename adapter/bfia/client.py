@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import environment
-from adapter.bfia.peer import JOB_AUDIT, Connections, Peer
+from adapter.bfia.peer import JOB_AUDIT, Connections, OneRoute, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
@@ -29,7 +29,7 @@ from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews,
 from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced
 from route_table.live import LiveRoutes
-from route_table.model import UnknownNode
+from route_table.model import Route, UnknownNode
 
 Sign = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
 """returns the signed bundles of a job for nodes"""
@@ -304,6 +304,7 @@ class BfiaProtocol:
         """Close the connections to all peers."""
         self._connections.close()
 
-    def peer(self, node: NodeId) -> Peer:
-        """Return the HTTP client for a node, as its route says at each call."""
-        return Peer(self._me, node, self._routes, self._connections, self.sign, self.key)
+    def peer(self, node: NodeId, route: Route | None = None) -> Peer:
+        """Return the HTTP client for a node, as its route says at each call, or by another route."""
+        routes = self._routes if route is None else OneRoute(route)
+        return Peer(self._me, node, routes, self._connections, self.sign, self.key)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 import httpx
@@ -38,7 +38,6 @@ from gateway.identity.messages import Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
 from route_table.certificates import stamp
-from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
 UNSIGNED = "unsigned"
@@ -113,6 +112,24 @@ def _client(key: tuple[str, Identity], verify: ssl.SSLContext) -> httpx.Client:
     return httpx.Client(base_url=key[0], limits=limits, trust_env=False, verify=verify)
 
 
+class Resolves(Protocol):
+    """Knows routes."""
+
+    def resolve(self, node: NodeId) -> Route:
+        """Return the route to a node. Raises `UnknownNode`."""
+
+
+@dataclass(frozen=True)
+class OneRoute:
+    """The route to one node that the route table need not have."""
+
+    route: Route
+
+    def resolve(self, node: NodeId) -> Route:
+        """Return it."""
+        return self.route
+
+
 class Peer:
     """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
 
@@ -120,7 +137,7 @@ class Peer:
         self,
         me: NodeId,
         node: NodeId,
-        routes: LiveRoutes,
+        routes: "Resolves",
         connections: Connections,
         sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {},
         key: Callable[[], KeyPair | None] = lambda: None,
@@ -172,6 +189,15 @@ class Peer:
         status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor)
         if self._knows_no_path(status, answer):
             raise NotServed(f"{self.node} does not serve {path}, an extension: {OPTIONAL[path]}")
+        return self._data(status, answer)
+
+    def manage(
+        self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any]:
+        """Make a request of the management layer. Raises `NotServed` where the peer does not have that."""
+        status, answer = self.raw(method, path, body, query=query)
+        if self._knows_no_path(status, answer):
+            raise NotServed(f"{self._node} does not serve {path}: it does not have the management layer")
         return self._data(status, answer)
 
     def raw(

@@ -29,12 +29,17 @@ Done = Answer[Empty]
 """the bare success of most commands"""
 
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
-_CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
+_CONTROL = "/v1/interconn/"
 _SIGNED = ("/v1/interconn/", "/v2/")
 _CHANNEL = "/v1/interconn/chan/"
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
+_NODE = "/v1/interconn/node"
+_NEVER_SIGNED = frozenset({f"{_NODE}/query", f"{_NODE}/contract/apply", f"{_NODE}/contract/confirm"})
+"""by the standard: keys are exchanged there"""
+OPEN = _NEVER_SIGNED | {f"{_NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")}
+"""paths for nodes without a route; of a contract they need its id, which is a secret of both"""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ def signed(
 
     async def check(request: Request) -> None:
         sender, headers, scope = incoming(request), request.headers, request.scope
-        if not scope["path"].startswith(_SIGNED) or scope["path"].startswith(_CHANNEL) or _CHECKED in scope:
+        path = scope["path"]
+        if not path.startswith(_SIGNED) or path.startswith(_CHANNEL) or path in _NEVER_SIGNED or _CHECKED in scope:
             return
         route, value = entry_of(sender.source), ", ".join(headers.getlist("x-auth-sign"))
         if route is None or route.signed == "off":
@@ -178,7 +184,10 @@ def signed(
 
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
-    if scope["method"] != "POST" or not scope["path"].startswith(_CONTROL) or scope["path"] == _HELLO:
+    path = scope["path"]
+    if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(_CHANNEL):
+        return
+    if path == _HELLO or path in OPEN:
         return
     sender = incoming(Request(scope))
     if sender.target in ("", here):  # else it is relayed, or denied as such

@@ -1,6 +1,7 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,6 +15,8 @@ from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.examples import A_JOB
+from adapter.bfia.management import client as management_client
+from adapter.bfia.management import router as management
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
@@ -22,6 +25,7 @@ from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.deps import ClientParts
 from adapter.fate.tools.outputs import upload_router
+from gateway.admin import applications as admin_applications
 from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
@@ -29,6 +33,7 @@ from gateway.admin.job_view import ArchiveParts
 from gateway.auth import Access, noting_origin
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
+from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
@@ -111,6 +116,9 @@ _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
     + ["/v1/platform/schedule/task/callback"]
 )
+OPEN_PER_MINUTE = 60
+"""requests from one address at paths that serve unknown nodes"""
+MEDIUM = 1024**2
 SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
 
@@ -154,6 +162,8 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),
         Mounted(hello, body, bfia.Refusal),
         Mounted(interconn.outputs_router(facts, peers), body, bfia.Refusal),
+        Mounted(management.node_router(node.card, node.applications, peers, node.clock), SMALL, bfia.Refusal),
+        Mounted(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM, bfia.Refusal),
     ]
     for_containers = [
         Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
@@ -223,6 +233,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.router(node.store, node.storage),
         jobs.router(admin_parts),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
+        admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )
     for_operators += [Mounted(router, SMALL) for router in small]
     for_peers_here += node.fate.for_peers(
@@ -277,6 +288,11 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         return name if name and shown(scope) else f"{name} at {address}"
 
     apps["peer"] = with_quota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
+    apps["peer"] = with_quota(
+        apps["peer"],
+        OPEN_PER_MINUTE,
+        lambda scope: str((scope.get("client") or ("",))[0]) if scope["path"] in requests.OPEN else None,
+    )
     apps["peer"] = with_identity(
         apps["peer"],
         _identity(node),
@@ -304,6 +320,26 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     return apps
 
 
+def _composing(node: "Gateway") -> admin_applications.Composing:
+    def compose(body: admin_applications.Applying, now: datetime) -> Application:
+        contract = None if body.kind is Kind.CONTRACT else node.applications.contract_with(body.partner)
+        return management_client.composed(
+            node.card,
+            body.kind,
+            body.partner,
+            body.subject,
+            body.fields,
+            now,
+            body.expires_at,
+            body.jobs,
+            body.url,
+            body.address,
+            contract.id if contract else "",
+        )
+
+    return admin_applications.Composing(compose, management_client.key_id, node.management.listed)
+
+
 def _identity(node: "Gateway") -> PeerIdentity:
     tls = node.settings.listen.peer.tls
     revoked = None
@@ -318,6 +354,7 @@ def _identity(node: "Gateway") -> PeerIdentity:
         frozenset()
         if tls is None
         else frozenset({certificates.pin(certificates.certificates(str(tls.certificate))[0])}),
+        requests.OPEN,
     )
 
 

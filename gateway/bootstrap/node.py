@@ -13,6 +13,8 @@ from adapter.bfia import platform
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id
+from adapter.bfia.management.client import Card, ManagementClient
+from adapter.bfia.management.wire import key_of
 from engines.base import Engine
 from engines.multi import SeveralEngines
 from gateway.auth import RunTokens
@@ -32,6 +34,7 @@ from gateway.data.models import Models
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.workspace import Workspace
+from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
@@ -44,6 +47,8 @@ from gateway.identity.keys import Keyring
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.bundles import Bundles
+from gateway.jobs.applications import Applications, Effect
+from gateway.jobs.contracts import ContractRoutes, DatasetGrants
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
@@ -61,6 +66,7 @@ from gateway.runtime.liveness import Heartbeat, Outages
 from gateway.runtime.loop import Lanes
 from gateway.runtime.metrics import Metrics
 from gateway.store import repositories
+from gateway.store.applications import SqlApplications
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
@@ -97,6 +103,7 @@ class Gateway:
         self._build_runs()
         self._build_scheduling()
         self._build_participation()
+        self._build_applications()
         self._bind()
         self.door.try_open()
         self.apps = applications(self)
@@ -110,6 +117,8 @@ class Gateway:
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
         for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
+        self.applications.loop.start()
+        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.rooms.loop):
             one.start()
 
     def stop(self) -> None:
@@ -118,6 +127,8 @@ class Gateway:
         self.drain.close()
         self.outages.close()
         for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
+        self.applications.loop.stop()
+        for one in (self.cleaner, self.webhooks, self.rooms.loop, self.resources.loop, self.scheduler.loop):
             one.stop()
         self.executor.stop()
         self.lanes.close()
@@ -188,6 +199,7 @@ class Gateway:
             ),
             self.clock,
         )
+        self.kept_applications = SqlApplications(store)
         self.feed = Feed(store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
         self.webhooks = Webhooks(hooks, store, self.feed, node, self.owner, self.clock)
@@ -361,6 +373,21 @@ class Gateway:
         )
         channel, prefix = settings.state_dir / "channel", session_id("")
         self.cleaner = Cleaner(self.left, self.engine, self.broker, channel, prefix, self.sessions.end, self.clock)
+
+    def _build_applications(self) -> None:
+        settings, node = self.settings, self.settings.node
+        self.card = Card(
+            node.id,
+            node.institution or node.id,
+            lambda: settings.listen.peer.advertise or self.addresses()["peer"],
+            self.protocol.key,
+        )
+        self.management = ManagementClient(self.card, self.protocol.peer, self.peer_table.direct)
+        effects: dict[Kind, Effect] = {
+            Kind.CONTRACT: ContractRoutes(self.routes, key_of),
+            Kind.DATASET: DatasetGrants(self.sharing),
+        }
+        self.applications = Applications(self.kept_applications, effects, self.management, self.lanes, self.clock)
 
     def _bind(self) -> None:
         listen = self.settings.listen

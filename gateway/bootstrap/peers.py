@@ -191,6 +191,11 @@ class PeerTable:
         """Return a node's own entry, also one that is disabled, or the route that a node without one had."""
         return self._routes.table.routes.get(node) or self.former(node)
 
+    def direct(self, node: str) -> Route | None:
+        """Return how a node is called, though its entry may be disabled; None: it needs another route."""
+        own = self._routes.table.routes.get(node)
+        return own if own is not None and own.via is None else self._resolved(node)
+
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
         route = self._routes.table.routes.get(node)

@@ -1,5 +1,6 @@
-"""``bfia-gateway partner …``: two admins exchange addresses and keys, and compare six words by telephone."""
+"""``bfia-gateway partner …``: become partners, by six words or by a contract; apply for data, decide on that."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +17,24 @@ from gateway.cli.client import (
     settings_of,
     who,
 )
-from gateway.cli.command import Config, Output, command, group
-from gateway.cli.console import print_json, say, warn
+from gateway.cli.command import (
+    AfterNumber,
+    Config,
+    Limit,
+    NodeId,
+    Output,
+    Reason,
+    command,
+    finite,
+    group,
+    nodes,
+)
+from gateway.cli.console import listing, print_json, say, warn, when
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
 
-commands = group("partner", "Become the partner of another node: exchange invitations, and compare six words.")
+commands = group("partner", "Become the partner of another node; contracts, and what partners apply for.")
 
 
 Address = Annotated[str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")]
@@ -86,6 +98,99 @@ def accept(
     yield {"node": node, "words": words, "version": done["version"]}
     say(f"{node} is a partner now, and must sign its requests; the words: {words}")
     say(f"next: bfia-gateway route test {node}, once the partner has accepted, too")
+
+
+Number = Annotated[int, typer.Argument(min=1, help="Number of the application, as the list has it.")]
+Days = Annotated[float | None, typer.Option(help="For so many days.", callback=finite(above=0))]
+Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
+_COLUMNS = {"number": "number", "kind": "kind", "who": "side", "partner": "partner", "for": "subject"}
+
+
+@command(commands, "apply", "dataset JG0100002200000020 bank#credit --days 30 --jobs 10")
+def apply(
+    node: Client,
+    kind: Annotated[str, typer.Argument(help="contract, dataset, project, flow or model.")],
+    partner: NodeId,
+    subject: Annotated[str, typer.Argument(help="Id of the dataset, project, flow or model.")] = "",
+    to: Annotated[str, typer.Option(help="Of a contract: where the partner is reached.")] = "",
+    address: Annotated[str, typer.Option(help="Of a contract: where the partner reaches this node.")] = "",
+    days: Days = None,
+    jobs: Jobs = None,
+    fields: Annotated[
+        Path | None, typer.Option(help="File with further fields of the standard's body, such as name or dag.")
+    ] = None,
+) -> Output:
+    """Apply for a contract with a node, or for the use of what it offers. A person there decides."""
+    body: dict[str, Any] = {"kind": kind, "partner": partner, "subject": subject, "url": to, "address": address}
+    body |= {"jobs": jobs, "expires_at": _until(days), "fields": read_object(fields) if fields else {}}
+    made = node.call("POST", "/api/v1/applications", body)
+    yield made
+    say(f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications")
+
+
+@command(commands, "applications", "--waiting")
+def applications(
+    node: Client,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only what waits for a decision here.")] = False,
+    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
+    after: AfterNumber = 0,
+    limit: Limit = 100,
+) -> Output:
+    """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
+    narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
+    found = node.get("/api/v1/applications", **narrow, partner=partner, after=after or None, limit=limit)
+    yield found
+    more = {"state": "status", "since (UTC)": when("at", 16), "until": when("expires_at", 16), "key": "key"}
+    listing(found, "applications", "application", {**_COLUMNS, **more, "trouble": "trouble"})
+
+
+@command(commands, "approve", '3 --days 90 --reason "contract 2026-17"')
+def approve(
+    node: Client,
+    number: Number,
+    days: Days = None,
+    jobs: Jobs = None,
+    signing: Annotated[
+        str,
+        typer.Option(help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."),
+    ] = "",
+    reason: Reason = "",
+) -> Output:
+    """Approve a partner's application. Before a contract, compare the id of its key by telephone.
+
+    A contract writes the route, a dataset the grant.
+    """
+    body = {"reason": reason, "expires_at": _until(days), "jobs": jobs, "signing": signing or None}
+    yield from _changed(node, number, "approve", body)
+
+
+@command(commands, "reject", '3 --reason "unknown institution"')
+def reject(node: Client, number: Number, reason: Reason = "") -> Output:
+    """Reject a partner's application; it may apply again."""
+    yield from _changed(node, number, "reject", {"reason": reason})
+
+
+@command(commands, "terminate", '3 --reason "end of the project"')
+def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
+    """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
+    yield from _changed(node, number, "terminate", {"reason": reason})
+
+
+@command(commands, "refresh", "3")
+def refresh(node: Client, number: Number) -> Output:
+    """Deliver now what the partner has still to hear, or ask what it decided."""
+    yield from _changed(node, number, "refresh", {})
+
+
+def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Output:
+    done = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
+    yield done
+    say(f"application {number}: {done['kind']} {done['subject']}, {done['partner']}: {done['status']}")
+    warn([done["trouble"]] if done["trouble"] else [])
+
+
+def _until(days: float | None) -> str | None:
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat() if days is not None else None
 
 
 def _own(settings: "Settings", address: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 
 APPLIED, APPROVED, REJECTED, TERMINATED = AuditStatus
-_ASK_FIRST, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
+_PAUSE, _LONGEST_PAUSE = timedelta(seconds=15), timedelta(hours=1)
+"""longer than a call takes"""
 
 
 class Kind(StrEnum):
@@ -78,6 +79,10 @@ class Application:
     tries: int = 0
     trouble: str = ""
     """why it could not be delivered"""
+    url: str = ""
+    """where the partner is reached; of contracts only, before there is a route"""
+    signing: str = "required"
+    """of the route that a contract writes: whether the partner's requests must be signed"""
     number: int = 0
 
     def holds(self, now: datetime) -> bool:
@@ -95,11 +100,12 @@ def applied(
     now: datetime,
     expires_at: datetime | None = None,
     most_jobs: int | None = None,
+    url: str = "",
 ) -> Application:
     """Return a new application; this node asks what became of its own."""
-    due = now + _ASK_FIRST if side is Side.MINE else None
+    due = now + _PAUSE if side is Side.MINE else None
     found = Application(kind, id_, partner, side, subject, request, now, expires_at=expires_at, due_at=due)
-    return replace(found, most_jobs=most_jobs, by=partner if side is Side.THEIRS else "")
+    return replace(found, most_jobs=most_jobs, url=url, by=partner if side is Side.THEIRS else "")
 
 
 def again(known: Application, new: Application) -> Application:
@@ -169,8 +175,7 @@ def delivered(known: Application, trouble: str = "") -> Application:
 
 def later(known: Application, now: datetime, trouble: str = "") -> Application:
     """Return an application whose partner is called again after a pause that grows."""
-    first = timedelta(seconds=1) if known.notice else _ASK_FIRST
-    pause = min(first * 2 ** min(known.tries, 20), _LONGEST_PAUSE)
+    pause = min(_PAUSE * 2 ** min(known.tries, 20), _LONGEST_PAUSE)
     return replace(known, tries=known.tries + 1, due_at=now + pause, trouble=trouble)
 
 

@@ -71,11 +71,10 @@ class SqlApplications:
         found = self.list(None, Kind.CONTRACT, APPROVED, partner)
         return next((one for one in reversed(found) if one.holds(now)), None)
 
-    def waiting(self, address: str | None = None) -> int:
-        """Return how many contracts unknown peers have applied for and nobody has decided on."""
-        query = sa.select(sa.func.count()).where(_C.status == str(APPLIED), _C.kind == str(Kind.CONTRACT))
-        query = query.where(_C.side == str(Side.THEIRS))
-        return int(self._database.value(query if address is None else query.where(_C.address == address)))
+    def waiting(self, **narrow: str) -> int:
+        """Return how many of others wait for a decision; ``narrow``: columns, such as address."""
+        query = sa.select(sa.func.count()).where(_C.status == str(APPLIED), _C.side == str(Side.THEIRS))
+        return int(self._database.value(query.where(*(_C[name] == value for name, value in narrow.items()))))
 
     def due(self, now: datetime) -> Sequence[str]:
         """Return the numbers of those about which something is to be done."""

@@ -97,7 +97,7 @@ def test_pauses_grow_up_to_an_hour():
     for _ in range(20):
         known = applications.later(known, NOW)
         pauses.append((known.due_at or NOW) - NOW)
-    assert pauses[0] == timedelta(seconds=1) and pauses == sorted(pauses) and pauses[-1] == timedelta(hours=1)
+    assert pauses[0] == timedelta(seconds=15) and pauses == sorted(pauses) and pauses[-1] == timedelta(hours=1)
 
 
 def test_time_ends_an_approval_at_both_sides_without_a_word():

@@ -1,0 +1,154 @@
+"""What partners request of the management layer, ``/v1/interconn``: contracts, and the audits of each kind alike.
+
+A node without a route may apply for a contract, and answer, query or terminate one whose id it knows; for all else
+the sender has to be known.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from adapter.bfia.envelope import Route, ok
+from adapter.bfia.management import wire
+from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
+from adapter.bfia.management.wire import AUDITED, Audited
+from adapter.bfia.requests import Caller, Done, Peers, Sender, on
+from adapter.bfia.wire import Answer
+from gateway.auth import origin
+from gateway.domain import applications as domain
+from gateway.domain.applications import APPLIED, APPROVED, REJECTED, Application, Kind, Side
+from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
+from gateway.errors import Invalid, NotAllowed, NotFound
+from gateway.http.peers import check_claim
+from gateway.jobs.applications import Applications
+from gateway.ports import Clock
+
+_NODE, _CONTRACT = f"{INTERCONN}/node", f"{INTERCONN}/node/contract"
+AuditId = Annotated[str, Query(min_length=1, max_length=100)]
+
+
+def node_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
+    """Return the paths about nodes and contracts, of which most serve unknown senders too."""
+    router = APIRouter(tags=["management layer"], route_class=Route)
+    limiter = peers.limiters.rest
+
+    @router.post(f"{_CONTRACT}/apply", summary="A node applies for a contract (management, node)")
+    async def apply(request: Request, body: wire.ApplyContract, sender: Sender) -> Answer[wire.ContractData]:
+        if sender.source not in ("", body.node_id):
+            raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
+        check_claim(request.scope, body.node_id)
+        plain = body.model_dump(mode="json", exclude_unset=True)
+        node, until = body.node_id, body.expired_time
+        new = domain.applied(Kind.CONTRACT, "", node, Side.THEIRS, node, plain, clock(), until, url=body.address)
+        address = request.client.host if request.client else ""
+        kept = await on(limiter, sender, lambda: applications.receive_contract(new, address))
+        return ok(wire.ContractData(contract_id=kept.id), peers.profile_of(body.node_id))
+
+    @router.post(
+        f"{_CONTRACT}/confirm", summary="The owner answers an application for a contract (management, node)"
+    )
+    async def confirm(body: wire.ConfirmContract, sender: Sender) -> Done:
+        work = partial(applications.confirm, Kind.CONTRACT, body.contract_id, _named(sender.source), _answer(body))
+        await on(limiter, sender, work)
+        return ok(profile=peers.profile_of(sender.source))
+
+    @router.post(f"{_CONTRACT}/terminate", summary="Either node ends a contract (management, node)")
+    async def terminate(body: wire.OfContract, sender: Sender) -> Done:
+        await on(
+            limiter,
+            sender,
+            lambda: applications.end(Kind.CONTRACT, body.contract_id, _named(sender.source)),
+        )
+        return ok(profile=peers.profile_of(sender.source))
+
+    @router.get(
+        f"{_CONTRACT}/query", summary="State of a contract that the sender has applied for (management, node)"
+    )
+    async def query(contract_id: AuditId, sender: Sender) -> Answer[wire.StatusData]:
+        work = partial(applications.status, Kind.CONTRACT, contract_id, _named(sender.source))
+        return _status(card, await on(limiter, sender, work), peers, sender.source)
+
+    @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
+    async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
+        if node_id != card.node:
+            raise NotFound(f"this is not the node {node_id}", reason="NODE_UNKNOWN")
+        return ok(wire.NodeData(**card.public()), peers.profile_of(sender.source))
+
+    @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
+    async def health(sender: Sender) -> Answer[wire.StatusData]:
+        return ok(wire.StatusData(status="ok"), peers.profile_of(sender.source))
+
+    @router.post(f"{_NODE}/update", summary="A partner changes its address or key (management, node)")
+    async def update(body: wire.UpdateNode, caller: Caller = peers.caller) -> Done:
+        if not (origin().key or origin().certificate):
+            text = "an update has to be signed, or sent with a client certificate"
+            raise NotAllowed(text, reason="SIGNATURE_MISSING")
+        plain = body.model_dump(mode="json", exclude_unset=True)
+        return await caller.done(limiter, lambda: applications.update(caller.node, body.contract_id, plain))
+
+    return router
+
+
+def audit_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
+    """Return the paths of all kinds of audits."""
+    router = APIRouter(tags=["management layer"], route_class=Route)
+    for one in AUDITED.values():
+        _add(router, one, card, applications, peers, clock)
+    return router
+
+
+def _add(
+    router: APIRouter, one: Audited, card: Card, applications: Applications, peers: Peers, clock: Clock
+) -> None:
+    base, kind, known, limiters = f"{INTERCONN}/{one.kind}/audit", one.kind, peers.caller, peers.limiters
+
+    async def apply(body: Any, caller: Caller = known) -> Done:
+        def work() -> None:
+            applications.contract_with(caller.node, body.contract_id or None)
+            applications.receive(_application(one, body, caller.node, clock))
+
+        return await caller.done(limiters.rest, work)
+
+    apply.__annotations__["body"] = one.body
+    router.post(f"{base}/apply", summary=f"A partner applies for the use of a {kind} (management, {kind})")(apply)
+
+    @router.post(f"{base}/confirm", summary=f"The owner of a {kind} answers (management, {kind})")
+    async def confirm(body: wire.Confirm, caller: Caller = known) -> Done:
+        work = partial(applications.confirm, kind, body.audit_id, caller.node, _answer(body))
+        return await caller.done(limiters.rest, work)
+
+    @router.post(f"{base}/terminate", summary=f"Either node ends the use of a {kind} (management, {kind})")
+    async def terminate(body: wire.OfAudit, caller: Caller = known) -> Done:
+        return await caller.done(limiters.rest, lambda: applications.end(kind, body.audit_id, caller.node))
+
+    @router.get(f"{base}/query", summary=f"State of the sender's application for a {kind} (management, {kind})")
+    async def query(audit_id: AuditId, caller: Caller = known) -> Answer[wire.StatusData]:
+        work = partial(applications.status, kind, audit_id, caller.node)
+        return _status(card, await on(limiters.rest, caller.sender, work), peers, caller.node)
+
+
+def _application(one: Audited, body: wire.Apply, partner: NodeId, clock: Clock) -> Application:
+    plain = body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"})
+    until, most = getattr(body, "time_limit", None), getattr(body, "times_limit", None)
+    subject = getattr(body, one.subject)
+    return domain.applied(one.kind, body.audit_id, partner, Side.THEIRS, subject, plain, clock(), until, most)
+
+
+def _answer(body: wire.Confirm | wire.ConfirmContract) -> Any:
+    if body.status not in (APPROVED, REJECTED):
+        raise Invalid([Problem("status", "must be APPROVED or REJECTED", str(body.status))])
+    return answered(body)
+
+
+def _named(source: NodeId) -> NodeId:
+    if not source:
+        raise NotAllowed("name the node that sends the request in the header x-source-node-id")
+    return source
+
+
+def _status(card: Card, known: Application, peers: Peers, sender: NodeId) -> Answer[wire.StatusData]:
+    more: Mapping[str, Any] = {} if known.status is APPLIED else confirmation(card, known)
+    return ok(wire.StatusData(status=str(known.status), **more), peers.profile_of(sender))

@@ -1,0 +1,247 @@
+"""The bodies of the management layer, and what its kinds of audits differ in."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cryptography import x509
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Json, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from adapter.bfia.wire import Body, Id, Object, Response, State, Text
+from gateway.domain.applications import Kind
+from gateway.domain.approval import AuditStatus
+from route_table.certificates import public_key, written
+from route_table.document import NODE_ID, NODE_RULE
+
+_MILLISECONDS = 10**11
+"""numbers above are milliseconds: the standard names no unit"""
+_LAST = datetime(9998, 1, 1, tzinfo=UTC)
+AUTH_TYPES = {"ed25519": "ED25519", "ecdsa-p256-sha256": "SHA256_ECDSA", "rsa-v1_5-sha256": "SHA256_RSA"}
+"""algorithm -> its name in a contract; of the first the standard says nothing"""
+
+
+def moment(value: Any) -> datetime | None:
+    """Read a time of the standard's: 0 or nothing is none."""
+    if value in (None, 0, "0", "") or isinstance(value, datetime):
+        return value or None
+    try:
+        number = int(value)
+        return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise PydanticCustomError("time", "must be a time in seconds or milliseconds since 1970") from None
+
+
+def milliseconds(at: datetime | None) -> int:
+    """Write a time as the standard does."""
+    return int(at.timestamp() * 1000) if at is not None else 0
+
+
+def _ahead(at: datetime | None) -> datetime | None:
+    if at is not None and not datetime.now(UTC) < at < _LAST:
+        raise PydanticCustomError("time", "must lie in the future")
+    return at
+
+
+def _node(text: str) -> str:
+    if not NODE_ID.fullmatch(text):
+        raise PydanticCustomError("node", "{rule}", {"rule": NODE_RULE})
+    return text
+
+
+def key_of(credential: str) -> str:
+    """Return a public key as routes hold it, from a key or a certificate, in PEM or base64. Raises ValueError."""
+    if "BEGIN CERTIFICATE" in credential:
+        key = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
+    else:
+        key = re.sub(r"\s|-----(?:BEGIN|END) PUBLIC KEY-----", "", credential)
+    public_key(key)
+    return key
+
+
+def _credential(text: str) -> str:
+    try:
+        key_of(text)
+    except ValueError:
+        rule = "must be a public key for Ed25519, ECDSA on P-256 or RSA from 2048 bits on, or such a certificate"
+        raise PydanticCustomError("key", "{rule}", {"rule": rule}) from None
+    return text
+
+
+Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_ahead)]
+Short = Annotated[str, Field(max_length=200)]
+Long = Annotated[Text, Field(max_length=2000)]
+Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
+Credential = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_credential)]
+Number = Annotated[int | None, BeforeValidator(lambda value: value or None), Field(ge=1, le=2**31 - 2)]
+
+
+class NodeBody(Body):
+    """What a node says of itself."""
+
+    address: Url
+    auth_credential: Credential
+    auth_type: Short
+    inst_id: Short
+    institution: Short
+    name: Short
+    system: Short
+    system_version: Short
+    description: Long = ""
+
+
+class ApplyContract(NodeBody):
+    """``node/contract/apply``."""
+
+    node_id: Annotated[Id, AfterValidator(_node)]
+    expired_time: Moment = None
+
+
+class UpdateNode(NodeBody):
+    """``node/update``."""
+
+    contract_id: Id
+
+
+class ConfirmContract(Body):
+    """``node/contract/confirm``."""
+
+    contract_id: Id
+    status: AuditStatus
+    auth_credential: Annotated[Credential | None, Field(default=None)]
+    auth_type: Text = ""
+    expired_time: Moment = None
+
+
+class OfContract(Body):
+    """``node/contract/terminate``."""
+
+    contract_id: Id
+
+
+class Permit(Body):
+    """What the owner gives for the use of something."""
+
+    token: Annotated[str, StringConstraints(pattern=r"^[\x21-\x2b\x2d-\x7e]{1,500}$")]
+    resource_level: int = 1
+    time_limit: Moment = None
+    times_limit: Number = None
+
+
+class Confirm(Body):
+    """``…/audit/confirm``; a permit is an object, or its JSON as a text."""
+
+    audit_id: Id
+    status: AuditStatus
+    resource_permit: Permit | Annotated[Json[Permit], Field()] | None = None
+
+
+class OfAudit(Body):
+    """``…/audit/terminate``."""
+
+    audit_id: Id
+
+
+class Apply(OfAudit):
+    """``…/audit/apply``: what all kinds have."""
+
+    contract_id: Text = Field(default="", max_length=100)
+
+
+class ApplyDataset(Apply):
+    """``dataset/audit/apply``."""
+
+    contract_id: Id
+    dataset_id: Annotated[str, Field(min_length=1, max_length=400)]
+    auth_scope: Object = Field(default_factory=dict)
+    time_limit: Moment = None
+    times_limit: Number = None
+
+
+class ApplyProject(Apply):
+    """``project/audit/apply``."""
+
+    contract_id: Id
+    project_id: Id
+    name: Short
+    type: Text = Field(default="", max_length=200)
+    datasets: list[Object] = Field(default_factory=list, max_length=1000)
+
+
+class ApplyFlow(Apply):
+    """``flow/audit/apply``."""
+
+    flow_id: Id
+    name: Short
+    dag: Object
+    config: Object = Field(default_factory=dict, validation_alias=AliasChoices("config", "conf"))
+    description: Long = ""
+    project_id: Text = Field(default="", max_length=200)
+
+
+class ApplyModel(Apply):
+    """``model/audit/apply``."""
+
+    model_id: Id
+    apply_project_id: Id
+    task_id: Text = Field(default="", max_length=200)
+    digest: Text = Field(default="", max_length=200)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One kind of audit: its body, the field that names what is applied for, the level of its permit."""
+
+    kind: Kind
+    body: type[Apply]
+    subject: str
+    level: int
+
+
+AUDITED: Mapping[Kind, Audited] = {
+    one.kind: one
+    for one in (
+        Audited(Kind.DATASET, ApplyDataset, "dataset_id", 1),
+        Audited(Kind.MODEL, ApplyModel, "model_id", 1),
+        Audited(Kind.FLOW, ApplyFlow, "flow_id", 2),
+        Audited(Kind.PROJECT, ApplyProject, "project_id", 3),
+    )
+}
+
+
+class ContractData(Response):
+    """``node/contract/apply``."""
+
+    contract_id: str
+
+
+class StatusData(Response):
+    """A query: the state; with an approval, as an extension, what its confirmation says."""
+
+    status: State
+
+
+class NodeData(Response):
+    """``node/query``."""
+
+    node_id: str
+    address: str
+    inst_id: str
+    institution: str
+    name: str
+    system: str
+    system_version: str
+    description: str
+
+
+class Records(Response):
+    """A page of a list."""
+
+    records: list[dict[str, Any]]
+    total: int
+
+
+class Record(Response):
+    """One entry of a list, with its details."""

@@ -1,0 +1,197 @@
+"""``/api/v1/applications``: what partners and this node applied for, and what people here decide on it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi.openapi.models import Example
+from fastapi.responses import Response
+from pydantic import AwareDatetime, Field
+
+from gateway.admin.deps import (
+    OPERATOR,
+    AfterNumber,
+    Input,
+    Limit,
+    Number,
+    Reply,
+    Why,
+    api_router,
+    named,
+    noted,
+    shape,
+)
+from gateway.domain.applications import Application, Kind, Side
+from gateway.domain.approval import AuditStatus
+from gateway.domain.spec import NodeId
+from gateway.jobs.applications import Applications
+from gateway.store.serialization import to_plain
+
+_FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
+_HIDDEN = ("token", "digest", "tries", "answer", "signing")
+Until = Annotated[
+    AwareDatetime | None, Field(default=None, ge=_FIRST, lt=_LAST, description="A time with its zone.")
+]
+Jobs = Annotated[int | None, Field(default=None, ge=1, le=2**31 - 2, description="So many jobs may use it.")]
+
+
+class Applying(Input):
+    """What this node applies for."""
+
+    kind: Kind = Field(description="contract, dataset, project, flow or model")
+    partner: NodeId = Field(min_length=1, max_length=100, description="The node that decides.")
+    subject: str = Field(default="", max_length=400, description="Id of the dataset, project, flow or model.")
+    url: str = Field(default="", max_length=1000, description="Of a contract: where the partner is reached.")
+    address: str = Field(default="", max_length=1000, description="Of a contract: where it reaches this node.")
+    expires_at: Until
+    jobs: Jobs
+    fields: dict[str, Any] = Field(default_factory=dict, description="Further fields of the standard's body.")
+
+
+class Deciding(Why):
+    """How a person decides; what is left out stays as it was applied for."""
+
+    expires_at: Until
+    jobs: Jobs
+    signing: str | None = Field(
+        default=None,
+        pattern="^(required|accepted|off)$",
+        description="Of a contract: whether the partner signs as this gateway does; default: required.",
+    )
+
+
+@dataclass(frozen=True)
+class Composing:
+    """What the adapter of the standard adds."""
+
+    compose: Callable[[Applying, datetime], Application]
+    """makes an application; raises `Invalid` with every problem"""
+    key_of: Callable[[Application], str]
+    """returns the id of the key that a contract brings; empty: none"""
+    offers: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]]
+    """asks a partner what it offers"""
+
+
+_LINE = shape(
+    "Application",
+    number=int,
+    kind=Annotated[str, Field(examples=["contract"])],
+    id=str,
+    partner=str,
+    side=Annotated[str, Field(description="mine: this node applied; theirs: the partner did")],
+    subject=str,
+    status=Annotated[str, Field(examples=["APPLIED"])],
+    at=datetime,
+    changed_at=datetime | None,
+    by=str,
+    reason=str,
+    expires_at=datetime | None,
+    most_jobs=int | None,
+    jobs=Annotated[int, Field(description="how many jobs have used it")],
+    notice=Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")],
+    trouble=Annotated[str, Field(description="why that could not be delivered, or asked")],
+    url=str,
+    key=Annotated[str, Field(description="id of the key that a contract brings; compare it by telephone")],
+    request=dict[str, Any],
+)
+_PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
+_EXAMPLES = {
+    "contract": Example(
+        value={"kind": "contract", "partner": "JG0100002200000020", "url": "https://gw.partner.example"}
+    ),
+    "dataset": Example(
+        value={"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
+    ),
+}
+_DECISIONS = {"with a reason": Example(value={"reason": "contract 2026-17"}), "without": Example(value={})}
+OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[1])]
+
+
+def router(
+    applications: Applications, composing: Composing, clock: Callable[[], datetime], limiter: CapacityLimiter
+) -> APIRouter:
+    """Return the paths; requests to partners are made in threads of the limiter."""
+    router = api_router()
+
+    def shown(one: Application) -> dict[str, Any]:
+        plain = {name: value for name, value in to_plain(one).items() if name not in _HIDDEN}
+        return {**plain, "jobs": applications.kept.jobs(one.number), "key": composing.key_of(one)}
+
+    def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
+        about = {"application": after.number, "kind": str(after.kind), "partner": after.partner}
+        noted(request, about | {"status": str(before.status)}, about | {"status": str(after.status)}, reason)
+        return Reply(shown(after))
+
+    @router.get("/applications", summary="Contracts and audits: what waits, what holds", response_model=_PAGE)
+    def listed(
+        kind: Kind | None = None,
+        side: Side | None = None,
+        status: AuditStatus | None = None,
+        partner: Annotated[str | None, Query(description="only with this node")] = None,
+        after: AfterNumber = None,
+        limit: Limit = 100,
+    ) -> Response:
+        found: Sequence[Application] = applications.kept.list(side, kind, status, partner, after or 0, limit + 1)
+        following = found[limit - 1].number if len(found) > limit else None
+        return Reply({"applications": [shown(one) for one in found[:limit]], "next": following})
+
+    @router.get("/applications/{number}", summary="One application", response_model=_LINE)
+    def one(number: OneNumber) -> Response:
+        return Reply(shown(applications.kept.get(number)))
+
+    @router.post("/applications", summary="Apply for something with a partner", response_model=_LINE)
+    async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
+        def work() -> Application:
+            return applications.ask(composing.compose(body, clock()))
+
+        made = await anyio.to_thread.run_sync(work, limiter=limiter)
+        noted(request, None, {"application": made.number, "kind": str(made.kind), "partner": made.partner})
+        return Reply(shown(made))
+
+    def decided(request: Request, number: int, approve: bool, body: Deciding) -> Response:
+        given = {"expires_at": body.expires_at, "most_jobs": body.jobs, "signing": body.signing}
+        changes = {name: value for name, value in given.items() if value is not None}
+        by = named(request, OPERATOR)
+        before, after = applications.decide(number, approve, by, body.reason, **(changes if approve else {}))
+        return changed(request, before, after, body.reason)
+
+    @router.post("/applications/{number}/approve", summary="Approve a partner's application", response_model=_LINE)
+    def approve(
+        request: Request, number: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+    ) -> Response:
+        """A contract writes the partner's route, a dataset its grant; the partner is notified."""
+        return decided(request, number, True, body)
+
+    @router.post("/applications/{number}/reject", summary="Reject a partner's application", response_model=_LINE)
+    def reject(
+        request: Request, number: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+    ) -> Response:
+        return decided(request, number, False, body)
+
+    @router.post(
+        "/applications/{number}/terminate", summary="End an application of either side", response_model=_LINE
+    )
+    def terminate(
+        request: Request, number: OneNumber, body: Annotated[Why, Body(openapi_examples=_DECISIONS)]
+    ) -> Response:
+        """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
+        before, after = applications.terminate(number, named(request, OPERATOR), body.reason)
+        return changed(request, before, after, body.reason)
+
+    @router.post(
+        "/applications/{number}/refresh",
+        summary="Deliver now what the partner has to hear, or ask what it decided",
+        response_model=_LINE,
+        openapi_extra={
+            "requestBody": {"content": {"application/json": {"schema": {"type": "object"}, "example": {}}}}
+        },
+    )
+    async def refresh(number: OneNumber) -> Response:
+        found = await anyio.to_thread.run_sync(applications.refresh, number, limiter=limiter)
+        return Reply(shown(found))
+
+    return router

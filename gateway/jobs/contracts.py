@@ -1,0 +1,71 @@
+"""What follows from an application: of a contract a route, of a dataset a grant; they end with it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gateway.data.sharing import Sharing
+from gateway.domain.applications import Application, Side
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.errors import Invalid, NotFound
+from route_table.document import Change
+from route_table.live import LiveRoutes
+from route_table.model import InvalidRoutes
+
+
+class ContractRoutes:
+    """The route of a partner, as its contract says."""
+
+    def __init__(self, routes: LiveRoutes, key_of: Callable[[str], str]) -> None:
+        """``key_of`` returns a credential's public key as routes hold it."""
+        self._routes = routes
+        self._key_of = key_of
+
+    def begin(self, known: Application, by: str) -> None:
+        """Write address and key, and enable the route; what else a route that is there says stays."""
+        given = known.request if known.side is Side.THEIRS else known.answer
+        values: dict[str, Any] = {"url": known.url, "enabled": True}
+        if credential := given.get("auth_credential"):
+            values |= {"keys": self._key_of(credential), "signing": known.signing}
+        before = self._routes.table.routes.get(known.partner)
+        if before is not None and before.via:
+            del values["url"]
+        try:
+            self._routes.edit(Change(known.partner, values, whole=False), by or "contract", f"contract {known.id}")
+        except InvalidRoutes as error:
+            raise Invalid((Problem(*p) for p in error.problems), reason="ROUTE_INVALID") from error
+
+    def end(self, known: Application, by: str) -> None:
+        """Disable the route."""
+        if known.partner in self._routes.table.routes:
+            change = Change(known.partner, {"enabled": False}, whole=False)
+            self._routes.edit(change, by or "contract", f"contract {known.id} has ended")
+
+
+class DatasetGrants:
+    """The grant of a dataset to the partner that applied for its use."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+
+    def begin(self, known: Application, by: str) -> None:
+        """Grant it."""
+        if known.side is Side.THEIRS:
+            self._sharing.grant(_address(known), known.partner, by, _reason(known), known.expires_at)
+
+    def end(self, known: Application, by: str) -> None:
+        """Revoke that grant, unless another one has taken its place."""
+        mine = (g for g in self._sharing.grants(_address(known)) if g.node == known.partner)
+        if known.side is Side.THEIRS and any(grant.reason == _reason(known) for grant in mine):
+            with suppress(NotFound):
+                self._sharing.revoke(_address(known), known.partner, by)
+
+
+def _address(known: Application) -> Address:
+    namespace, _, name = known.subject.partition("#")
+    return Address(namespace, name)
+
+
+def _reason(known: Application) -> str:
+    return f"application {known.number}"

@@ -1,0 +1,182 @@
+"""Contracts between two nodes that know nothing of each other: exchanged over HTTP, answered by a person."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.bootstrap.node import Gateway
+from gateway.jobs import applications
+from gateway.runtime.checks import Result
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER
+from tests.trust.agreeing import applied, becomes, contract, person, requested, state, two_nodes, waiting
+
+Nodes = tuple[Gateway, Gateway]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with two_nodes(tmp_path) as both:
+        yield both
+
+
+def credentials(node: Gateway) -> dict[str, Any]:
+    return {**node.card.public(), **node.card.credentials()}
+
+
+def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes: Nodes):
+    me, peer = nodes
+    assert not peer.routes.table.routes
+    mine, theirs = contract(me, peer)
+    for node, other in ((me, PEER), (peer, ME)):
+        route = node.routes.table.routes[other]
+        assert route.enabled and route.signed == "required" and len(route.keys) == 1
+        assert {s.name: s.result for s in node.protocol.try_route(other)}["way back"] is Result.OK
+    person(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
+    becomes(peer, theirs, "TERMINATED")
+    wait_for(lambda: not person(me, "GET", f"/applications/{mine}")["notice"])
+    assert not me.routes.table.routes[PEER].enabled and not peer.routes.table.routes[ME].enabled
+
+
+def test_the_owner_ends_it_too_and_a_new_one_enables_the_route_again(nodes: Nodes):
+    me, peer = nodes
+    mine, theirs = contract(me, peer)
+    person(peer, "POST", f"/applications/{theirs}/terminate", {})
+    becomes(me, mine, "TERMINATED")
+    contract(me, peer)
+    assert me.routes.table.knows(PEER) and peer.routes.table.knows(ME)
+
+
+def test_what_was_rejected_is_rejected_at_both_and_may_be_applied_for_again(nodes: Nodes):
+    me, peer = nodes
+    mine = applied(me, "contract", peer)
+    person(peer, "POST", f"/applications/{waiting(peer)}/reject", {"reason": "unknown"})
+    becomes(me, mine, "REJECTED")
+    refused = person(me, "POST", f"/applications/{mine}/terminate", {}, 409)
+    assert refused["data"]["reason"] == "APPLICATION_STATE" and not peer.routes.table.routes
+    contract(me, peer)
+
+
+def test_an_answer_that_was_lost_is_found_by_a_query(nodes: Nodes, monkeypatch: pytest.MonkeyPatch):
+    me, peer = nodes
+    mine = applied(me, "contract", peer)
+    monkeypatch.setattr(peer.management, "deliver", lambda _: None)  # taken on the way, and never delivered
+    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
+    assert state(me, mine) == "APPLIED"
+    assert person(me, "POST", f"/applications/{mine}/refresh")["status"] == "APPROVED"
+    assert me.routes.table.routes[PEER].keys == (peer.card.credentials()["auth_credential"],)
+
+
+def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
+    me, peer = nodes
+    mine = applied(me, "contract", peer)
+    theirs = waiting(peer)
+    reached = me.addresses()["peer"]
+    peer.kept_applications.change(theirs, lambda one: applications.replace(one, url="http://127.0.0.1:9"))
+    person(peer, "POST", f"/applications/{theirs}/approve", {})
+    wait_for(lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"])
+    assert state(me, mine) == "APPLIED"
+    person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": reached}})
+    assert person(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
+    becomes(me, mine, "APPROVED")
+
+
+def test_time_ends_it_at_both(nodes: Nodes):
+    me, peer = nodes
+    mine, theirs = contract(me, peer, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    for node, number, other in ((me, mine, PEER), (peer, theirs, ME)):
+        assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        node.kept_applications.change(number, lambda one, past=past: applications.replace(one, expires_at=past))
+        becomes(node, number, "TERMINATED")
+        assert not node.routes.table.routes[other].enabled
+
+
+def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
+    me, peer = nodes
+    mine, _ = contract(me, peer)
+    about = {**credentials(me), "contract_id": me.kept_applications.get(mine).id, "address": "http://127.0.0.1:8"}
+    assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
+    me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
+    assert peer.routes.table.routes[ME].url == "http://127.0.0.1:8"
+    wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
+    assert wrong["data"]["reason"] == "NOT_AUTHORISED"
+
+
+def test_whoever_does_not_know_a_contract_learns_nothing_of_it(nodes: Nodes):
+    me, peer = nodes
+    mine = applied(me, "contract", peer)
+    known = me.kept_applications.get(mine).id
+    answers = []
+    for sender in (STRANGER, PEER):
+        for contract_id in (known, "contract-nowhere"):
+            for method, path, more in (
+                ("POST", "confirm", {"status": "APPROVED", **peer.card.credentials()}),
+                ("POST", "terminate", {}),
+                ("GET", "query", {}),
+            ):
+                body = {"contract_id": contract_id, **more}
+                said = requested(peer, method, f"/node/contract/{path}", body, sender)
+                answers.append((said["data"]["reason"], sender))
+    assert {(reason, sender) for reason, sender in answers} == {
+        ("APPLICATION_UNKNOWN", STRANGER),
+        ("OWN_NODE_ID", PEER),
+    }
+    unnamed = requested(peer, "GET", "/node/contract/query", {"contract_id": known}, sender="")
+    assert unnamed["data"]["reason"] == "NOT_AUTHORISED"
+    assert state(me, mine) == "APPLIED" and not me.routes.table.routes
+
+
+def test_a_bad_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes):
+    _, peer = nodes
+    body = {
+        **credentials(peer),
+        "node_id": "no id",
+        "address": "ftp://x",
+        "auth_credential": "no key",
+        "expired_time": 1,
+    }
+    del body["system"]
+    said = requested(peer, "POST", "/node/contract/apply", body, "")
+    assert {p["path"] for p in said["data"]["problems"]} == {
+        "node_id",
+        "address",
+        "auth_credential",
+        "expired_time",
+        "system",
+    }
+    own = requested(peer, "POST", "/node/contract/apply", credentials(peer), "")
+    assert own["data"]["reason"] == "OWN_NODE_ID"
+    assert person(peer, "GET", "/applications")["applications"] == []
+    wrong = person(peer, "POST", "/applications", {"kind": "contract", "partner": PEER, "url": "x"}, 400)
+    assert {p["path"] for p in wrong["data"]["problems"]} == {"partner", "url"}
+
+
+def test_unknown_nodes_fill_neither_the_database_nor_the_list(nodes: Nodes):
+    me, peer = nodes
+    reasons = []
+    for number in range(applications.MOST_OF_ADDRESS + 1):
+        body = {**credentials(me), "node_id": f"JG{number}"}
+        first, second = (requested(peer, "POST", "/node/contract/apply", body, f"JG{number}") for _ in range(2))
+        assert first["data"] == second["data"]
+        reasons.append(first["data"].get("reason"))
+    assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
+    body["name"] = "x" * 70_000
+    assert requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"] == "TOO_LARGE"
+    while True:
+        said = requested(peer, "GET", "/node/query", {"node_id": PEER}, "")
+        if said["code"]:
+            break
+        assert said["data"]["system"] == "bfia-gateway"
+    assert said["data"]["reason"] == "PARTNER_QUOTA"
+
+
+def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes, tmp_path: Path):
+    me, peer = nodes
+    body = {"kind": "contract", "partner": STRANGER, "url": peer.addresses()["operator"]}
+    said = person(me, "POST", "/applications", body, 409)
+    assert said["data"]["reason"] == "NOT_SERVED_THERE"
+    assert person(me, "GET", "/applications")["applications"] == []
