@@ -21,6 +21,7 @@ ELSEWHERE = {
     "BFIA_GATEWAY_URL": "the environment",
     "HADOOP_USER_NAME": "the environment",
     "MAX_BYTES": "the name of a constant",
+    **dict.fromkeys(("SHA256_ECDSA", "SHA256_RSA"), "the standard's algorithms"),
     "SC_PAGE_SIZE": "sysconf",
     "SC_PHYS_PAGES": "sysconf",
     "EVP_PKEY2PKCS8": "OpenSSL",

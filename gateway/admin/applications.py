@@ -100,15 +100,12 @@ _LINE = shape(
 )
 _PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
 _EXAMPLES = {
-    "contract": Example(
-        value={"kind": "contract", "partner": "JG0100002200000020", "url": "https://gw.partner.example"}
-    ),
     "dataset": Example(
         value={"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
     ),
 }
 _DECISIONS = {"with a reason": Example(value={"reason": "contract 2026-17"}), "without": Example(value={})}
-OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[1])]
+OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[9])]
 
 
 def router(
@@ -139,9 +136,9 @@ def router(
         following = found[limit - 1].number if len(found) > limit else None
         return Reply({"applications": [shown(one) for one in found[:limit]], "next": following})
 
-    @router.get("/applications/{number}", summary="One application", response_model=_LINE)
-    def one(number: OneNumber) -> Response:
-        return Reply(shown(applications.kept.get(number)))
+    @router.get("/applications/{application}", summary="One application", response_model=_LINE)
+    def one(application: OneNumber) -> Response:
+        return Reply(shown(applications.kept.get(application)))
 
     @router.post("/applications", summary="Apply for something with a partner", response_model=_LINE)
     async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
@@ -159,39 +156,43 @@ def router(
         before, after = applications.decide(number, approve, by, body.reason, **(changes if approve else {}))
         return changed(request, before, after, body.reason)
 
-    @router.post("/applications/{number}/approve", summary="Approve a partner's application", response_model=_LINE)
+    @router.post(
+        "/applications/{application}/approve", summary="Approve a partner's application", response_model=_LINE
+    )
     def approve(
-        request: Request, number: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+        request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
     ) -> Response:
         """A contract writes the partner's route, a dataset its grant; the partner is notified."""
-        return decided(request, number, True, body)
-
-    @router.post("/applications/{number}/reject", summary="Reject a partner's application", response_model=_LINE)
-    def reject(
-        request: Request, number: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
-    ) -> Response:
-        return decided(request, number, False, body)
+        return decided(request, application, True, body)
 
     @router.post(
-        "/applications/{number}/terminate", summary="End an application of either side", response_model=_LINE
+        "/applications/{application}/reject", summary="Reject a partner's application", response_model=_LINE
+    )
+    def reject(
+        request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+    ) -> Response:
+        return decided(request, application, False, body)
+
+    @router.post(
+        "/applications/{application}/terminate", summary="End an application of either side", response_model=_LINE
     )
     def terminate(
-        request: Request, number: OneNumber, body: Annotated[Why, Body(openapi_examples=_DECISIONS)]
+        request: Request, application: OneNumber, body: Annotated[Why, Body(openapi_examples=_DECISIONS)]
     ) -> Response:
         """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
-        before, after = applications.terminate(number, named(request, OPERATOR), body.reason)
+        before, after = applications.terminate(application, named(request, OPERATOR), body.reason)
         return changed(request, before, after, body.reason)
 
     @router.post(
-        "/applications/{number}/refresh",
+        "/applications/{application}/refresh",
         summary="Deliver now what the partner has to hear, or ask what it decided",
         response_model=_LINE,
         openapi_extra={
             "requestBody": {"content": {"application/json": {"schema": {"type": "object"}, "example": {}}}}
         },
     )
-    async def refresh(number: OneNumber) -> Response:
-        found = await anyio.to_thread.run_sync(applications.refresh, number, limiter=limiter)
+    async def refresh(application: OneNumber) -> Response:
+        found = await anyio.to_thread.run_sync(applications.refresh, application, limiter=limiter)
         return Reply(shown(found))
 
     return router

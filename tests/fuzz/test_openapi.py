@@ -26,8 +26,21 @@ NOT_HERE = {
     "/api/v1/models/import": "ARCHIVE_INVALID",
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",  # the process engine pins nothing
     "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
+    "/api/v1/applications": "NO_CONTRACT",
+    **{
+        f"/api/v1/applications/{{application}}/{word}": "APPLICATION_UNKNOWN"
+        for word in ("approve", "reject", "terminate", "refresh")
+    },
+    "/v1/interconn/node/update": "SIGNATURE_MISSING",
+    **{
+        f"/v1/interconn/{kind}/{word}": "APPLICATION_UNKNOWN"
+        for kind in ("node/contract", "dataset/audit", "project/audit", "flow/audit", "model/audit")
+        for word in ("confirm", "terminate")
+    },
+    **{f"/v1/interconn/{kind}/audit/apply": "CONTRACT_UNKNOWN" for kind in ("dataset", "project")},
+    **{f"/v1/interconn/{kind}/audit/apply": "NO_CONTRACT" for kind in ("flow", "model")},
 }
-"""paths that need a model or a job by name, and how a fresh node refuses them"""
+"""paths that need a signature, or a model, a job or a contract by name, and how a fresh node refuses them"""
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
@@ -27,6 +27,9 @@ from gateway.jobs.applications import Applications
 from gateway.ports import Clock
 
 _NODE, _CONTRACT = f"{INTERCONN}/node", f"{INTERCONN}/node/contract"
+_OF_CONTRACT = {"contract_id": "contract-1"}
+_OF_AUDIT = {"audit_id": "audit-1"}
+_APPROVED = {"status": "APPROVED"}
 AuditId = Annotated[str, Query(min_length=1, max_length=100)]
 
 
@@ -36,7 +39,9 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     limiter = peers.limiters.rest
 
     @router.post(f"{_CONTRACT}/apply", summary="A node applies for a contract (management, node)")
-    async def apply(request: Request, body: wire.ApplyContract, sender: Sender) -> Answer[wire.ContractData]:
+    async def apply(
+        request: Request, body: Annotated[wire.ApplyContract, Body(examples=[wire.NODE])], sender: Sender
+    ) -> Answer[wire.ContractData]:
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
         check_claim(request.scope, body.node_id)
@@ -50,13 +55,15 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     @router.post(
         f"{_CONTRACT}/confirm", summary="The owner answers an application for a contract (management, node)"
     )
-    async def confirm(body: wire.ConfirmContract, sender: Sender) -> Done:
+    async def confirm(
+        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])], sender: Sender
+    ) -> Done:
         work = partial(applications.confirm, Kind.CONTRACT, body.contract_id, _named(sender.source), _answer(body))
         await on(limiter, sender, work)
         return ok(profile=peers.profile_of(sender.source))
 
     @router.post(f"{_CONTRACT}/terminate", summary="Either node ends a contract (management, node)")
-    async def terminate(body: wire.OfContract, sender: Sender) -> Done:
+    async def terminate(body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])], sender: Sender) -> Done:
         await on(
             limiter,
             sender,
@@ -82,7 +89,10 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         return ok(wire.StatusData(status="ok"), peers.profile_of(sender.source))
 
     @router.post(f"{_NODE}/update", summary="A partner changes its address or key (management, node)")
-    async def update(body: wire.UpdateNode, caller: Caller = peers.caller) -> Done:
+    async def update(
+        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])],
+        caller: Caller = peers.caller,
+    ) -> Done:
         if not (origin().key or origin().certificate):
             text = "an update has to be signed, or sent with a client certificate"
             raise NotAllowed(text, reason="SIGNATURE_MISSING")
@@ -112,16 +122,19 @@ def _add(
 
         return await caller.done(limiters.rest, work)
 
-    apply.__annotations__["body"] = one.body
+    example = {**_OF_AUDIT, one.subject: f"{kind}-1", **one.example}
+    apply.__annotations__["body"] = Annotated[one.body, Body(examples=[example])]
     router.post(f"{base}/apply", summary=f"A partner applies for the use of a {kind} (management, {kind})")(apply)
 
     @router.post(f"{base}/confirm", summary=f"The owner of a {kind} answers (management, {kind})")
-    async def confirm(body: wire.Confirm, caller: Caller = known) -> Done:
+    async def confirm(
+        body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller = known
+    ) -> Done:
         work = partial(applications.confirm, kind, body.audit_id, caller.node, _answer(body))
         return await caller.done(limiters.rest, work)
 
     @router.post(f"{base}/terminate", summary=f"Either node ends the use of a {kind} (management, {kind})")
-    async def terminate(body: wire.OfAudit, caller: Caller = known) -> Done:
+    async def terminate(body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller = known) -> Done:
         return await caller.done(limiters.rest, lambda: applications.end(kind, body.audit_id, caller.node))
 
     @router.get(f"{base}/query", summary=f"State of the sender's application for a {kind} (management, {kind})")

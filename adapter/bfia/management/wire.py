@@ -198,17 +198,32 @@ class Audited:
     body: type[Apply]
     subject: str
     level: int
+    example: Mapping[str, Any]
 
 
 AUDITED: Mapping[Kind, Audited] = {
     one.kind: one
     for one in (
-        Audited(Kind.DATASET, ApplyDataset, "dataset_id", 1),
-        Audited(Kind.MODEL, ApplyModel, "model_id", 1),
-        Audited(Kind.FLOW, ApplyFlow, "flow_id", 2),
-        Audited(Kind.PROJECT, ApplyProject, "project_id", 3),
+        Audited(Kind.DATASET, ApplyDataset, "dataset_id", 1, {"contract_id": "contract-1", "times_limit": 10}),
+        Audited(Kind.MODEL, ApplyModel, "model_id", 1, {"apply_project_id": "project-1"}),
+        Audited(Kind.FLOW, ApplyFlow, "flow_id", 2, {"name": "scoring", "dag": {"components": []}}),
+        Audited(Kind.PROJECT, ApplyProject, "project_id", 3, {"contract_id": "contract-1", "name": "scoring"}),
     )
 }
+
+
+NODE: Mapping[str, Any] = {
+    "node_id": "JG0100001100000012",
+    "address": "https://gw.example.com:7380",
+    "auth_credential": "MCowBQYDK2VwAyEAkL1d6x2Q+1HvLa5BU9gpYbdMfWDgRsuRgymNrdEg0WU=",
+    "auth_type": "ED25519",
+    "inst_id": "example",
+    "institution": "Example Bank",
+    "name": "example",
+    "system": "example",
+    "system_version": "1.0",
+}
+"""an example"""
 
 
 class ContractData(Response):
