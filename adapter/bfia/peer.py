@@ -197,7 +197,7 @@ class Peer:
         """Make a request of the management layer. Raises `NotServed` where the peer does not have that."""
         status, answer = self.raw(method, path, body, query=query)
         if self._knows_no_path(status, answer):
-            raise NotServed(f"{self._node} does not serve {path}: it does not have the management layer")
+            raise NotServed(f"{self.node} does not serve {path}: it does not have the management layer")
         return self._data(status, answer)
 
     def raw(

@@ -46,8 +46,8 @@ from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.identity.keys import Keyring
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
-from gateway.jobs.bundles import Bundles
 from gateway.jobs.applications import Applications, Effect
+from gateway.jobs.bundles import Bundles
 from gateway.jobs.contracts import ContractRoutes, DatasetGrants
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks

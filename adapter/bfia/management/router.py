@@ -14,7 +14,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
-from adapter.bfia.requests import Caller, Done, Peers, Sender, on
+from adapter.bfia.requests import Caller, Done, Named, Peers, Sender, on
 from adapter.bfia.wire import Answer
 from gateway.auth import origin
 from gateway.domain import applications as domain
@@ -56,14 +56,20 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         f"{_CONTRACT}/confirm", summary="The owner answers an application for a contract (management, node)"
     )
     async def confirm(
-        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])], sender: Sender
+        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])],
+        sender: Sender,
+        x_source_node_id: Named = "",
     ) -> Done:
         work = partial(applications.confirm, Kind.CONTRACT, body.contract_id, _named(sender.source), _answer(body))
         await on(limiter, sender, work)
         return ok(profile=peers.profile_of(sender.source))
 
     @router.post(f"{_CONTRACT}/terminate", summary="Either node ends a contract (management, node)")
-    async def terminate(body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])], sender: Sender) -> Done:
+    async def terminate(
+        body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])],
+        sender: Sender,
+        x_source_node_id: Named = "",
+    ) -> Done:
         await on(
             limiter,
             sender,
@@ -74,7 +80,7 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     @router.get(
         f"{_CONTRACT}/query", summary="State of a contract that the sender has applied for (management, node)"
     )
-    async def query(contract_id: AuditId, sender: Sender) -> Answer[wire.StatusData]:
+    async def query(contract_id: AuditId, sender: Sender, x_source_node_id: Named = "") -> Answer[wire.StatusData]:
         work = partial(applications.status, Kind.CONTRACT, contract_id, _named(sender.source))
         return _status(card, await on(limiter, sender, work), peers, sender.source)
 
