@@ -116,9 +116,8 @@ class Gateway:
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
-        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
         self.applications.loop.start()
-        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.rooms.loop):
+        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
             one.start()
 
     def stop(self) -> None:
@@ -126,9 +125,8 @@ class Gateway:
         self.heartbeat.stop()
         self.drain.close()
         self.outages.close()
-        for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
         self.applications.loop.stop()
-        for one in (self.cleaner, self.webhooks, self.rooms.loop, self.resources.loop, self.scheduler.loop):
+        for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
             one.stop()
         self.executor.stop()
         self.lanes.close()
