@@ -168,10 +168,17 @@ class DatabaseAway(Busy):
     reason = "DATABASE_AWAY"
 
 
-class StorageFailed(Busy):
-    """A storage elsewhere cannot be used, now."""
+class StorageFailed(GatewayError):
+    """A storage elsewhere cannot be used until somebody changes its settings or its policy."""
+
+    reason = "STORAGE_DENIED"
+
+
+class StorageAway(StorageFailed, Busy):
+    """A storage elsewhere cannot be used now."""
 
     reason = "STORAGE_UNREACHABLE"
+    code = 503
 
 
 MOST_TEXT = 20_000

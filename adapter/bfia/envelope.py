@@ -26,7 +26,7 @@ from gateway.errors import (
     DatabaseAway,
     GatewayError,
     Invalid,
-    StorageFailed,
+    StorageAway,
     TooLarge,
     brief,
     envelope,
@@ -77,7 +77,7 @@ def install(
     async def known(request: Request, error: GatewayError) -> JSONResponse:
         release(error)
         request.state.refused = brief(error)
-        away = isinstance(error, (DatabaseAway, StorageFailed))
+        away = isinstance(error, (DatabaseAway, StorageAway))
         status = 413 if error.code == 413 else 503 if away else _decided(request, error.code)
         return _answer(request, status_for(request, status), error, words)
 

@@ -265,7 +265,8 @@ class Peer:
             text = f"next hop {beyond.relay}: {shorten(beyond.message, _LONGEST_REFUSAL)}"
             raise PeerUnreachable(text, delivered=beyond.delivered, reason=beyond.reason)
         if status in (429, 502, 503, 504):
-            raise PeerUnreachable(f"{called} answers HTTP {status}")
+            cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
+            raise PeerUnreachable(f"{called} answers HTTP {status}" + (f": {cause}" if cause else ""))
         return status, answer
 
     def _put_signature(self, pair: KeyPair, request: httpx.Request, path: str) -> None:

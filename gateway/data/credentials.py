@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.remote_storage import Remote, StorageAway, StorageFailed
 from gateway.domain.run import Address, Run
 
 _SECONDS = (12 * 3600, 3600)
@@ -56,7 +56,7 @@ class RunCredentials:
                 raise StorageFailed(text, reason="STORAGE_DENIED") from None
             except BotoCoreError as error:
                 text = f"storage {remote.name} gives no temporary credentials: {type(error).__name__}"
-                raise StorageFailed(text) from None
+                raise StorageAway(text) from None
             self._seconds[remote.name] = seconds
             return answer
         raise AssertionError("the last of the times raises or returns")

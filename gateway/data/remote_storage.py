@@ -5,6 +5,7 @@ import io
 import os
 import re
 import secrets
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from gateway.data.staging import Staging
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
+from gateway.errors import StorageAway as StorageAway
 from gateway.errors import StorageFailed as StorageFailed
 
 S3, HDFS = "s3", "hdfs"
@@ -26,7 +28,7 @@ FILE = "file"
 KINDS = (S3, HDFS)
 _PIECE = 8 * 1024 * 1024
 """bytes of a part of an upload to S3"""
-_SECONDS, _RETRIES = 20.0, 3
+_SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
 _SHOWN = 200
 _CODES = {
     "NoSuchBucket": ("STORAGE_GONE", "has no such bucket"),
@@ -38,6 +40,7 @@ _CODES = {
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
 """what a storage's own error means: reason, and what is said of it"""
+_LASTING = ("STORAGE_GONE", "STORAGE_DENIED")
 
 _FAILURES = (
     exceptions.Error,
@@ -92,10 +95,9 @@ class Remote:
                 "disable_ec2_metadata": "true",
             }
             made = Operator("s3", **options, **({"session_token": self.token} if self.token else {}))
-        limited = made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
-        if self.kind == HDFS:  # its client tries again by itself
-            return limited
-        return limited.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
+        if self.kind == S3:  # the client of HDFS tries again by itself
+            made = made.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
+        return made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -245,6 +247,11 @@ class RemoteStorage(Storage):
             self._at().delete(name)
 
     def _at(self) -> Operator:
+        if self.remote.kind == HDFS:  # its client notices only after 20 s that nobody is there
+            try:
+                socket.create_connection((self.remote.host, self.remote.port), _CONNECT_SECONDS).close()
+            except OSError as error:
+                raise self._failed(error) from None
         if self._operator is None:
             self._operator = self.remote.operator()
         return self._operator
@@ -275,7 +282,8 @@ class RemoteStorage(Storage):
         if not reason and "timeout" in text.lower():
             reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
         where = f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
-        return StorageFailed(f"{where} {what or 'cannot be reached'}", reason=reason or "STORAGE_UNREACHABLE")
+        kind = StorageFailed if reason in _LASTING else StorageAway
+        return kind(f"{where} {what or 'cannot be reached'}", reason=reason or StorageAway.reason)
 
 
 def _stored(name: str, about: Any) -> Stored:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
 from gateway.config.engine import DockerEngineSettings
-from gateway.data.remote_storage import StorageFailed
 from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, validation
 from gateway.domain import dag as flow
@@ -23,7 +22,7 @@ from gateway.domain.resources import Pool
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
-from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused, StorageFailed
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
@@ -278,7 +277,10 @@ class Admission:
         """Return the record of a job as it begins here: READY, or PENDING for a person or for images."""
         draft = self._draft(spec, sender)
         agreement = self._rules.bundles.accepted(spec, sender)
-        self._validated(draft)
+        try:
+            self._validated(draft)
+        except StorageFailed as error:  # else the scheduling node would think that we are away
+            raise Refused(error.message, reason=error.reason) from error
         checks: dict[str, str] = {}
         if draft.known is None or approval.unused(draft.known):
             checks = self._check_readiness(draft)

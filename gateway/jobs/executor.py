@@ -10,7 +10,6 @@ from functools import partial
 import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
-from gateway.data.remote_storage import StorageFailed
 from gateway.data.reports import output_warnings
 from gateway.data.storage import Storage
 from gateway.domain.execution import machine, messages
@@ -19,7 +18,7 @@ from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
-from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unreadable
+from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, StorageAway, StorageFailed, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.ports import Clock, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
@@ -304,9 +303,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             if too_much := self._launching.disk.over(run):
                 return messages.Broken(run.run_id, too_much, self._clock())
             return messages.Inspected(run.run_id, self._clock())
+        looks = probe.code == 0 and run.reported is None and run.stop_at is None  # else they decide nothing
+        outputs = run.outputs.items() if looks else ()
         try:
-            missing = tuple(name for name, address in run.outputs.items() if not self._storage.exists(address))
-        except StorageFailed as error:  # its outputs may be there: it is asked again
+            missing = tuple(name for name, address in outputs if not self._storage.exists(address))
+        except StorageFailed as error:
+            if not isinstance(error, StorageAway):
+                return messages.Broken(run.run_id, Failure(error.reason, error.message), self._clock())
+            # its outputs may be there: it is asked again
             log.warning("a run has ended and its outputs cannot be seen", run=run.name, cause=error.message)
             return messages.Inspected(run.run_id, self._clock())
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)

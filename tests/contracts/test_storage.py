@@ -12,7 +12,7 @@ import pytest
 
 from gateway.data import remote_storage
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.remote_storage import Remote, StorageAway, StorageFailed
 from gateway.data.staging import FOLDER, clear_leftover, leftovers
 from gateway.data.storages import Storages
 from gateway.domain.run import Address
@@ -230,8 +230,17 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
             with pytest.raises(StorageFailed) as failed:
                 act()
             assert failed.value.reason == reason and "storage lake (s3)" in failed.value.message
+            assert isinstance(failed.value, StorageAway) is (reason == "STORAGE_UNREACHABLE")
             assert os.environ["BFIA_TEST_S3_SECRET"] not in failed.value.message
         assert leftovers(storage.root) == []
+
+
+def test_a_namenode_that_is_not_there_is_noticed_at_once(tmp_path: Path) -> None:
+    nobody = Remote("lake", "hdfs", "127.0.0.1", free_ports(1)[0], "/joint")
+    storage = Storages(FileStorage(tmp_path / "storage"), [nobody])
+    for _ in range(20):  # its client alone would take 20 s each time
+        with pytest.raises(StorageAway, match="cannot be reached"):
+            storage.exists(Address("ns", "t", "lake"))
 
 
 @pytest.mark.s3

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from botocore.exceptions import ClientError
@@ -49,7 +50,7 @@ def remote(place: real.Place) -> Remote:
 @pytest.fixture(scope="module")
 def client(remote: Remote) -> Any:
     seen = RunCredentials().of(remote, RUN)
-    assert seen.token and seen.username != remote.username and f"token={seen.token[:6]}" in seen.url()
+    assert seen.token and seen.username != remote.username and f"token={quote(seen.token, safe='')}" in seen.url()
     return real.client(
         aws_access_key_id=seen.username, aws_secret_access_key=seen.password, aws_session_token=seen.token
     )

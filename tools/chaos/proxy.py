@@ -16,6 +16,7 @@ from weakref import WeakSet
 FAULTS = ("delay", "cut", "half-close", "duplicate", "reorder", "blackhole")
 
 _LARGEST = 1 << 26
+_SLOW = 10 * 1024
 
 
 @dataclass
@@ -179,6 +180,19 @@ class Proxy:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._passed.wait(), 2.0)
         return await self._well(request, writer)
+
+    async def _slow(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Pass 10 KiB a second in each direction."""
+        await asyncio.sleep(len(request) / _SLOW)
+        answer = await self._ask(request)
+        await asyncio.sleep(len(answer) / _SLOW)
+        writer.write(answer)
+        await writer.drain()
+        return True
+
+    async def _forged(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Have S3 see the signature of another key."""
+        return await self._well(request.replace(b"Signature=", b"Signature=0"), writer)
 
     async def _blackhole(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
         """Take everything and answer nothing until the weather changes; then the connection is dead."""
