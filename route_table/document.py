@@ -378,7 +378,7 @@ def _parts(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
-def _keys(text: str) -> tuple[str, ...]:
+def public_keys(text: str) -> tuple[str, ...]:
     """Read public keys in PEM form or in base64 with commas. Raises ValueError."""
     found = tuple(filter(None, (re.sub(r"\s", "", part) for part in _KEY_ENDS.split(text))))
     if not found:
@@ -414,7 +414,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "server_name": (_checked(str, _host), "must be a host name or an address"),
     "components": (_parts(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"),
     "keys": (
-        _keys,
+        public_keys,
         "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 (where Python has "
         "OpenSSL 3), PEM or base64",
     ),

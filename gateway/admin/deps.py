@@ -28,7 +28,8 @@ from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
 from gateway.ports import Limiters
 from gateway.runtime.metrics import Metrics
-from gateway.store.repositories import SqlAudit, SqlTokens
+from gateway.store.audit import SqlAudit
+from gateway.store.repositories import SqlTokens
 from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from provider_registry.registry import Registry

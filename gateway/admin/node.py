@@ -36,7 +36,7 @@ from gateway.errors import EngineFailed
 from gateway.http.pagination import page_of
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
-from gateway.store.repositories import AuditEntry
+from gateway.store.audit import AuditEntry
 
 
 class Clean(Input):

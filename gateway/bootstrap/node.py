@@ -63,15 +63,16 @@ from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
 from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.liveness import Heartbeat, Outages
-from gateway.runtime.loop import Lanes
+from gateway.runtime.loop import Lanes, Loop
 from gateway.runtime.metrics import Metrics
 from gateway.store import repositories
 from gateway.store.applications import SqlApplications
+from gateway.store.audit import SqlAudit
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
 from gateway.store.records import Records
-from gateway.store.repositories import SqlAudit, SqlDatasets, SqlGrants, SqlProviders, SqlRouteVersions, SqlTokens
+from gateway.store.repositories import SqlDatasets, SqlGrants, SqlProviders, SqlRouteVersions, SqlTokens
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -119,12 +120,14 @@ class Gateway:
         self.applications.loop.start()
         for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
             one.start()
+        self.audit_head.start()
 
     def stop(self) -> None:
         """Let the work in progress end. Containers run on; the next process takes them up again."""
         self.heartbeat.stop()
         self.drain.close()
         self.outages.close()
+        self.audit_head.stop()
         self.applications.loop.stop()
         for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
             one.stop()
@@ -252,6 +255,8 @@ class Gateway:
         keyring = Keyring(settings.state_dir)
         _ = keyring.signing  # a file that cannot be used is refused at the start
         self.protocol.key = lambda: keyring.signing
+        sign = partial(self._sign_audit, keyring)
+        self.audit_head = Loop("audit head", sign, lambda _: [""], every=3600, workers=1)
         self.bundles = Bundles(settings.node.id, self.registry, keyring, self.peer_table.entry, self.clock)
         self.protocol.bundles = self.bundles.of
         self.peers = Peers(
@@ -402,6 +407,9 @@ class Gateway:
         self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
 
     # ------------------------------------------------------------ what parts call
+
+    def _sign_audit(self, keyring: Keyring, _: str) -> None:
+        self.audit.sign_daily(self.settings.node.id, keyring.signing, self.clock())
 
     def _check_storages(self, reserve: int) -> None:
         check_storage(self.storage.staging, self.storage.root, reserve)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 # check, draft and outputs add commands to the groups job and provider
-from gateway.cli import check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
+from gateway.cli import audit, check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
 from gateway.cli.check import EngineKind
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in
 from gateway.cli.command import command
@@ -149,6 +149,7 @@ for _group in (
     node.commands,
     node.tokens,
     node.identity,
+    audit.commands,
     partner.commands,
     data.commands,
     jobs.commands,

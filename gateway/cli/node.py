@@ -1,4 +1,4 @@
-"""Commands about the node itself: tokens, key pairs, doctor, drain, clean-up, audit, resources, settings."""
+"""Commands about the node itself: tokens, key pairs, doctor, drain, clean-up, resources, settings."""
 
 import json
 import time
@@ -24,7 +24,6 @@ from gateway.cli.client import (
 )
 from gateway.cli.command import (
     After,
-    AfterNumber,
     AsJson,
     Config,
     DryRun,
@@ -35,7 +34,7 @@ from gateway.cli.command import (
     finite,
     group,
 )
-from gateway.cli.console import Columns, amount, compact, difference, listing, print_json, say, size, table, when
+from gateway.cli.console import Columns, amount, listing, print_json, say, size, table
 from gateway.cli.routes import print_steps
 from gateway.errors import counted
 
@@ -65,7 +64,7 @@ def create_token(
     now = datetime.now(UTC)
     text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
     until = token.expires_at.isoformat() if token.expires_at else None
-    with closing(_store(config)) as store:
+    with closing(store_of(config)) as store:
         SqlTokens(store).add(token)
         _audit(store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until})
     yield {"id": token.id, "name": name, "role": role, "token": text}
@@ -79,7 +78,7 @@ def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_
     from gateway.http.pagination import page_of
     from gateway.store.repositories import SqlTokens
 
-    with closing(_store(config)) as store:
+    with closing(store_of(config)) as store:
         page = page_of("tokens", SqlTokens(store).list(), token_place, after, limit)
     found = page | {"tokens": [_listed(token) for token in page["tokens"]]}
     yield found
@@ -106,7 +105,7 @@ def revoke_token(
     """Revoke tokens; a running node denies them within two seconds."""
     from gateway.store.repositories import SqlTokens
 
-    with closing(_store(config)) as store:
+    with closing(store_of(config)) as store:
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
@@ -115,7 +114,7 @@ def revoke_token(
     say(f"{count} revoked")
 
 
-def _store(config: Path) -> "Store":
+def store_of(config: Path) -> "Store":
     """Open the node's database beside the node that may be running on it. Raises `Invalid`."""
     from gateway.store.store import Store
 
@@ -131,9 +130,19 @@ def _opened(config: Path) -> Any:
     return opened(url)
 
 
+def sign_audit(store: "Store", config: Path) -> None:
+    """Sign the audit log as it is now; without a key pair nothing is signed."""
+    from gateway.identity.keys import Keyring
+    from gateway.store.audit import SqlAudit
+
+    settings = settings_of(config)
+    if pair := Keyring(settings.state_dir).signing:
+        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC))
+
+
 def _audit(store: "Store", action: str, before: Any, after: Any) -> None:
     """Record a change that was not made through the operator listener."""
-    from gateway.store.repositories import SqlAudit
+    from gateway.store.audit import SqlAudit
 
     detail = {"before": before, "after": after}
     SqlAudit(store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)
@@ -185,8 +194,10 @@ def rotate_identity(
     elif not ring.switch():
         raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
     keys = _identity(config)
-    with closing(_store(config)) as store:
+    with closing(store_of(config)) as store:
         _audit(store, "identity rotate", before, keys)
+        if finish:  # the old key is gone: the new one signs the log from now on
+            sign_audit(store, config)
     yield {"keys": keys}
     newest = keys[-1]
     say(f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key")
@@ -309,44 +320,6 @@ def migrate(
         say(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
     else:
         say(f"nothing to do: the schema is {newest}")
-
-
-@command(commands, "audit", "--action grants --since 2026-11-01")
-def audit(
-    node: Client,
-    who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
-    action: Annotated[str, typer.Option(help="Only whose action holds this text, such as datasets.")] = "",
-    since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
-    until: Annotated[str, typer.Option(help="Only before that.")] = "",
-    refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
-    after: AfterNumber = 0,
-    limit: Limit = 20,
-) -> Output:
-    """Show who requested which change, with what was there before and after."""
-    narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
-    found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
-    yield found
-    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": "who", "what": "action", "result": _result}
-    listing(found, "audit", "change", {**columns, "before → after": _difference})
-
-
-def _result(entry: Mapping[str, Any]) -> str:
-    good = entry["status"] < 400 and entry["code"] in (None, 0, 200)
-    if good:
-        return "dry run" if entry["detail"].get("dry_run") else "done"
-    return f"refused ({entry['code'] or entry['status']})"
-
-
-def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
-    detail = entry["detail"]
-    if isinstance(detail.get("changes"), list):
-        return ", ".join(map(difference, detail["changes"][:10]))[:most]
-    if "reason" in detail and "from" in detail:
-        more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"[:most]
-    if "before" in detail or "after" in detail:
-        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
-    return str(detail.get("refused") or (compact(detail, most) if detail else ""))[:most]
 
 
 # ---------------------------------------------------------------- resources

@@ -163,9 +163,9 @@ _AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
 """the server's and the driver's codes for a server that stops, is not there, or went away"""
 
 
-def repeating(work: Callable[[], X]) -> X:
+def repeating(work: Callable[[], X], times: int = 7) -> X:
     """Repeat a short transaction while the database ends it because of a deadlock, or another one won a race."""
-    for _ in range(7):
+    for _ in range(times):
         try:
             return work()
         except sa.exc.IntegrityError:

@@ -1,4 +1,4 @@
-"""What the node keeps beside its jobs: providers, routes, datasets, grants, tokens, audit, gateways, engines."""
+"""What the node keeps beside its jobs: providers, routes, datasets, grants, tokens, gateways, engines."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -269,64 +269,6 @@ class SqlTokens:
 def _token(row: Any) -> Token:
     id_, name, role, *rest = row
     return Token(id_, name, Role(role), *rest)
-
-
-@dataclass(frozen=True)
-class AuditEntry:
-    """One change that was requested, and its result."""
-
-    id: int
-    """grows in the order in which changes were written down"""
-    at: datetime
-    who: str
-    action: str
-    status: int
-    """of HTTP"""
-    code: int | None
-    """in the response's envelope; None where it had none"""
-    detail: Mapping[str, Any]
-
-
-class SqlAudit:
-    """The record of changes; nothing is ever deleted from it here."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def add(
-        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
-    ) -> None:
-        """Write one line; texts are cut to what the columns hold."""
-        row = {"at": at, "who": who, "action": action, "status": status, "code": code, "detail": detail}
-        self._database.execute(schema.audit.insert().values(**row))
-
-    def list(
-        self,
-        before: int | None = None,
-        limit: int = 100,
-        who: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        refused: bool | None = None,
-    ) -> list[AuditEntry]:
-        """Return entries, newest first. ``action``: a part of it; ``refused``: whether the change was not made."""
-        c = schema.audit.c
-        query = sa.select(schema.audit).order_by(c.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(c.id < before)
-        if who is not None:
-            query = query.where(c.who == who)
-        if action is not None:
-            query = query.where(c.action.contains(action, autoescape=True))
-        if since is not None:
-            query = query.where(c.at >= since)
-        if until is not None:
-            query = query.where(c.at < until)
-        if refused is not None:
-            not_made = sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))
-            query = query.where(not_made if refused else ~not_made)
-        return [AuditEntry(*row) for row in self._database.rows(query)]
 
 
 @dataclass(frozen=True)

@@ -369,5 +369,7 @@ audit = _table(
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("code", sa.Integer),
     sa.Column("detail", _Json, nullable=False),
+    sa.Column("hash", sa.String(64)),
 )
-"""Append-only: every change that was asked for on the operators' listener, by whom, and how it went."""
+"""Append-only: every change that was asked for on the operators' listener, by whom, and how it went. ``hash``
+covers the line and the hash of the one before; null: the line is older than the chain."""

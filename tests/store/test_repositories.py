@@ -18,10 +18,10 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Conflict
 from gateway.store import queries
+from gateway.store.audit import SqlAudit
 from gateway.store.models import SqlModels
 from gateway.store.queries import Wanted, page
 from gateway.store.repositories import (
-    SqlAudit,
     SqlDatasets,
     SqlGrants,
     SqlJobAudits,

@@ -1,0 +1,144 @@
+"""The audit log: every change that was asked for, in one chain for all gateways on the database.
+
+A line's number and hash follow from the line before. A gateway remembers the last line, and reads it again where
+another gateway was faster: of two lines with one number, the table takes the first.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.identity.chain import HEAD, Line, hash_of, head
+from gateway.identity.keys import KeyPair
+from gateway.store import schema
+from gateway.store.database import Database, repeating
+from gateway.store.serialization import as_time, to_plain
+
+_PAGE = 1000
+_RACES = 100
+"""that another gateway may win in a row: it need not read the last line, and is faster"""
+_HEAD_EVERY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One change that was requested, and its result."""
+
+    id: int
+    """grows in the order in which changes were written down"""
+    at: datetime
+    who: str
+    action: str
+    status: int
+    """of HTTP"""
+    code: int | None
+    """in the response's envelope; None where it had none"""
+    detail: Mapping[str, Any]
+    hash: str | None
+    """of the line and the hash before it; None: older than the chain"""
+
+    def line(self) -> Line:
+        """Return it as it is exported, and hashed."""
+        return {**vars(self), "at": self.at.isoformat()}
+
+
+class SqlAudit:
+    """The record of changes; nothing is ever deleted from it here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._alone = threading.Lock()
+        self._last: tuple[int, str] | None = None
+        """number and hash of the last line; None: to be read"""
+
+    def add(
+        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
+    ) -> None:
+        """Write one line; texts are cut to what the columns hold."""
+        self._append(at, who, action, status, code, lambda *_: detail)
+
+    def sign(self, node: str, pair: KeyPair, at: datetime) -> None:
+        """Write a line that signs the one before."""
+        self._append(at, "gateway", HEAD, 200, None, lambda *last: {"head": head(pair, node, at, *last)})
+
+    def sign_daily(self, node: str, pair: KeyPair | None, at: datetime) -> None:
+        """Write such a line where there is none yet, or the newest is a day old and others follow it."""
+        t = schema.audit
+        if pair is None or (number := self._newest()[0]) == 0:
+            return
+        newest = self._database.first(
+            sa.select(t.c.id, t.c.at).where(t.c.action == HEAD).order_by(t.c.id.desc()).limit(1)
+        )
+        if newest is None or (newest.id != number and at - newest.at >= _HEAD_EVERY):
+            self.sign(node, pair, at)
+
+    def _append(
+        self,
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        code: int | None,
+        detail: Callable[[int, str], Mapping[str, Any]],
+    ) -> None:
+        def work() -> None:
+            number, hashed = self._last or self._newest()
+            self._last = None
+            kept = (
+                as_time(at.timestamp()),
+                who[:255],
+                action[:1000],
+                status,
+                code,
+                to_plain(detail(number, hashed)),
+            )
+            entry = AuditEntry(number + 1, *kept, hash=None)
+            made = hash_of(entry.line(), hashed)
+            self._database.execute(schema.audit.insert().values(**vars(entry) | {"hash": made}))
+            self._last = number + 1, made
+
+        with self._alone:
+            repeating(work, _RACES)
+
+    def _newest(self) -> tuple[int, str]:
+        found = self.list(limit=1)
+        return (found[0].id, found[0].hash or "") if found else (0, "")
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the whole log, the oldest line first."""
+        last, c = 0, schema.audit.c
+        while rows := self._database.rows(sa.select(schema.audit).where(c.id > last).order_by(c.id).limit(_PAGE)):
+            yield from (AuditEntry(*row).line() for row in rows)
+            last = rows[-1].id
+
+    def list(
+        self,
+        before: int | None = None,
+        limit: int = 100,
+        who: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        refused: bool | None = None,
+    ) -> list[AuditEntry]:
+        """Return entries, newest first. ``action``: a part of it; ``refused``: whether the change was not made."""
+        c = schema.audit.c
+        query = sa.select(schema.audit).order_by(c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(c.id < before)
+        if who is not None:
+            query = query.where(c.who == who)
+        if action is not None:
+            query = query.where(c.action.contains(action, autoescape=True))
+        if since is not None:
+            query = query.where(c.at >= since)
+        if until is not None:
+            query = query.where(c.at < until)
+        if refused is not None:
+            not_made = sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))
+            query = query.where(not_made if refused else ~not_made)
+        return [AuditEntry(*row) for row in self._database.rows(query)]

@@ -1,0 +1,11 @@
+"""Lines of the audit log are chained by their hashes; those that are there already have none."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017_audit_chain"
+down_revision = "0016_applications"
+
+
+def upgrade() -> None:
+    op.add_column("audit", sa.Column("hash", sa.String(64)))
