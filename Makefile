@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 
-.PHONY: help setup demo test test-fast check fmt docs lock bench chaos clean
+.PHONY: help setup demo test test-fast check fmt docs proto lock bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,9 @@ SEED ?= 1
 COUNT ?= 0
 chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all)
 	$(RUN) -m tools.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
+
+proto: ## renew the code made from the transport layer's protobuf messages
+	$(VENV)/bin/uv tool run --from grpcio-tools python -m grpc_tools.protoc -I. --python_out=. adapter/bfia/channel/ptp.proto
 
 lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -108,7 +108,7 @@ def install(
 def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     """Return the response to a request that is denied before any path of this protocol sees it."""
     if scope["path"].startswith("/v1/interconn/chan/"):
-        return responses.refusal(error)
+        return responses.refusal(error, responses.form_for(scope["headers"]))
     return elsewhere(scope["path"], error, 200) or _answer(Request(scope), 200, error)
 
 

@@ -37,6 +37,10 @@ class Profile:
     """whether it waits for ``job/audit_confirm`` where a node answered PENDING"""
     session_per_task: bool = False
     """whether its containers meet in a session of their task, ``session_<task id>``, and not of the job"""
+    bare_payloads: bool = False
+    """whether its transport takes a message as the bare payload, with its topic in a header"""
+    encapsulates: bool = False
+    """whether its transport takes a message only inside an Inbound"""
     audits_first: bool = False
     """whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there"""
     unknown_path_code: int | None = None
@@ -67,6 +71,7 @@ PROFILES: Mapping[str, Profile] = {
             status_by_name=True,
             longest_job_id=25,
             takes_confirm=False,
+            encapsulates=True,
         ),
         Profile(
             "kuscia",
@@ -82,6 +87,7 @@ PROFILES: Mapping[str, Profile] = {
             waits_by_status=False,
             takes_confirm=False,
             session_per_task=True,
+            bare_payloads=True,
         ),
         Profile("audited", audits_first=True),
     )

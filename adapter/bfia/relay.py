@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia.channel.codec import INVOKE, read_ends
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.channel.responses import reply
+from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.peer import (
     LONGEST_CALL,
     RELAY_CODES,
@@ -113,7 +113,7 @@ class Relay:
         except Refused as error:
             if error.delivered is None:
                 await anyio.to_thread.run_sync(self._refused, source, target, error.reason, str(error))
-            answer = self._refusal(error, channel)
+            answer = self._refusal(error, request, channel)
         except _TooLarge:
             answer = Response("the body is larger than this node passes on", 413)
         except ClientDisconnect:
@@ -158,12 +158,12 @@ class Relay:
             kept.append((WITHIN.encode(), str(int(seconds * 1000)).encode()))
         return kept
 
-    def _refusal(self, error: Refused, channel: bool) -> Response:
+    def _refusal(self, error: Refused, request: Request, channel: bool) -> Response:
         code, ptp_code = RELAY_CODES[error.reason]
         message, node = f"{error.reason}: {error}", self._node
         status = 200 if error.delivered is None else 503
         if channel:
-            return reply(ptp_code, f"{_OWN_WORDS}{node}: {message}", status)
+            return reply(ptp_code, f"{_OWN_WORDS}{node}: {message}", form_for(request.headers.raw), status)
         data: dict[str, Any] = {"reason": error.reason, "relay": node}
         if error.delivered is not None:
             data["delivered"] = error.delivered

@@ -1,4 +1,4 @@
-"""Bodies and x-ptp-* headers of the transport channel, both ways: JSON (v1.2.0) with bytes as Base64.
+"""Bodies and x-ptp-* headers of the transport channel, both ways; in JSON (v1.2.0) bytes are Base64.
 
 Headers are read in every spelling and written in full. Ours are ``x-ptp-message-id``, which names one logical
 push and stays the same on its retries, and ``x-ptp-pop-id``: the repeat of such a pop gets the same message.
@@ -14,25 +14,25 @@ import binascii
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from adapter.bfia.channel import forms
+from adapter.bfia.channel.forms import Form
+from adapter.bfia.profiles import Profile
 from adapter.body import read_json
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, problems_of, shorten
+from gateway.errors import Invalid, problems_of, shorten
 
-ACCEPTED = "application/json"
 SUCCESS = "E0000000000"
 
-_JSON_TYPES = frozenset({"application/json", "text/json"})
 _SLICE = 3 * (1 << 18)
 _TEXT_SLICE = 4 * (1 << 18)
 _LONGEST_TOPIC = 4096
-_MOST_FIELDS = 20_000
 _MOST_NUMBERS = 4_000_000
 """how much the parser is given; its time and memory go with the number of values"""
 _FIELDS = ("content", "payload")
@@ -41,14 +41,9 @@ _URL_SAFE = str.maketrans("-_", "+/")
 M = TypeVar("M", bound=BaseModel)
 
 
-class UnknownForm(GatewayError):
-    """The body is in a form that this node does not read; the message names those it does."""
-
-    reason = "CODEC"
-    code = 400
-
-
 def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
     try:
         if isinstance(value, str):
             return decode_base64(value)
@@ -148,49 +143,44 @@ class Answer(BaseModel):
         return self.code in (SUCCESS, "0")
 
 
-def require_json(content_type: str, topic_header: str | None) -> None:
-    """Refuse another form than JSON: raises UnknownForm unless a request with these headers has a JSON body.
-
-    Without a Content-Type it has one, except where a topic header says that the body is the bare payload.
-    """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind in _JSON_TYPES or (not kind and topic_header is None):
-        return
-    if topic_header is not None and "proto" not in kind:
-        raise UnknownForm(
-            f"a raw body with x-ptp-topic is not read by this node; send {ACCEPTED} with topic and payload in it"
-        )
-    raise UnknownForm(f"Content-Type {kind!r} is not read by this node; it reads {ACCEPTED}")
+def decode_push(body: bytes, form: Form = Form.JSON) -> Push:
+    """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
+    if form is Form.RAW:
+        return Push(payload=body)
+    return _read(Push, body) if form is Form.JSON else _checked(Push, forms.read_push(body))
 
 
-def decode_push(body: bytes) -> Push:
-    """Read a push. Raises Invalid with every field that is wrong."""
-    return _read(Push, body)
-
-
-def decode_ask(body: bytes) -> Ask:
+def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
     """Read the body of pop, peek or release; an empty body asks for the empty topic. Raises Invalid."""
-    return _read(Ask, body) if body.strip() else Ask()
+    if form is Form.RAW or not body.strip():
+        return Ask()
+    return _read(Ask, body) if form is Form.JSON else _checked(Ask, forms.read_ask(body))
 
 
-def decode_envelope(body: bytes) -> Envelope:
+def decode_envelope(body: bytes, form: Form = Form.JSON) -> Envelope:
     """Read the outer message of the encapsulated mode. Raises Invalid."""
-    return _read(Envelope, body)
+    return _read(Envelope, body) if form is Form.JSON else _checked(Envelope, forms.read_envelope(body))
 
 
-def decode_answer(body: bytes) -> Answer:
+def decode_answer(body: bytes, content_type: str = "") -> Answer:
     """Read another transport's response in any of its spellings. Raises Invalid if it has no code."""
-    return _read(Answer, body)
+    return _checked(Answer, forms.read_answer(body)) if "proto" in content_type.lower() else _read(Answer, body)
 
 
 def _read(model: type[M], body: bytes) -> M:
     fields = body.count(b":") + body.count(b"[") + body.count(b"{")
-    if fields > _MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
-        rule = f"must not hold more than {_MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
+    if fields > forms.MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
+        rule = (
+            f"must not hold more than {forms.MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
+        )
         raise Invalid([Problem("body", rule)])
     value = read_json(body)
     if not isinstance(value, dict):
         raise Invalid([Problem("body", "must be a JSON object", shorten(body[:80], 80))])
+    return _checked(model, value)
+
+
+def _checked(model: type[M], value: dict[str, Any]) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -203,8 +193,11 @@ def encode_answer(
     content: bytes = b"",
     metadata: Mapping[str, str] | None = None,
     content_field: str | None = None,
+    form: Form = Form.JSON,
 ) -> list[bytes]:
-    """Return the pieces of a response in order. ``content_field`` leaves out the other field of bytes."""
+    """Return the pieces of a response in order. ``content_field`` leaves out JSON's other field of bytes."""
+    if form is not Form.JSON:
+        return [forms.write_answer(form, code, message, content, metadata or {})]
     head = {"code": code, "message": message, "metadata": dict(metadata or {})}
     text = encode_base64(content)
     pieces = [json.dumps(head).encode("ascii")[:-1]]
@@ -340,10 +333,15 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
     return None if ambiguous else (found.get("source-node-id", ""), found.get("target-node-id", ""))
 
 
+def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the topic header as `read_ptp` reads it; None where there is none."""
+    return _values(headers)[0].get("topic")
+
+
 def outgoing(
-    ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, old_names: bool
-) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a pass-through invoke. ``old_names`` adds the source under its former names.
+    ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, encapsulated: bool
+) -> dict[str, str]:
+    """Return the headers of an invoke. In an encapsulated one the source is also there under its former names.
 
     ``token`` stands for the container's own, which opens its session here and is not sent to other nodes.
     """
@@ -363,9 +361,29 @@ def outgoing(
         headers["target-inst-id"] = ptp.target_institution
     if ptp.topic is not None:
         headers["topic"] = ptp.topic
-    if old_names:
+    if encapsulated:
+        del headers["version"]
         headers |= {"from-node-id": node, "from-inst-id": institution}
-    return [(f"{_PREFIX}{name}".encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    return {_PREFIX + name: value for name, value in headers.items()}
+
+
+def rewritten(body: bytes, ptp: Ptp, form: Form, profile: Profile) -> tuple[bytes, Ptp, Form]:
+    """Return a push as a peer's transport takes it. Raises Invalid."""
+    if profile.bare_payloads and form is not Form.RAW:
+        push = decode_push(body, form)
+        return push.payload, replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic), Form.RAW
+    if profile.encapsulates and form is Form.RAW:
+        head = json.dumps({"topic": ptp.topic}).encode("ascii")[:-1]
+        return b"".join([head, b', "payload": "', encode_base64(body), b'"}']), ptp, Form.JSON
+    return body, ptp, form
+
+
+def encode_envelope(body: bytes, metadata: Mapping[str, str], form: Form) -> bytes:
+    """Return the outer message of the encapsulated mode."""
+    if form is not Form.JSON:
+        return forms.write_envelope(body, metadata)
+    head = json.dumps({"metadata": dict(metadata)}).encode("ascii")[:-1]
+    return b"".join([head, b', "payload": "', encode_base64(body), b'"}'])
 
 
 def wait_seconds(header: str, body: float | None, query: str | None, default: float) -> float:

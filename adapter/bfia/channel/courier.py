@@ -68,6 +68,7 @@ class Courier:
                 extensions=asked_name(route.identity),
             ) as response:
                 content = await _read_bounded(response)
+                kind = response.headers.get("content-type", "")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except httpx.HTTPError as error:
@@ -75,8 +76,8 @@ class Courier:
         except PeerUnreachable as error:
             raise _NoAnswer(by + error.message) from error
         if response.status_code == 429 or response.status_code >= 500:
-            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(content)}")
-        return _understood(response.status_code, content)
+            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(content, kind)}")
+        return _understood(response.status_code, content, kind)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Return the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
@@ -91,7 +92,7 @@ class Courier:
 def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
-        headers={"accept": "application/json", "accept-encoding": "identity"},
+        headers={"accept-encoding": "identity"},
         trust_env=False,
         verify=verify,
     )
@@ -106,20 +107,20 @@ async def _read_bounded(response: httpx.Response) -> bytes:
     return bytes(content)
 
 
-def _reason(content: bytes) -> str:
+def _reason(content: bytes, kind: str) -> str:
     """Return the message of an answer that came with an error of the server, if it has one."""
     try:
-        answer = decode_answer(content)
+        answer = decode_answer(content, kind)
     except Invalid:
         return ""
     return f": {answer.message[:500]}" if answer.message else ""
 
 
-def _understood(status: int, content: bytes) -> Answer:
+def _understood(status: int, content: bytes, kind: str) -> Answer:
     if status == 413:
         return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
     try:
-        answer = decode_answer(content)
+        answer = decode_answer(content, kind)
     except Invalid:
         return Answer(code=UNKNOWN, message=f"the peer answered HTTP {status} without a transport response")
     if not _CODE.fullmatch(answer.code):

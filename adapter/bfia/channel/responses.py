@@ -1,7 +1,7 @@
 """The transport's responses: the code of each refusal, how a message gets to its reader, their description."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import anyio
@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from adapter.bfia.channel.codec import SUCCESS, Ask, Push, UnknownForm, encode_answer
+from adapter.bfia.channel.codec import SUCCESS, Ask, Push, encode_answer, read_topic
+from adapter.bfia.channel.forms import Form, UnknownForm, form_of
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge
 
@@ -48,25 +49,34 @@ class ChannelRefused(GatewayError):
             self.code = NotAllowed.code
 
 
-def success() -> Response:
+def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
+    """Return the form in which a request with these raw headers is answered; JSON where it has no known one."""
+    kind = next((value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"), "")
+    try:
+        return form_of(kind, read_topic(headers))
+    except UnknownForm:
+        return Form.JSON
+
+
+def success(form: Form) -> Response:
     """Return a success without content."""
-    return reply(SUCCESS, "success")
+    return reply(SUCCESS, "success", form)
 
 
-def refusal(error: GatewayError) -> Response:
+def refusal(error: GatewayError, form: Form) -> Response:
     """Return the response to a request that failed."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), _OTHERWISE)
     if isinstance(error, ChannelRefused):
         code = error.ptp_code
     if code == _OTHERWISE:
         log.error("channel request failed", extra={"error": error.message})
-    return reply(code, error.message, 413 if isinstance(error, TooLarge) else 200)
+    return reply(code, error.message, form, 413 if isinstance(error, TooLarge) else 200)
 
 
-def reply(code: str, message: str, status: int = 200) -> Response:
+def reply(code: str, message: str, form: Form, status: int = 200) -> Response:
     """Return a response with any code."""
-    body = b"".join(encode_answer(code, message))
-    return Response(body, status_code=status, media_type="application/json")
+    body = b"".join(encode_answer(code, message, form=form))
+    return Response(body, status_code=status, media_type=form.value)
 
 
 class Handover(Response):
@@ -81,8 +91,10 @@ class Handover(Response):
         broker: Broker,
         taking: Callable[[], Awaitable[Message | None]],
         written: Callable[[Message], Awaitable[list[bytes]]],
+        form: Form,
     ) -> None:
         super().__init__()
+        self._form = form
         self._broker = broker
         self._taking = taking
         self._written = written
@@ -100,10 +112,10 @@ class Handover(Response):
             try:
                 message = await self._taking()
             except GatewayError as error:
-                await refusal(error)(scope, receive, send)
+                await refusal(error, self._form)(scope, receive, send)
             else:
                 if message is None:
-                    await success()(scope, receive, send)
+                    await success(self._form)(scope, receive, send)
                 else:
                     await self._hand_over(message, send)
             group.cancel_scope.cancel()
@@ -112,7 +124,7 @@ class Handover(Response):
         try:
             await _go_on()
             pieces = await self._written(message)
-            await send(_start(200, pieces))
+            await send(_start(200, pieces, self._form))
             if sum(map(len, pieces)) > IN_THREAD:
                 for piece in pieces[:-1]:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -131,9 +143,9 @@ async def _go_on() -> None:
     await anyio.lowlevel.checkpoint_if_cancelled()
 
 
-def _start(status: int, pieces: list[bytes]) -> dict[str, Any]:
+def _start(status: int, pieces: list[bytes], form: Form) -> dict[str, Any]:
     length = str(sum(map(len, pieces))).encode("ascii")
-    headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+    headers = [(b"content-type", form.value.encode()), (b"content-length", length)]
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
@@ -151,7 +163,7 @@ def described(
             ],
             "requestBody": {
                 "required": bool(schema.get("required")),
-                "content": {"application/json": {"schema": schema | {"example": example}}},
+                "content": {"application/json": {"schema": schema | {"example": example}}, **_OTHER_FORMS},
             },
             "responses": {
                 "200": {"description": "the code tells success from failure", **response},
@@ -181,6 +193,13 @@ _RESPONSE = {
     },
     "required": ["code", "message"],
     "example": {"code": SUCCESS, "message": "success", "metadata": {}, "content": "", "payload": ""},
+}
+_BYTES = {"type": "string", "format": "binary"}
+_OTHER_FORMS = {
+    "application/x-protobuf": {"schema": _BYTES | {"description": "the message in protobuf; the response too"}},
+    "application/octet-stream": {
+        "schema": _BYTES | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
+    },
 }
 _SESSION = {"x-ptp-session-id": _header("session; session_<job id>", "session_example", required=True)}
 _TOKEN = {"x-ptp-token": _header("config.token; Docker containers may leave it out: their address tells", "")}

@@ -28,18 +28,22 @@ from adapter.bfia.channel.codec import (
     PASS_THROUGH,
     PUSH,
     SUCCESS,
+    Answer,
     Ptp,
     Push,
     decode_ask,
     decode_envelope,
     decode_push,
     encode_answer,
+    encode_envelope,
     outgoing,
     read_ptp,
-    require_json,
+    read_topic,
+    rewritten,
     wait_seconds,
 )
 from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.forms import Form, form_of
 from adapter.bfia.channel.responses import (
     IN_THREAD,
     LOOP,
@@ -47,10 +51,12 @@ from adapter.bfia.channel.responses import (
     NOT_PERMITTED,
     ChannelRefused,
     Handover,
+    form_for,
     refusal,
     reply,
     success,
 )
+from adapter.bfia.profiles import profile_named
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
@@ -64,6 +70,7 @@ X = TypeVar("X")
 _FRESH_SECONDS = 1.0
 _MOST = 4096
 _IDLE_SECONDS = 600.0
+_BARE_PAUSE = 1.0
 _SHARE = 4
 """one node may have this part, a quarter, of the places of unknown sessions"""
 
@@ -245,7 +252,7 @@ def _add(
             release(error)
             if error.code == NotAllowed.code:
                 request.state.refused = brief(error)
-            return refusal(error)
+            return refusal(error, form_for(request.headers.raw))
 
     endpoint.__name__ = "chan_" + path.rpartition("/")[2]
     router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
@@ -287,7 +294,7 @@ class _Desk:
 
     async def push(self, request: Request) -> Response:
         """Store a container's message here, or bring it to the node it is for."""
-        ptp = _asked(request)
+        ptp, form = _asked(request)
         member = await self._member(request, ptp)
         target = self._target(ptp)
         if target != self._parts.node and ptp.source not in ("", self._parts.node):
@@ -300,10 +307,13 @@ class _Desk:
         places = () if route is None else (self._places("to one node", target),)
         async with self._body(request, *places, self._places("large")) as body:
             if route is None:
-                await self._store(ptp, body, source=self._parts.node, run=member.run)
-                return success()
+                await self._store(ptp, form, body, source=self._parts.node, run=member.run)
+                return success(form)
             await self._refuse_ended(ptp.session)
-            return await self._send(ptp, route, body, request.headers.get("content-type", ""))
+            answer = await self._send(ptp, route, body, form)
+            return (
+                success(form) if answer.succeeded else reply(answer.code, f"node {target}: {answer.message}", form)
+            )
 
     def _places(self, kind: str, of: object = None) -> Semaphore:
         return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
@@ -319,23 +329,27 @@ class _Desk:
             )
         raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
 
-    async def _send(self, ptp: Ptp, route: Route, body: bytes, content_type: str) -> Response:
+    async def _send(self, ptp: Ptp, route: Route, body: bytes, form: Form) -> Answer:
+        profile = profile_named(route.profile)
+        if profile.bare_payloads or profile.encapsulates:
+            body, ptp, form = await self._written(len(body), partial(rewritten, body, ptp, form, profile))
         headers = outgoing(
             ptp,
             node=self._parts.node,
             institution=self._parts.institution,
             message_id=ptp.message_id or uuid4().hex,
             token=_digest("token", ptp.token) if ptp.token else "",
-            old_names=route.profile == "fate",
+            encapsulated=profile.encapsulates,
         )
-        headers.append((b"content-type", (content_type or "application/json").encode("latin-1")))
+        if profile.encapsulates:
+            body = await self._written(len(body), partial(encode_envelope, body, headers, form))
+        kind = "application/octet-stream" if form is Form.RAW else form.value
+        raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        raw.append((b"content-type", kind.encode()))
         try:
-            answer = await self._parts.courier.invoke(route, body, headers, self._parts.retry_for)
+            return await self._parts.courier.invoke(route, body, raw, self._parts.retry_for)
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
-        if answer.succeeded:
-            return success()
-        return reply(answer.code, f"node {ptp.target}: {answer.message}")
 
     async def pop(self, request: Request) -> Response:
         """Hand the next message to a container, and wait for one if there is none."""
@@ -346,48 +360,56 @@ class _Desk:
         return await self._take(request, 0.0)
 
     async def _take(self, request: Request, seconds: float | None) -> Response:
-        ptp = _asked(request)
-        run = (await self._member(request, ptp)).run
-        async with self._body(request) as body:
-            ask = await self._read(body, decode_ask)
-        if seconds is None:
-            seconds = wait_seconds(ptp.timeout, ask.timeout, request.query_params.get("timeout"), _POP_SECONDS)
-        await self._refuse_ended(ptp.session)
-        taking = partial(
-            self._broker.pop,
-            ptp.session,
-            (ask.topic or "") if ptp.topic is None else ptp.topic,
-            source=None if ptp.target in ("", self._parts.node) else ptp.target,
-            reader=_digest("run", run),
-            run=run,
-            pop_id=ptp.pop_id or None,
-            timeout=seconds,
-        )
-        return Handover(self._broker, taking, partial(self._written, ptp.content_field))
+        ptp, form = _asked(request)
+        async with _unhurried(form):
+            run = (await self._member(request, ptp)).run
+            async with self._body(request) as body:
+                ask = await self._read(body, partial(decode_ask, form=form))
+            if seconds is None:
+                query = request.query_params.get("timeout")
+                seconds = wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
+            await self._refuse_ended(ptp.session)
 
-    async def _written(self, content_field: str, message: Message) -> list[bytes]:
-        metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
-        write = partial(encode_answer, SUCCESS, "success", message.payload, metadata, content_field)
-        if len(message.payload) <= IN_THREAD:
-            return write()
-        return await anyio.to_thread.run_sync(write, limiter=self._codec)
+        async def taking() -> Message | None:
+            async with _unhurried(form):
+                return await self._broker.pop(
+                    ptp.session,
+                    (ask.topic or "") if ptp.topic is None else ptp.topic,
+                    source=None if ptp.target in ("", self._parts.node) else ptp.target,
+                    reader=_digest("run", run),
+                    run=run,
+                    pop_id=ptp.pop_id or None,
+                    timeout=seconds,
+                )
+
+        async def write(message: Message) -> list[bytes]:
+            metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
+            encode = partial(encode_answer, SUCCESS, "success", message.payload, metadata, ptp.content_field, form)
+            return await self._written(len(message.payload), encode)
+
+        return Handover(self._broker, taking, write, form)
+
+    async def _written(self, size: int, write: Callable[[], X]) -> X:
+        return write() if size <= IN_THREAD else await anyio.to_thread.run_sync(write, limiter=self._codec)
 
     async def release(self, request: Request) -> Response:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
-        ptp = _asked(request)
+        ptp, form = _asked(request)
         run = (await self._member(request, ptp)).run
         async with self._body(request) as body:
-            ask = await self._read(body, decode_ask)
+            ask = await self._read(body, partial(decode_ask, form=form))
         topic = ask.topic if ptp.topic is None else ptp.topic
         await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
-        return success()
+        return success(form)
 
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport brings."""
         headers = request.headers.raw
+        form = form_of(request.headers.get("content-type", ""), read_topic(headers))
         ptp = None
-        if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
-            ptp = _asked(request)
+        version = request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip()
+        if version == PASS_THROUGH or form is Form.RAW:
+            ptp = read_ptp(headers)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         places = self._places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
@@ -395,8 +417,7 @@ class _Desk:
         async with self._body(request, places) as body:
             whole = body
             if ptp is None:
-                require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
-                envelope = await self._read(body, decode_envelope)
+                envelope = await self._read(body, partial(decode_envelope, form=form))
                 ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
@@ -405,18 +426,18 @@ class _Desk:
                 raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                return await self._hand_on(other, whole, headers)
-            await self._store(ptp, body, source=ptp.source, run=None)
-        return success()
+                answer = await self._hand_on(other, whole, headers)
+                return success(form) if answer.succeeded else reply(answer.code, answer.message, form)
+            await self._store(ptp, form, body, source=ptp.source, run=None)
+        return success(form)
 
-    async def _hand_on(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+    async def _hand_on(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
-        answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
-        return success() if answer.succeeded else reply(answer.code, answer.message)
+        return await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
 
-    async def _store(self, ptp: Ptp, body: bytes, *, source: str, run: str | None) -> None:
-        push, sequence = await self._read(body, partial(_read_push, ptp))
+    async def _store(self, ptp: Ptp, form: Form, body: bytes, *, source: str, run: str | None) -> None:
+        push, sequence = await self._read(body, partial(_read_push, ptp, form))
         if not self._broker.holds(ptp.session):
             await self._refuse_ended(ptp.session)
             await self._unknown.admit(ptp.session, source)
@@ -507,19 +528,29 @@ def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
         raise NotFound(f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is")
 
 
-def _asked(request: Request) -> Ptp:
+def _asked(request: Request) -> tuple[Ptp, Form]:
     ptp = read_ptp(request.headers.raw)
-    require_json(request.headers.get("content-type", ""), ptp.topic)
-    return ptp
+    return ptp, form_of(request.headers.get("content-type", ""), ptp.topic)
 
 
-def _read_push(ptp: Ptp, body: bytes) -> tuple[Push, str | None]:
+@asynccontextmanager
+async def _unhurried(form: Form) -> AsyncIterator[None]:
+    """Let a second pass before a refusal of a bare pop: SecretFlow's client asks again without a pause."""
+    try:
+        yield
+    except GatewayError:
+        if form is Form.RAW:
+            await anyio.sleep(_BARE_PAUSE)
+        raise
+
+
+def _read_push(ptp: Ptp, form: Form, body: bytes) -> tuple[Push, str | None]:
     """Read a push and what its repeats are recognised by.
 
     The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
     sender that means something else by the word, must not lose messages. Else it is the id of the push.
     """
-    push = decode_push(body)
+    push = decode_push(body, form)
     if sequence := push.metadata.get("sequence", ""):
         checksum = f"{len(push.payload)} {zlib.crc32(push.payload)}"
         return push, _digest("sequence", ptp.token, sequence, checksum)

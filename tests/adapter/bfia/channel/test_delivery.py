@@ -63,8 +63,6 @@ async def test_the_peer_sees_the_container_s_bytes_and_every_header(alpha, clien
         "x-ptp-target-node-id": "peer",
         "x-ptp-source-node-id": "alpha",
         "x-ptp-source-inst-id": "alpha-inst",
-        "x-ptp-from-node-id": "alpha",
-        "x-ptp-from-inst-id": "alpha-inst",
         "x-ptp-uri": "/v1/interconn/chan/push",
     }
 
@@ -76,7 +74,7 @@ TAKEN = says({"code": 0, "msg": "ok"})
 def peer(alpha):
     """A scripted peer of alpha's."""
     with scripted() as (peer, url):
-        alpha.routes["peer"] = Route("beta", url, profile="fate")
+        alpha.routes["peer"] = Route("beta", url)
         yield peer
 
 

@@ -46,10 +46,8 @@ async def ask(client, node, verb, body, headers):
         ("pop", {}, b'{"timeout": NaN}', "E0000000400", "body"),
         ("pop", {"x-ptp-timeout": "soon"}, b"", "E0000000400", "x-ptp-timeout"),
         ("pop?timeout=soon", {}, b"", "E0000000400", "query.timeout"),
-        ("push", {"content-type": "application/x-protobuf"}, b"\n\x01t", "E0000000616", "application/json"),
-        ("push", {"content-type": "application/octet-stream"}, b"x", "E0000000616", "application/json"),
-        ("push", {"x-ptp-topic": "t"}, b"raw", "E0000000616", "application/json"),
-        ("pop", {"x-ptp-topic": "t"}, b"", "E0000000616", "application/json"),
+        ("push", {"content-type": "application/octet-stream"}, b"x", "E0000000616", "application/x-protobuf"),
+        ("pop", {"content-type": "application/xml"}, b"<a/>", "E0000000616", "application/x-protobuf"),
         ("transport", {}, b"", "E0000000614", "invoke"),
     ],
 )
@@ -77,7 +75,7 @@ INVOKE_HEADERS = PUSH_HEADERS | {
         ({"x-ptp-uri": "/v1/interconn/net/weave"}, "E0000000404", "weave"),
         ({"x-ptp-uri": "http://[oops"}, "E0000000404", "oops"),
         ({"x-ptp-session-id": ""}, "E0000000400", "x-ptp-session-id"),
-        ({"content-type": "application/x-protobuf"}, "E0000000616", "application/json"),
+        ({"content-type": "application/msgpack"}, "E0000000616", "application/x-protobuf"),
         ({"x-ptp-version": "2"}, "E0000000400", "body"),
     ],
 )
