@@ -2,11 +2,15 @@
 
 import copy
 import csv
+import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -17,7 +21,7 @@ from gateway.data.sharing import NotShared
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
-from gateway.errors import NotAllowed
+from gateway.errors import Invalid, NotAllowed
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
@@ -272,3 +276,60 @@ def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.Monke
     assert NAME in offered.stdout.splitlines(), offered.output
     monkeypatch.setenv("BFIA_GATEWAY_URL", "http://127.0.0.1:1")
     assert CliRunner().invoke(app, [], prog_name="bfia-gateway").stdout.strip() == ""
+
+
+PLACED = "/api/v1/datasets/ns/placed"
+
+
+def placed(node: Gateway, file: str, data: bytes, *more: str) -> Result:
+    path = node.storage.root / "warehouse" / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return cli(node, "register", f"file://{path}", "--namespace", "ns", "--name", "placed", *more)
+
+
+def test_a_table_is_registered_where_it_lies_and_its_entry_deleted(node: Gateway, tmp_path: Path):
+    made = placed(node, "t.csv", b"id,y\n1,0\n2,1\n", "--match-id", "id", "--label", "y")
+    assert made.stdout == "registered ns#placed: 2 rows, 2 columns, 1 file of csv\n", made.stderr
+    assert "data_0" in made.stderr
+    assert "csv, where it lies" in cli(node, "show", "ns#placed").stdout
+    noted = wait_for(
+        lambda: [e for e in node.audit.list(limit=5) if e.action == "POST /api/v1/datasets"], about="the audit"
+    )
+    assert noted[0].detail["after"]["place"].endswith("/warehouse/t.csv")
+    run = node.participant.create_job(a_job("job-placed", {"dataset_id": "ns#placed"}), PEER)
+    assert run
+    node.participant.stop_job("job-placed", "", None, PEER)
+    (node.storage.root / "warehouse" / "t.csv").write_text("id,y\n1,0\n")
+    assert "jobs are refused until" in cli(node, "show", "ns#placed").stdout
+    seen = cli(node, "preview", "ns#placed")
+    assert "its files changed: 1 file of 9 bytes" in seen.stderr
+    with pytest.raises(Invalid, match="registered where it lies, and its files changed"):
+        node.participant.create_job(a_job("job-changed", {"namespace": "ns", "name": "placed"}), PEER)
+    target = tmp_path / "placed.csv"
+    assert cli(node, "download", "ns#placed", "-o", str(target)).exit_code == 0
+    assert target.read_text() == "id,y\n1,0\n"
+    wait_for(lambda: call(node, "DELETE", PLACED).status_code == 200, about="the entry is deleted")
+    assert (node.storage.root / "warehouse" / "t.csv").exists() and call(node, "GET", PLACED).status_code == 404
+    denied = cli(node, "register", "s3://other/a/b", "--namespace", "ns", "--name", "x")
+    assert denied.exit_code == 2 and "write in node.yml storages" in denied.stderr
+
+
+def test_a_table_of_parquet_serves_components_that_list_it(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    file = io.BytesIO()
+    pq.write_table(pa.table({"id": [1, 2], "x": [0.5, None]}), file)
+    assert "2 rows, 2 columns, 1 file of parquet" in placed(node, "t.parquet", file.getvalue()).stdout
+    seen = json.loads(cli(node, "preview", "ns#placed", "--json").stdout)
+    assert (seen["columns"], seen["rows"]) == (["id", "x"], [["1", "0.5"], ["2", ""]])
+    whole = call(node, "GET", f"{PLACED}/download")
+    assert (
+        whole.content == file.getvalue() and 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
+    )
+    with pytest.raises(Invalid, match="FORMAT_MISMATCH: the table is parquet") as refused:
+        node.participant.create_job(a_job("job-parquet", {"dataset_id": "ns#placed"}), PEER)
+    assert refused.value.problems[0].path == "config.task_params.guest.0.echo_1.dataset_id"
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "pip install 'bfia-gateway[parquet]'" in cli(node, "preview", "ns#placed").stderr
+    again = placed(node, "t.parquet", file.getvalue(), "--overwrite")
+    assert again.exit_code == 1 and "PARQUET_NOT_INSTALLED" in again.stderr
+    assert call(node, "DELETE", PLACED).status_code == 200

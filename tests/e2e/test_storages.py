@@ -4,6 +4,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -88,6 +89,37 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
 
 def _flow(node: Any, version: str) -> str:
     return next(one["model_id"] for one in node.get("/api/v1/models")["models"] if one["version"] == version)
+
+
+def test_tables_that_lie_there_already_are_read_without_a_copy(
+    two: Federation, places: tuple[real.Place, real.Place]
+) -> None:
+    """The guest's is a folder of another program's files, for which its run gets a key; the host's is one file."""
+    (header, *rows), bucket = (jobs.DATA / "breast_hetero_guest.csv").read_bytes().splitlines(True), places[0]
+    for number, some in enumerate((rows[:200], rows[200:])):
+        bucket.operator.write(f"warehouse/2026/guest/part-{number}.csv", b"".join([header, *some]))
+    places[1].operator.write("warehouse/host.csv", (jobs.DATA / "breast_hetero_host.csv").read_bytes())
+    before = {place.name: set(names(place)) for place in places}
+    wanted = {
+        "guest": f"s3://{bucket.name}/warehouse/2026/guest",
+        "host": f"hdfs://{places[1].name}/warehouse/host.csv",
+    }
+    job = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    del job["dag"]["components"][1], job["config"]["task_params"]["common"]["hetero_secureboost_1"]
+    for role, node in (("guest", two[jobs.GUEST]), ("host", two[jobs.HOST])):
+        body = {"place": wanted[role], "namespace": "warehouse", "name": role, "count": True}
+        found = node.post("/api/v1/datasets", body)
+        assert found["count"] > 500 and found["in_place"], found
+        job["config"]["task_params"][role]["0"][ALIGN] = {"dataset_id": f"warehouse#{role}"}
+    guest = two[jobs.GUEST]
+    job_id = guest.submit(job)
+    guest.wait_job(job_id, 240)
+    shown = guest.get(f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/guest.0/train_data", rows=1)
+    assert len(shown["columns"]) == len(header.split(b","))
+    for role, node in (("guest", guest), ("host", two[jobs.HOST])):
+        entry = f"/api/v1/datasets/warehouse/{role}"
+        wait_for(partial(lambda at, path: at.ask("DELETE", path).is_success, node, entry), about="the job is over")
+    assert all(before[place.name] <= set(names(place)) for place in places)
 
 
 def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(two: Federation) -> None:

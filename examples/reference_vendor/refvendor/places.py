@@ -103,7 +103,10 @@ class Remote:
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
         try:
-            return [entry.name for entry in self._operator.list(f"{folder}/")]
+            found = self._operator.list(f"{folder}/")
+            return [
+                entry.name for entry in found if entry.path.startswith(f"{folder}/")
+            ]  # HDFS lists a file as well
         except opendal.exceptions.NotFound:
             return []
         except _FAILURES as error:

@@ -96,7 +96,7 @@ class StoredIo:
         if address is None:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
         where = f"input {name} ({address.namespace}/{address.name})"
-        path = _path(where, address)
+        path = _path(where, address, nested=True)
         try:
             return where, self._partitions(path, where)
         except OSError as error:
@@ -175,8 +175,10 @@ def _is_part(name: str) -> bool:
     return bool(name) and name[0] not in "._" and not name.endswith("/") and name != METADATA
 
 
-def _path(where: str, address: Address) -> str:
-    for part in (*address.namespace.split("/"), address.name):
+def _path(where: str, address: Address, *, nested: bool = False) -> str:
+    """Return where an address lies; ``nested``: in a table that others wrote, the namespace may be a path."""
+    folders = address.namespace.split("/") if nested else [address.namespace]
+    for part in (*folders, address.name):
         if part in ("", ".", "..") or any(c in "/\\" or ord(c) < 32 for c in part) or len(part.encode()) > 255:
             raise StorageFailed(f"{where}: namespace and name must be plain file names")
     return f"{address.namespace}/{address.name}"

@@ -43,6 +43,15 @@ def test_a_plain_file_is_read(tmp_path):
     assert (table.header, table.rows) == (["id", "x"], [["1", "a\nb"]])
 
 
+def test_files_that_another_program_left_in_a_path_are_read_in_their_order(tmp_path):
+    directory = tmp_path / "warehouse" / "2026" / "guest"
+    directory.mkdir(parents=True)
+    for name, text in {"part-1": "id\n2\n", "part-0": "id\n1\n", "_SUCCESS": "", ".part-0.crc": "\0"}.items():
+        (directory / name).write_text(text)
+    inputs = {"train_data": Address("warehouse/2026", "guest")}
+    assert open_storage(f"file://{tmp_path}", inputs, {}).read_table("train_data").rows == [["1"], ["2"]]
+
+
 def test_a_row_like_the_header_inside_a_partition_is_a_row(tmp_path):
     lay(tmp_path, {"data_0": "id,x\n1,a\nid,x\n"})
     assert storage(tmp_path).read_table("train_data").rows == [["1", "a"], ["id", "x"]]
@@ -146,7 +155,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["job-guest-0"]
 
 
-@pytest.mark.parametrize("bad", ["..", ".", "a/b", "a\\b", "a\x00b", "x" * 300])
+@pytest.mark.parametrize("bad", ["..", ".", "a/../b", "/a", "a\\b", "a\x00b", "x" * 300])
 def test_addresses_that_leave_the_root_are_refused(tmp_path, bad):
     for address in (Address(bad, "n"), Address("ns", bad)):
         io = open_storage(f"file://{tmp_path}/root", {"a": address}, {"a": address})
