@@ -5,8 +5,10 @@ second word for ``overwrite``.
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
 import anyio
@@ -45,7 +47,8 @@ from gateway.data.upload import (
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Invalid, TooLarge, problems_of
+from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
+from gateway.runtime.context import new_trace_id, traced
 
 FILE = "file"
 _BATCH = 512 * 1024
@@ -63,8 +66,15 @@ class Form:
     problems: list[Problem] = field(default_factory=list)
 
 
-async def receive(request: Request, write: Callable[[bytes], object], max_file: int) -> Form:
+async def receive(
+    request: Request,
+    write: Callable[[bytes], object],
+    max_file: int,
+    begin: Callable[[Form], object] = lambda form: None,
+) -> Form:
     """Read the whole form; ``write`` gets the file's bytes, on a worker thread.
+
+    ``begin`` gets what was sent before the file, once the file begins.
 
     Raises `Invalid` for what is not a form or breaks off, `TooLarge` for a body that announces more than
     ``max_file`` bytes and some for the fields, and whatever ``write`` raises.
@@ -76,7 +86,7 @@ async def receive(request: Request, write: Callable[[bytes], object], max_file: 
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_file + 2 * _LARGEST_FIELDS:
         raise TooLarge(f"the body has {announced} bytes; a file may have {max_file}")
-    reader = _Reader(request, write)
+    reader = _Reader(request, write, lambda items: begin(_form(items)))
     try:
         received = await reader.parse()
     except MultiPartException as error:
@@ -85,8 +95,12 @@ async def receive(request: Request, write: Callable[[bytes], object], max_file: 
         raise Invalid([Problem("body", "must be sent to its end")], reason="BROKEN_OFF") from None
     if not reader.ended:
         raise Invalid([Problem("body", "must end with the form's closing boundary")], reason="BROKEN_OFF")
+    return _form(received.multi_items())
+
+
+def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
     form = Form()
-    for name, value in received.multi_items():
+    for name, value in items:
         if isinstance(value, UploadFile):
             form.filename = "".join(c for c in value.filename or "" if c.isprintable())[:255]
         elif name == FILE:
@@ -102,9 +116,15 @@ async def receive(request: Request, write: Callable[[bytes], object], max_file: 
 class _Reader(MultiPartParser):
     """The framework's parser, but the file's bytes go to ``write`` and not to a temporary file."""
 
-    def __init__(self, request: Request, write: Callable[[bytes], object]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        write: Callable[[bytes], object],
+        begin: Callable[[list[tuple[str, str | UploadFile]]], object],
+    ) -> None:
         super().__init__(request.headers, _batches(request), max_files=1, max_fields=_MOST_PARTS)
         self._write = write
+        self._begin = begin
         self._field_bytes = 0
         self.ended = False
 
@@ -117,6 +137,7 @@ class _Reader(MultiPartParser):
             raise MultiPartException(f"the file must be in the part {FILE}")
         upload.file.close()
         upload.file = _Sink(self._write)  # type: ignore[assignment]
+        self._begin([*self.items, (FILE, upload)])
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._current_part.file is None:
@@ -150,7 +171,9 @@ async def _batches(request: Request) -> AsyncGenerator[bytes, None]:
 
 _LARGEST_BODY = 1024 * 1024
 _AT_ONCE = 2
-"""uploads that are converted at the same time; others wait"""
+"""uploads that are converted at the same time after they were received; others wait"""
+_STREAMS = 4
+"""uploads that are stored while they are received; others are received first"""
 
 
 def _follows(rule: Any) -> AfterValidator:
@@ -232,6 +255,9 @@ class UploadKeys(BaseModel):
     overwrite: bool = Field(default=False, description="Replace a dataset of the same namespace and name.")
     drop: bool = Field(default=False, description="The same as overwrite.")
     description: Annotated[str, _follows(text_rule)] = Field(default="", description="Free text.")
+    storage: str = Field(
+        default="", description="Where it is stored: one of `storages`, `file` for the folder; else the first."
+    )
 
     _nulls = model_validator(mode="before")(_without_nulls)
 
@@ -249,6 +275,7 @@ class UploadKeys(BaseModel):
             extra=self.meta.model_extra or {},
             description=self.description,
             overwrite=self.overwrite or self.drop,
+            storage=self.storage,
         )
 
 
@@ -291,6 +318,7 @@ class Uploads:
         self._max_upload = max_upload
         self._converting = CapacityLimiter(_AT_ONCE)
         self._receiving = CapacityLimiter(16)
+        self._streams = threading.Semaphore(_STREAMS)
 
     async def from_path(self, sender: Incoming, document: Mapping[str, Any]) -> Dataset:
         """Store a file of this server; ``document`` has the keys of `UploadBody`. Raises `Invalid` and others."""
@@ -308,19 +336,44 @@ class Uploads:
     async def from_form(
         self, sender: Incoming, request: Request, change: Callable[[dict[str, str]], dict[str, str]] = dict
     ) -> Dataset:
-        """Store a file that comes as a form; ``change`` is applied to its fields. Raises `Invalid` and more."""
+        """Store a file that comes as a form; ``change`` is applied to its fields. Raises `Invalid` and more.
+
+        It is stored while it comes where the fields before it say all that is needed.
+        """
         received = await on(self._receiving, sender, lambda: self._datasets.receive(self._max_upload))
+        begun: list[tuple[Form, Upload]] = []
+
+        def begin(form: Form) -> None:
+            with suppress(GatewayError):  # what is missing may come behind the file
+                wanted = _upload_of(replace(form, fields=change(form.fields)))
+                if self._streams.acquire(blocking=False):
+                    begun.append((form, wanted))
+                    with traced(sender.trace_id or new_trace_id()):
+                        self._datasets.store_while_received(wanted, received, form.filename or "")
+
         try:
-            form = await receive(request, received.write, self._max_upload)
-            form.fields = change(form.fields)
-            wanted = _upload_of(form)
-            filename = form.filename or ""
-            return await on(
-                self._converting, sender, lambda: self._datasets.upload_from_file(wanted, received, filename)
-            )
+            form = await receive(request, received.write, self._max_upload, begin)
+            if not begun or form != begun[0][0]:
+                wanted = _upload_of(replace(form, fields=change(form.fields)))
+                if not begun:
+                    filename = form.filename or ""
+                    return await on(
+                        self._converting,
+                        sender,
+                        lambda: self._datasets.upload_from_file(wanted, received, filename),
+                    )
+                early, upload = begun[0]
+                if wanted != upload:
+                    late = [name for name in form.fields if name not in early.fields]
+                    raise Invalid(
+                        [Problem(name, f"must come before the part {FILE} of the form") for name in late]
+                    )
+            return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(received.close)
+            if begun:
+                self._streams.release()
 
 
 def router(uploads: Uploads) -> APIRouter:

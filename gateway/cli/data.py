@@ -44,6 +44,9 @@ Partitions = Annotated[int, typer.Option(help="Into how many files it is divided
 ExtendSid = Annotated[bool, typer.Option("--extend-sid", help="Put a unique column sid first.")]
 Description = Annotated[str, typer.Option(help="Free text.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")]
+StorageName = Annotated[
+    str, typer.Option(help="Which of the node's storages, `file` for its folder; else the first.")
+]
 SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
 
 
@@ -74,10 +77,11 @@ def upload(
     extend_sid: ExtendSid = False,
     description: Description = "",
     overwrite: Overwrite = False,
+    storage: StorageName = "",
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
-    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
+    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     sent_as = "stdin.csv" if str(file) == "-" else file.name
     with opened(file) as (source, total), transfer(f"sending {sent_as}") as (progress, task):
@@ -108,6 +112,7 @@ def import_dataset(
     extend_sid: ExtendSid = False,
     description: Description = "",
     overwrite: Overwrite = False,
+    storage: StorageName = "",
 ) -> Output:
     """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
     from gateway.store.source import Source
@@ -116,7 +121,7 @@ def import_dataset(
     if password_file is not None:
         word = content(password_file).decode(errors="replace")
     meta = {"delimiter": ",", "encoding": UTF8, "match_id_name": match_id, "label_name": label}
-    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description}
+    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
     fields |= {"partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     database = Source(source, word.rstrip("\r\n"))
     with database.selected(query) as rows:

@@ -64,6 +64,8 @@ def _file_url(value: str) -> str:
 def _storage_name(value: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value):
         raise ValueError("a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them")
+    if value == "file":
+        raise ValueError("file is the name of the folder that every node has")
     return value
 
 

@@ -33,7 +33,7 @@ class Buckets:
         self._buffer[number] += data
         self._bytes += len(data)
         if self._bytes > self._budget:
-            self.flush()
+            self.finish()
 
     def add_each(self, numbers: Iterable[int], records: Iterable[bytes], size: int) -> None:
         """Append records of ``size`` bytes in all, each to a file. Raises `OSError`."""
@@ -42,7 +42,7 @@ class Buckets:
             buffer[number] += record
         self._bytes += size
         if self._bytes > self._budget:
-            self.flush()
+            self.finish()
 
     def pop(self, number: int) -> Iterator[bytes]:
         """Yield what a bucket holds, on disk and in memory, and delete it. Raises `OSError`."""
@@ -54,7 +54,7 @@ class Buckets:
             path.unlink()
         yield bytes(self._buffer.pop(number, b""))
 
-    def flush(self) -> None:
+    def finish(self) -> None:
         """Write the whole buffer. Raises `OSError`."""
         for number, data in self._buffer.items():
             with self.path(number).open("ab") as file:

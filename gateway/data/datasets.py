@@ -1,23 +1,23 @@
 """The tables of this node: storing what is uploaded, and finding it again by id."""
 
-import hashlib
 import json
 import os
 import re
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from gateway.data import parquet
 from gateway.data.buckets import IdCheck
 from gateway.data.parquet import PARQUET
+from gateway.data.reception import Reception, Source, storage_errors
 from gateway.data.registration import CSV, Registration, change, dataset_at
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
@@ -29,44 +29,13 @@ from gateway.data.upload import SID, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, StorageFailed, TooLarge
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, StorageFailed
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-class Reception:
-    """A file being received, written to the storage's own disk. Closing it deletes what was received."""
-
-    def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
-        self.staging = staging
-        self._path = staging.folder / "upload"
-        self._file = self._path.open("wb")
-        self._max = max_bytes
-        self.size = 0
-
-    def write(self, data: bytes) -> None:
-        """Write more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
-        self.size += len(data)
-        if self._max is not None and self.size > self._max:
-            raise TooLarge(f"the file is larger than {self._max} bytes, the setting data.max_upload_bytes")
-        with _storage():
-            self._file.write(data)
-
-    def opened(self) -> BufferedReader:
-        """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
-        with _storage():
-            self._file.close()
-            return BufferedReader(FileIO(self._path), BLOCK)
-
-    def close(self) -> None:
-        """Delete what was received; after it was stored there is nothing left to delete."""
-        with suppress(OSError):
-            self._file.close()
-        self.staging.close()
 
 
 class Datasets:
@@ -90,29 +59,36 @@ class Datasets:
 
     def upload_from_path(self, upload: Upload, path: str) -> Dataset:
         """Store a file of this server. Raises `NotAllowed`, `Invalid`, `Conflict`; nothing is left then."""
-        with open_below(self._roots, path) as file:
-            self._refuse_taken(upload)
-            with _storage(), self._storage.staging() as staging:
-                return self._store(upload, file, f"path:{path}", staging)
+        with open_below(self._roots, path) as file, storage_errors(), self._storage.staging() as staging:
+            before = _state(file)
+
+            def check() -> None:
+                if _state(file) != before:
+                    raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
+
+            return self._store(upload, Source(file), f"path:{path}", staging, check)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
         """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
-        with _storage(), ExitStack() as stack:
+        with storage_errors(), ExitStack() as stack:
             staging = stack.enter_context(self._storage.staging())
             received = Reception(staging, max_bytes)
             stack.pop_all()
             return received
 
+    def store_while_received(self, upload: Upload, received: Reception, filename: str) -> None:
+        """Store a file while it is received; `Reception.finish` raises what `upload_from_file` does."""
+        received.begin(lambda source: self._store(upload, source, f"file:{filename}", received.staging))
+
     def upload_from_file(self, upload: Upload, received: Reception, filename: str) -> Dataset:
         """Store a file that was received. Raises `Invalid`, `Conflict`; nothing is left then."""
-        self._refuse_taken(upload)
-        with received.opened() as file:
-            return self._store(upload, file, f"file:{filename}", received.staging)
+        with received.opened() as source:
+            return self._store(upload, source, f"file:{filename}", received.staging)
 
     def register(self, wanted: Registration) -> Dataset:
         """Record a table that stays where it lies. Raises `Invalid`, `NotFound`, `Conflict`."""
         self._refuse_registering(wanted)
-        with _storage():
+        with storage_errors():
             dataset = dataset_at(self._storage, wanted, self._clock())
         with self._changing:
             old = self._refuse_registering(wanted)
@@ -155,45 +131,51 @@ class Datasets:
         if self._storage.taken(where) or self._storage.exists(upload.address):
             raise taken(upload.address)
 
-    def _store(self, upload: Upload, file: BufferedReader, origin: str, staging: Staging) -> Dataset:
-        before = _state(file)
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
-        file.seek(0)
-        address = upload.address
-        sid = hashlib.sha256(f"{address.namespace}#{address.name}\n{checksum}".encode()).hexdigest()[:16]
-        with _storage():
-            written = write_table(file, upload, sid, staging.table, staging.folder / "ids")
-        if _state(file) != before:
-            raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
-        dataset = Dataset(
-            namespace=address.namespace,
-            name=address.name,
-            columns=written.columns,
-            count=written.count,
-            partitions=upload.partitions,
-            meta={**upload.meta, **written.format._asdict()},
-            checksum=checksum,
-            size=size,
-            created_at=self._clock(),
-            origin=origin.encode(errors="replace").decode(),
-            types=written.types,
-            sid=SID if upload.extend_sid else "",
-            description=upload.description,
-        )
-        if storage := self._storage.default:  # what was there before stays whole until this is
+    def _store(
+        self,
+        upload: Upload,
+        source: Source,
+        origin: str,
+        staging: Staging,
+        check: Callable[[], None] = lambda: None,
+    ) -> Dataset:
+        address, storage, place = upload.address, self._storage.named(upload.storage), ""
+        self._refuse_taken(upload)
+        if storage:  # what was there before stays whole until this is
             plain = _ODD.sub("_", address.name)[:200]  # a run's policy there must name it
-            dataset = replace(dataset, storage=storage, place=f"{plain}.{secrets.token_hex(4)}")
-        with _storage():
+            place = f"{plain}.{secrets.token_hex(4)}"
+        where = Address(address.namespace, place or address.name, storage)
+        with storage_errors(), self._storage.parts(staging, where) as parts:
+            reader = BufferedReader(source, BLOCK)  # which closes what it reads when it goes
+            written = write_table(reader, upload, parts, staging.folder / "ids")
+            check()
+            dataset = Dataset(
+                namespace=address.namespace,
+                name=address.name,
+                columns=written.columns,
+                count=written.count,
+                partitions=upload.partitions,
+                meta={**upload.meta, **written.format._asdict()},
+                checksum=source.checksum,
+                size=source.size,
+                created_at=self._clock(),
+                origin=origin.encode(errors="replace").decode(),
+                types=written.types,
+                sid=SID if upload.extend_sid else "",
+                description=upload.description,
+                storage=storage,
+                place=place,
+                stored=written.checksum,
+            )
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
-            with self._storage.published(staging, dataset.address, overwrite=upload.overwrite), self._changing:
+            with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:
                 self._refuse_registered(address)
                 old = self._repository.get(address.namespace, address.name)
                 if storage and old is not None and not upload.overwrite:  # another upload was faster
                     raise taken(address)
                 disabled = old is not None and old.disabled
                 self._repository.put(replace(dataset, disabled=disabled))
-            if old is not None and old.address != dataset.address:
+            if old is not None and old.address != where:
                 self._delete_old(old.address)
         return replace(dataset, disabled=disabled)
 
@@ -287,7 +269,7 @@ class Datasets:
         if after == before:
             return before, after
         match_id = after.meta.get("match_id_name")
-        with _storage():
+        with storage_errors():
             if match_id and match_id != before.meta.get("match_id_name"):
                 self._check_ids(before, match_id)
             if before.in_place:
@@ -345,7 +327,7 @@ class Datasets:
         self._refuse_registered(address)
         place = self._place(address, before)
         there = False
-        with _storage(), suppress(NotFound):  # of a storage that is not among this node's any more
+        with storage_errors(), suppress(NotFound):  # of a storage that is not among this node's any more
             there = self._storage.delete(place)
         known = self._repository.delete(address.namespace, address.name)
         if not (there or known):
@@ -376,19 +358,9 @@ def _unknown(address: Address, why: str) -> NotFound:
     return NotFound(f"dataset {address.namespace}#{address.name} {why}", reason="DATASET_UNKNOWN")
 
 
-def _state(file: BinaryIO) -> tuple[int, int]:
+def _state(file: FileIO) -> tuple[int, int]:
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
-
-
-@contextmanager
-def _storage() -> Iterator[None]:
-    """Name what the disk refuses. Raises `GatewayError` (STORAGE_FAILED)."""
-    try:
-        yield
-    except OSError as error:
-        text = f"the storage cannot be used: {error.strerror or error}"
-        raise GatewayError(text, reason="STORAGE_FAILED") from error
 
 
 def metadata_of(dataset: Dataset) -> bytes:
@@ -422,6 +394,7 @@ def metadata_of(dataset: Dataset) -> bytes:
             "encoding": encoding,
             "checksum": dataset.checksum,
             "size": dataset.size,
+            "stored": dataset.stored,
         },
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
@@ -443,6 +416,7 @@ def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
         meta=meta,
         checksum=_text(origin.get("checksum")),
         size=_number(origin.get("size")),
+        stored=_text(origin.get("stored")),
         created_at=_time(document.get("create_time")),
         origin=_text(origin.get("source")),
         sid=_text(document.get("sid_column")),
@@ -476,7 +450,7 @@ def _time(value: Any) -> datetime:
 OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
 
 
-def open_below(roots: Sequence[Path], requested: str) -> BufferedReader:
+def open_below(roots: Sequence[Path], requested: str) -> FileIO:
     """Open a file below a root, a relative path below the first that has it. Raises `NotAllowed`, `Invalid`."""
     if not roots:
         raise NotAllowed(
@@ -500,7 +474,7 @@ def open_below(roots: Sequence[Path], requested: str) -> BufferedReader:
     raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
 
 
-def _opened(path: Path, root: Path, requested: str) -> BufferedReader:
+def _opened(path: Path, root: Path, requested: str) -> FileIO:
     """Open a file, then check where that one lies, whatever was changed meanwhile. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -508,7 +482,7 @@ def _opened(path: Path, root: Path, requested: str) -> BufferedReader:
             raise _elsewhere(requested, "must not lead out of data.roots by a symbolic link")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Invalid([Problem("file", "must be a regular file", requested)])
-        return BufferedReader(FileIO(handle), BLOCK)
+        return FileIO(handle)
     except BaseException:
         os.close(handle)
         raise

@@ -10,8 +10,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from gateway.data.buckets import Buckets
 from gateway.data.staging import Staging, clear_leftover, drop_if_empty, leftovers
-from gateway.data.storage import METADATA, PARTITION, Storage, Stored, check_names, id_of, missing, wrong_names
+from gateway.data.storage import (
+    METADATA,
+    PARTITION,
+    Parts,
+    Storage,
+    Stored,
+    check_names,
+    id_of,
+    missing,
+    wrong_names,
+)
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 
@@ -81,12 +92,19 @@ class FileStorage(Storage):
     @contextmanager
     def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
         target = self.path(address)
+        if staging.parts is not None:
+            staging.parts.finish()
         staging.put(target, address, overwrite)
         try:
             yield
         except BaseException:
             staging.take_back(target)
             raise
+
+    @contextmanager
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+        staging.parts = Buckets(staging.table, PARTITION)
+        yield staging.parts
 
     def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
         path = self.path(address)

@@ -178,7 +178,7 @@ class Models:
 
     def import_archive(self, archive: Path) -> list[Kept]:
         """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`, `TooLarge` (NO_SPACE)."""
-        wanted = [_at(model, self._storage.default) for model in model_archive.read(archive)]
+        wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
         new, others = self._new(wanted)
         self._check_free_space(new)
         deployed = others.deployed_at if others else None

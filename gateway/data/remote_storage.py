@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote, urlencode
 
+import httpx
+import structlog
 from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
+from gateway.data.remote_parts import PIECE, RemoteParts, Unfinished
 from gateway.data.staging import Staging
-from gateway.data.storage import CHUNK, METADATA, PARTITION, Storage, Stored, check_names, missing, taken
+from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
 from gateway.errors import StorageAway as StorageAway
 from gateway.errors import StorageFailed as StorageFailed
 
+log = structlog.get_logger(__name__)
+
 S3, HDFS = "s3", "hdfs"
 FILE = "file"
 KINDS = (S3, HDFS)
-_PIECE = 8 * 1024 * 1024
-"""bytes of a part of an upload to S3"""
 _SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
 _SHOWN = 200
 _CODES = {
@@ -186,13 +189,33 @@ class RemoteStorage(Storage):
 
     @contextmanager
     def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
-        if not overwrite and self.taken(address):
+        parts = staging.parts
+        if not overwrite and parts is None and self.taken(address):
             raise taken(address)
         first = f"{PARTITION}0"
-        try:
+        with self._undone(staging, address):
             for path in sorted(staging.table.iterdir(), key=lambda file: file.name == first):
                 with self._named():
                     self._send(path, f"{address.namespace}/{address.name}/{path.name}")
+            if parts is not None:
+                parts.finish()
+            yield
+
+    @contextmanager
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+        check_names(address)
+        folder = f"{address.namespace}/{address.name}/"
+        with self._undone(staging, address):
+            staging.parts = parts = RemoteParts(self._at(), folder, staging.folder, self._named)
+            try:
+                yield parts
+            finally:
+                parts.drop()
+
+    @contextmanager
+    def _undone(self, staging: Staging, address: Address) -> Iterator[None]:
+        """Delete what was sent if the block raises."""
+        try:
             yield
         except BaseException:
             try:
@@ -202,12 +225,12 @@ class RemoteStorage(Storage):
             raise
 
     def _send(self, path: Path, to: str) -> None:
-        small = path.stat().st_size <= _PIECE
+        small = path.stat().st_size <= PIECE
         if small:
             self._at().write(to, path.read_bytes())
             return
-        with path.open("rb") as source, self._at().open(to, "wb", chunk=_PIECE) as target:
-            while data := source.read(_PIECE):
+        with path.open("rb") as source, self._at().open(to, "wb", chunk=PIECE) as target:
+            while data := source.read(PIECE):
                 target.write(data)
 
     def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
@@ -231,7 +254,20 @@ class RemoteStorage(Storage):
             self._at().remove_all(folder)
             if self.remote.kind == HDFS and not self._listed(f"{address.namespace}/"):
                 self._at().delete(f"{address.namespace}/")
+        if self.remote.kind == S3:
+            self._give_up(folder)
         return bool(there)
+
+    def _give_up(self, folder: str) -> None:
+        """Delete the pieces of files of which not all were sent; a bucket's own rule does where this may not."""
+        one = self.remote
+        try:
+            bucket = f"{one.endpoint}/{quote(one.folder)}"
+            Unfinished(bucket, one.region, one.username, one.password, one.token).give_up(folder)
+        except httpx.HTTPStatusError as error:
+            log.warning("unfinished uploads stay", storage=one.name, status=error.response.status_code)
+        except httpx.HTTPError:
+            raise StorageFailed(f"storage {one.name} ({one.kind}) cannot be reached") from None
 
     def check_answers(self) -> None:
         """Look whether it answers. Raises `StorageFailed`."""

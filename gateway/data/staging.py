@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from engines.files import try_to_remove
-from gateway.data.storage import taken
+from gateway.data.storage import Parts, taken
 from gateway.domain.run import Address
 
 FOLDER = ".staging"
@@ -34,6 +34,8 @@ class Staging:
         self._lock = lock
         self.table = self.folder / "new"
         self.table.mkdir()
+        self.parts: Parts | None = None
+        """what is written elsewhere while it comes, see `Storage.parts`"""
         self.stays = False
         """whether the note of where the table went outlasts this, for what could not be deleted there"""
 

@@ -15,7 +15,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
@@ -47,6 +47,16 @@ class Stored(NamedTuple):
     """changes with the file"""
 
 
+class Parts(Protocol):
+    """The files ``data_0`` … of a table that is being written."""
+
+    def add(self, number: int, data: bytes) -> None:
+        """Append to one of them, sooner or later."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+
+
 class Storage(ABC):
     """Tables, models and reports by their addresses."""
 
@@ -71,6 +81,10 @@ class Storage(ABC):
     @abstractmethod
     def published(self, staging: "Staging", address: Address, *, overwrite: bool) -> AbstractContextManager[None]:
         """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
+
+    @abstractmethod
+    def parts(self, staging: "Staging", address: Address) -> AbstractContextManager[Parts]:
+        """Begin to write what `published` then finishes; if the block raises, nothing is left."""
 
     @abstractmethod
     def write_metadata(self, address: Address, data: bytes) -> None:

@@ -11,9 +11,10 @@ import structlog
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteStorage, StorageFailed
 from gateway.data.staging import Staging
-from gateway.data.storage import Storage, Stored
+from gateway.data.storage import Parts, Storage, Stored
+from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
-from gateway.errors import NotFound
+from gateway.errors import Invalid, NotFound
 
 log = structlog.get_logger(__name__)
 
@@ -34,10 +35,13 @@ class Storages(Storage):
         """Return the folder that every node has."""
         return self.folder.root
 
-    @property
-    def default(self) -> str:
-        """Return the storage to which uploads go."""
-        return next(iter(self.remotes), "")
+    def named(self, name: str) -> str:
+        """Return the storage for what is uploaded: the one that is named, else the first. Raises `Invalid`."""
+        known = [*self.remotes, FILE]
+        name = name or known[0]
+        if name not in known:
+            raise Invalid([Problem("storage", f"must be one of this node's storages: {', '.join(known)}", name)])
+        return "" if name == FILE else name
 
     def path(self, address: Address) -> Path:
         """Return the place of an address in the folder. Raises `Invalid`."""
@@ -137,6 +141,13 @@ class Storages(Storage):
             staging.note(address)  # of a write that is cut short, `gc` deletes there what was sent
         with self._at(address).published(staging, address, overwrite=overwrite):
             yield
+
+    @contextmanager
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+        if address.storage:
+            staging.note(address)
+        with self._at(address).parts(staging, address) as parts:
+            yield parts
 
     def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
         self._at(address).write_metadata(address, data)

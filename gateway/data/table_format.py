@@ -3,7 +3,7 @@
 import codecs
 import re
 from io import BufferedReader
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.data.parquet import MAGIC
 from gateway.domain.problems import Problem
@@ -41,7 +41,7 @@ class Format(NamedTuple):
     delimiter: str
 
 
-def recognised(file: BufferedReader, encoding: str = "", delimiter: str = "") -> Format:
+def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str = "") -> Format:
     """Return the form of an unread file; what is given stands. Raises `Invalid` where it is unclear."""
     start = file.peek()[:BLOCK]
     if start.startswith(_UTF16):

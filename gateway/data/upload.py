@@ -7,6 +7,7 @@ partition begins with the header. A row goes to ``crc32(match id) % partitions``
 
 import codecs
 import csv
+import hashlib
 import json
 import zlib
 from collections import defaultdict
@@ -19,10 +20,10 @@ from typing import Any
 
 import re2
 
-from gateway.data.buckets import Buckets, IdCheck
-from gateway.data.storage import PARTITION
+from gateway.data.buckets import IdCheck
+from gateway.data.storage import Parts
 from gateway.data.storage import name_rule as name_rule
-from gateway.data.table_format import ENCODINGS, UTF8, UTF8_BOM, Format, recognised
+from gateway.data.table_format import BLOCK, ENCODINGS, UTF8, UTF8_BOM, Format, recognised
 from gateway.data.table_reader import Findings, Lines, rows
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -94,6 +95,8 @@ class Upload:
     """further keys of ``meta``, kept as they are"""
     description: str = ""
     overwrite: bool = False
+    storage: str = ""
+    """the name of one of the node's storages; empty: the first"""
 
     def __post_init__(self) -> None:
         checks: list[tuple[str, str | None, Any]] = [
@@ -126,14 +129,19 @@ class Written:
     count: int
     """rows, without the header"""
     format: Format
+    checksum: str
+    """sha256 of the table as it is stored; '' where it has several partitions"""
 
 
-def write_table(file: BufferedReader, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:
-    """Write the partitions into a folder; generated sids are ``<sid>-<row number>``. Raises `Invalid`.
+def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scratch: Path) -> Written:
+    """Write the partitions. Raises `Invalid`.
 
     The file is read once, in blocks of its buffer. A block that is plain, as nearly all are, is stored as it is.
+    Generated sids are ``<sid>-<row number>``; the first half follows from the dataset's id and the first block.
     """
     findings = Findings()
+    first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
+    sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
     lines = Lines(file, form.encoding, findings)
     source = rows(lines, form.delimiter, findings)
@@ -152,7 +160,7 @@ def write_table(file: BufferedReader, upload: Upload, sid: str, table: Path, scr
     ids = IdCheck(scratch)
     types = ColumnTypes(len(columns))
     plain = PlainBlocks(form, id_at)
-    out = Partitions(table, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
+    out = Partitions(parts, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
 
     count = 0
     while True:
@@ -195,13 +203,12 @@ def write_table(file: BufferedReader, upload: Upload, sid: str, table: Path, scr
     ids.finish(findings)
     if findings:
         raise findings.error()
-    out.finish()
     kinds = types.kinds
     if id_at is not None:
         kinds[id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
-    return Written(tuple(columns), tuple(kind or "string" for kind in kinds), count, form)
+    return Written(tuple(columns), tuple(kind or "string" for kind in kinds), count, form, out.checksum)
 
 
 def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -237,14 +244,15 @@ def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> 
 class Partitions:
     """The files ``data_0`` … of one table, each with the header."""
 
-    def __init__(self, table: Path, count: int, header: Sequence[str]) -> None:
-        self._files = Buckets(table, PARTITION)
+    def __init__(self, parts: Parts, count: int, header: Sequence[str]) -> None:
+        self._parts = parts
+        self._digest = hashlib.sha256()
         self._count = count
         self._plain = csv.writer(_Returned(), lineterminator="\n")
         self._quoted = csv.writer(_Returned(), lineterminator="\n", quoting=csv.QUOTE_ALL)
         head = self.stored(header) + b"\n"
         for number in range(count):
-            self._files.add(number, head)
+            self._add(number, head)
 
     def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> None:
         """Append rows, each to the partition that follows from a checksum."""
@@ -255,7 +263,7 @@ class Partitions:
             for crc, row in zip(crcs, stored, strict=True):
                 divided[crc % self._count].append(row)
         for number, some in divided.items():
-            self._files.add(number, b"\n".join([*some, b""]))
+            self._add(number, b"\n".join([*some, b""]))
 
     def stored(self, row: Sequence[str]) -> bytes:
         """Return a row as it is stored, without its line end."""
@@ -264,9 +272,15 @@ class Partitions:
             text = self._quoted.writerow(row)
         return text[:-1].encode()
 
-    def finish(self) -> None:
-        """Write out what is still in memory."""
-        self._files.flush()
+    @property
+    def checksum(self) -> str:
+        """Return the sha256 of a table of one partition, else nothing."""
+        return self._digest.hexdigest() if self._count == 1 else ""
+
+    def _add(self, number: int, data: bytes) -> None:
+        if self._count == 1:
+            self._digest.update(data)
+        self._parts.add(number, data)
 
 
 class ColumnTypes:

@@ -153,6 +153,7 @@ class Dataset:
     in_place: str = ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
     stamp: str = ""  # what changes with its files, if it was registered where it lies
     format: str = "csv"  # or parquet
+    stored: str = ""  # sha256 of the table as it lies there, hex; empty: not known, as it has several partitions
 
     @property
     def address(self) -> Address:

@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -168,18 +170,72 @@ def test_a_failure_while_publishing_leaves_nothing(site: tuple[Storages, Address
     assert not storage.taken(address) and leftovers(storage.root) == []
 
 
+SENDER = """
+import os, signal, sys
+from pathlib import Path
+from gateway.data.file_storage import FileStorage
+from gateway.data.remote_storage import Remote
+from gateway.data.storages import Storages
+from gateway.domain.run import Address
+
+remote = eval(sys.argv[2])
+storage = Storages(FileStorage(Path(sys.argv[1])), [remote])
+staging = storage.staging()
+with storage.parts(staging, Address("ns", "t a%+b", "lake")) as parts:
+    for number in (0, 1, 0, 1, 0, 0):
+        parts.add(number, b"a\\n" + os.urandom(3 << 20).replace(b"\\n", b"") + b"\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.parametrize("kind", ELSEWHERE)
-def test_what_a_dead_process_sent_goes_with_its_folder(kind: str, tmp_path: Path) -> None:
+def test_what_a_killed_process_sent_goes_with_its_folder(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as (storage, address):
-        staging = storage.staging()
-        (staging.table / "data_1").write_text("a\n1\n")
-        staging.note(address)
-        storage.remotes["lake"]._send(staging.table / "data_1", f"ns/{address.name}/data_1")
-        os.close(staging._lock)  # as when the process dies
-        assert Storages(FileStorage(storage.root)).exists(address) is False  # opening it leaves the folder alone
+        remote = storage.remotes["lake"].remote
+        sent = subprocess.run([sys.executable, "-c", SENDER, str(storage.root), repr(remote)], cwd=ROOT)
+        assert sent.returncode == -signal.SIGKILL
+        assert bool(unfinished(remote)) is (kind == "s3")
+        assert Storages(FileStorage(storage.root), [remote]).exists(address) is False  # opening it leaves it alone
         (name,) = leftovers(storage.root)
-        clear_leftover(storage.root, name, lambda target: target == address and storage.delete(target))
-        assert not storage.taken(address) and leftovers(storage.root) == []
+        clear_leftover(storage.root, name, lambda target: (target == address and storage.delete(target)) or True)
+        assert unfinished(remote) == [] and not storage.taken(address) and leftovers(storage.root) == []
+
+
+def unfinished(remote: Remote) -> list[str]:
+    """Return the names of which S3 keeps pieces; nothing of HDFS."""
+    if remote.kind != "s3":
+        return []
+    return [one["Key"] for one in real.client().list_multipart_uploads(Bucket=remote.folder).get("Uploads", [])]
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as (storage, address):
+        remote = storage.remotes["lake"].remote
+        written = {0: b"", 1: b"", 2: b"a\n1\n"}
+        with storage.staging() as staging, storage.parts(staging, address) as parts:
+            parts.add(2, written[2])
+            for number in (0, 1, 1, 0, 1, 0, 1):
+                data = os.urandom(3 * 2**20)
+                written[number] += data
+                parts.add(number, data)
+            assert not storage.exists(address)
+            (staging.table / "metadata").write_text("{}")
+            with storage.published(staging, address, overwrite=False):
+                assert storage.exists(address)
+        assert set(storage.files(address)) == {"data_0", "data_1", "data_2", "metadata"}
+        for number, data in written.items():
+            with storage.open_file(address, f"data_{number}") as file:
+                assert file.read() == data
+        with (
+            storage.staging() as staging,
+            pytest.raises(ZeroDivisionError),
+            storage.parts(staging, Address("ns", "u", "lake")) as parts,
+        ):
+            parts.add(0, bytes(9 * 2**20))
+            raise ZeroDivisionError
+        assert unfinished(remote) == [] and storage.names("ns", "lake") == [address.name]
+        assert leftovers(storage.root) == []
 
 
 def test_a_storage_that_is_not_named_any_more_has_nothing(tmp_path: Path) -> None:
@@ -290,4 +346,9 @@ def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(StorageFailed) as full:
             put(storage, address, data_0="a\n" + "1\n" * 9000, data_1="a\n1\n")
         assert full.value.reason == "STORAGE_FULL" and not storage.taken(address)
+        with storage.staging() as staging, pytest.raises(StorageFailed), storage.parts(staging, address) as parts:
+            for _ in range(8):
+                parts.add(0, bytes(2**20 * 3))
+            parts.finish()
+        assert unfinished(storage.remotes["lake"].remote) == [] and not storage.taken(address)
         put(storage, address, data_0="a\n1\n")

@@ -235,3 +235,26 @@ def test_both_bodies_are_in_the_interface_description(site: Site) -> None:
     assert fields == set(body) and set(USERS) <= fields
     example = dict(form["example"])
     assert site.send(example.pop("file"), **{k: str(v) for k, v in example.items()})["code"] == 0
+
+
+def test_fields_behind_the_file_count_or_are_refused(site: Site) -> None:
+    def part(name: str, value: str) -> bytes:
+        return f'--b\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+
+    file = HEAD + TABLE.encode() + b"\r\n"
+    named = part("namespace", "n") + part("name", "t")
+    assert raw(site, file + named + part("partitions", "4") + b"--b--\r\n")["data"]["partitions"] == 4
+    again = raw(site, named + part("overwrite", "true") + file + part("description", "") + b"--b--\r\n")
+    assert (again["code"], again["data"]["partitions"]) == (0, 1)
+    late = raw(site, named + file + part("overwrite", "true") + b"--b--\r\n")
+    assert late["code"] == 400 and paths(late) == {"overwrite"} and "before" in late["message"]
+    taken = raw(site, named + file + b"--b--\r\n")
+    assert taken["data"]["reason"] == "DATASET_EXISTS"
+    assert site.datasets.get("n#t").partitions == 1
+
+
+def test_an_upload_goes_into_the_storage_that_it_names(site: Site) -> None:
+    assert site.send(storage="file")["code"] == 0
+    unknown = site.send(storage="lake", overwrite="true")
+    assert unknown["code"] == 400 and paths(unknown) == {"storage"}
+    assert "one of this node's storages: file" in str(unknown)

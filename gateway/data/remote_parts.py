@@ -1,0 +1,126 @@
+"""Tables sent to a storage elsewhere while they are written, and what S3 keeps of those that were not finished."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import httpx
+from opendal import Operator
+
+from gateway.data.storage import PARTITION
+
+PIECE = 5 * 1024 * 1024
+"""bytes that are sent in one piece, but for the last: the least that S3 takes, and it takes 10,000 of them"""
+_AT_ONCE = 2
+
+
+class RemoteParts:
+    """The files ``data_0`` … of one table; none is there before `finish`, and ``data_0`` is the last.
+
+    What is short of a piece waits in memory, with many partitions on the disk.
+    """
+
+    def __init__(
+        self, operator: Operator, folder: str, scratch: Path, named: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """``named`` says what the storage's own errors mean."""
+        self._operator = operator
+        self._folder = folder
+        self._scratch = scratch
+        self._named = named
+        self._held: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._bytes = 0
+        self._spilled: dict[int, int] = {}
+        self._files: dict[int, Any] = {}
+        self._renames = operator.capability().rename  # then a file is seen while it is written
+
+    def add(self, number: int, data: bytes) -> None:
+        """Append to a partition. Raises `OSError`, `StorageFailed`."""
+        self._held[number].append(data)
+        self._bytes += len(data)
+        if self._bytes >= PIECE:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        held, self._held, self._bytes = self._held, defaultdict(list), 0
+        for number, pieces in held.items():
+            data = b"".join(pieces)
+            if self._spilled.get(number, 0) + len(data) < PIECE:
+                self._spilled[number] = self._spilled.get(number, 0) + len(data)
+                with self._path(number).open("ab") as file:
+                    file.write(data)
+                continue
+            with self._named():
+                if number not in self._files:
+                    at_once = 1 if self._renames else _AT_ONCE  # HDFS takes one piece after the other
+                    self._files[number] = self._operator.open(self._name(number), "wb", concurrent=at_once)
+                self._files[number].write(self._unspilled(number) + data)
+
+    def finish(self) -> None:
+        """Send what is left, and end every file. Raises `OSError`, `StorageFailed`."""
+        for number in sorted({*self._held, *self._spilled, *self._files}, reverse=True):
+            rest = self._unspilled(number) + b"".join(self._held.pop(number, []))
+            with self._named():
+                if (file := self._files.pop(number, None)) is None:
+                    self._operator.write(self._name(number), rest)
+                else:
+                    if rest:
+                        file.write(rest)
+                    file.close()
+                if number == 0 and self._renames:
+                    self._operator.rename(self._name(number), f"{self._folder}{PARTITION}0")
+
+    def drop(self) -> None:
+        """Leave what is not finished as it is."""
+        self._files.clear()
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}{PARTITION}{number}{'.new' if number == 0 and self._renames else ''}"
+
+    def _path(self, number: int) -> Path:
+        return self._scratch / f"{PARTITION}{number}"
+
+    def _unspilled(self, number: int) -> bytes:
+        if not self._spilled.pop(number, 0):
+            return b""
+        data = self._path(number).read_bytes()
+        self._path(number).unlink()
+        return data
+
+
+class Unfinished:
+    """The uploads of pieces to a bucket of S3 that were begun and neither finished nor given up."""
+
+    def __init__(self, bucket_url: str, region: str, key: str, secret: str, token: str) -> None:
+        from botocore.auth import S3SigV4Auth  # noqa: PLC0415 - a node without S3 starts sooner without it
+        from botocore.credentials import Credentials  # noqa: PLC0415
+
+        self._url = bucket_url
+        self._signer = S3SigV4Auth(Credentials(key, secret, token or None), "s3", region)
+
+    def give_up(self, prefix: str) -> None:
+        """Have S3 delete those of the names that begin so. Raises `httpx.HTTPError`."""
+        before: list[tuple[str, str]] = []
+        while (found := self._list(prefix)) and found != before:
+            for key, upload in found:
+                self._call("DELETE", f"/{quote(key)}?uploadId={quote(upload, safe='')}")
+            before = found
+
+    def _list(self, prefix: str) -> list[tuple[str, str]]:
+        answer = self._call("GET", f"?prefix={quote(prefix, safe='')}&uploads=")
+        found = ElementTree.fromstring(answer.content).iterfind("{*}Upload")
+        return [(one.findtext("{*}Key", ""), one.findtext("{*}UploadId", "")) for one in found]
+
+    def _call(self, method: str, rest: str) -> httpx.Response:
+        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
+
+        request = AWSRequest(method, self._url + rest)
+        self._signer.add_auth(request)
+        answer = httpx.request(method, self._url + rest, headers=dict(request.headers.items()), trust_env=False)
+        if answer.status_code != 404:  # another was faster
+            answer.raise_for_status()
+        return answer
