@@ -6,6 +6,7 @@ VENV := .venv
 VENDOR := .venv-vendor
 FATE_CLIENT := .venv-fate-client
 FATE_FLOW := .venv-fate-flow
+SECRETFLOW := .venv-secretflow
 RUN := $(VENV)/bin/python
 WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
@@ -46,12 +47,17 @@ $(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with w
 	$(FATE_FLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
+$(SECRETFLOW)/.done: requirements/secretflow.txt # SecretFlow's published engine, a component of a test's job
+	$(PYTHON) -m venv $(SECRETFLOW)
+	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
 setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
+test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
@@ -92,9 +98,11 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header --override requirements/fate-client-without.txt requirements/fate-client.in -o requirements/fate-client.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header requirements/secretflow.in -o requirements/secretflow.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) $(FATE_FLOW) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) $(FATE_FLOW) $(SECRETFLOW) var

@@ -81,6 +81,11 @@ def _fate_flow() -> None:
         raise FileNotFoundError("make .venv-fate-flow/.done installs FATE-Flow")
 
 
+def _secretflow() -> None:
+    if not next((ROOT / ".venv-secretflow" / "lib").glob("python3*/site-packages/spu"), None):
+        raise FileNotFoundError("make .venv-secretflow/.done installs SecretFlow's engine")
+
+
 PROBES = {
     "docker": _docker,
     "mariadb": _mariadb,
@@ -91,6 +96,7 @@ PROBES = {
     "sshd": sshd.usable,
     "fate_client": _fate_client,
     "fate_flow": _fate_flow,
+    "secretflow": _secretflow,
 }
 
 
