@@ -75,6 +75,7 @@ ROLES = {
     "POST /v2/component/upload": PLATFORM,
     "POST /v2/component/upload/file": PLATFORM,
     "GET /api/v1/datasets": ALL,
+    "POST /api/v1/datasets": ADMIN,
     "GET /api/v1/datasets/{namespace}/{name}": ALL,
     "GET /api/v1/datasets/{namespace}/{name}/preview": PLATFORM,
     "GET /api/v1/datasets/{namespace}/{name}/download": PLATFORM,
