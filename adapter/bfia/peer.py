@@ -33,8 +33,9 @@ from gateway.errors import (
     shorten,
     shown,
 )
+from gateway.identity import messages
 from gateway.identity.keys import KeyPair
-from gateway.identity.messages import Signable, digest, sign
+from gateway.identity.messages import Answer, Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
 from route_table.certificates import stamp
@@ -44,6 +45,9 @@ UNSIGNED = "unsigned"
 """the word that says so in ``x-auth-sign``"""
 INTERCONN = "/v1/interconn/schedule"
 JOB_AUDIT = "/v1/interconn/job/audit"
+NODE = "/v1/interconn/node"
+NEVER_SIGNED = frozenset({f"{NODE}/query", f"{NODE}/contract/apply", f"{NODE}/contract/confirm"})
+"""by the standard: keys are exchanged there"""
 OPTIONAL = {
     "/job/resource/apply": "it is not asked: only a party that tells of `resources` at `/job/create` is",
     "/job/resource/return": "it is not asked: it reserves nothing",
@@ -234,8 +238,14 @@ class Peer:
             extensions=asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )
+        signable = Signable(method, full, request.url.query.decode(), digest(request.content), self._me, self.node)
         if route.signed != "off" and (pair := self._key()) is not None:
-            self._put_signature(pair, request, full)
+            headers = request.headers
+            value = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
+            made = messages.headers(signable, value)
+            if "signature" in headers:  # FATE has a header of that name
+                del made["signature-input"], made["signature"]
+            headers.update(made)
         began = time.monotonic()
 
         def note(http: int | None, code: Any, message: str) -> None:
@@ -248,7 +258,7 @@ class Peer:
         called = f"{_called(route)} at {route.url}"
         silent = NEXT_HOP_UNREACHABLE if route.via else None
         try:
-            status, content = _exchange(client, request, seconds)
+            status, content, signature = _exchange(client, request, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             note(None, None, f"cannot connect: {error}")
             text = f"cannot connect to {called}: {error}"
@@ -261,20 +271,22 @@ class Peer:
         envelope = as_mapping(answer)
         note(status, _code(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
         beyond = relayed(envelope)
+        required = route.signed == "required" and full not in NEVER_SIGNED
         if beyond is not None and beyond.reason == TARGET_UNREACHABLE:
             text = f"next hop {beyond.relay}: {shorten(beyond.message, _LONGEST_REFUSAL)}"
-            raise PeerUnreachable(text, delivered=beyond.delivered, reason=beyond.reason)
+            raise PeerUnreachable(text, delivered=beyond.delivered or required, reason=beyond.reason)
         if status in (429, 502, 503, 504):
             cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
             raise PeerUnreachable(f"{called} answers HTTP {status}" + (f": {cause}" if cause else ""))
+        if required or (route.signed == "accepted" and route.keys and signature):
+            try:
+                found = Answer(status, digest(content), signable)
+                messages.check_answer(found, signature, request.headers["x-nonce"], route.keys)
+            except NotAllowed as error:
+                text = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_MESSAGE)
+                text = f"the answer of {called} is not proven to be its own: {error.message}; it says: {text}"
+                raise PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED") from error
         return status, answer
-
-    def _put_signature(self, pair: KeyPair, request: httpx.Request, path: str) -> None:
-        headers = request.headers
-        query, hashed = request.url.query.decode(), digest(request.content)
-        signable = Signable(request.method, path, query, hashed, self._me, self.node)
-        headers["content-digest"] = hashed
-        headers["x-auth-sign"] = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
 
     def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Whether a response means that nothing is served there, rather than that something was refused.
@@ -322,8 +334,11 @@ def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, st
     }
 
 
-def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes]:
-    """Return status and body of the response; the client's own timeouts are for one read each, this for all."""
+def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes, str]:
+    """Return status, body and signature of the response.
+
+    The client's own timeouts are for one read each, this one is for all.
+    """
     end = time.monotonic() + seconds
     content = bytearray()
     answer = client.send(request, stream=True)
@@ -331,12 +346,12 @@ def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> t
         for chunk in answer.iter_bytes():
             content += chunk
             if len(content) > _LARGEST_ANSWER:
-                return answer.status_code, b""
+                return answer.status_code, b"", ""
             if time.monotonic() > end:
                 raise httpx.ReadTimeout("the answer does not end", request=request)
     finally:
         answer.close()
-    return answer.status_code, bytes(content)
+    return answer.status_code, bytes(content), answer.headers.get("x-auth-sign", "")
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ _NOT_PASSED = frozenset(
     b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on".split()
 ) | {PASSED.encode(), WITHIN.encode()}
 
+_ANSWERED = ("content-type", "content-digest", "x-auth-sign", "signature-input", "signature")
+"""headers of the target's answer that are passed on"""
+
 Refusal = Callable[[str, str, str, str], None]
 """gets each refusal: source, target, reason, message"""
 
@@ -251,9 +254,8 @@ async def _copied(response: httpx.Response, target: str) -> Response:
             raise _silent(f"{target} answers with more than {_LARGEST_RESPONSE} bytes")
     if response.status_code >= 500 and not _of_relay(bytes(content)):
         raise _silent(f"{target} answers HTTP {response.status_code}")
-    kind = response.headers.get("content-type", "application/json")
-    answer = Response(bytes(content), response.status_code)
-    answer.headers["content-type"] = kind
+    answer = Response(bytes(content), response.status_code, media_type="application/json")
+    answer.headers.update({name: response.headers[name] for name in _ANSWERED if name in response.headers})
     return answer
 
 

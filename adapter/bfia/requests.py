@@ -1,6 +1,7 @@
 """What the routers of this protocol share: who sends a request, its parameters, and the threads of its work."""
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -8,10 +9,10 @@ from typing import Annotated, Any, TypeVar
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Depends, Header, Request
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.envelope import ok
-from adapter.bfia.peer import UNSIGNED
+from adapter.bfia.peer import NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json
@@ -19,7 +20,9 @@ from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed
-from gateway.identity.messages import Signable, Verifier
+from gateway.identity.keys import KeyPair
+from gateway.identity.messages import Answer as SignedAnswer
+from gateway.identity.messages import Signable, Verifier, digest, headers, nonce_of, sign
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.model import Route
@@ -35,10 +38,7 @@ _CHANNEL = "/v1/interconn/chan/"
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
-_NODE = "/v1/interconn/node"
-_NEVER_SIGNED = frozenset({f"{_NODE}/query", f"{_NODE}/contract/apply", f"{_NODE}/contract/confirm"})
-"""by the standard: keys are exchanged there"""
-OPEN = _NEVER_SIGNED | {f"{_NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")}
+OPEN = NEVER_SIGNED | {f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")}
 """paths for nodes without a route; of a contract they need its id, which is a secret of both"""
 
 
@@ -144,6 +144,10 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
 
 _CHECKED = "bfia.signed_by"
 """where a request's scope has the key whose signature held"""
+_ANSWERED = "answer_is_signed"
+"""where the state of a request says that its signature was not refused"""
+_NOWHERE = (404, 405)
+"""HTTP statuses for what no path serves, of which nobody checks a signature"""
 
 
 def signed(
@@ -156,18 +160,16 @@ def signed(
     """
 
     async def check(request: Request) -> None:
-        sender, headers, scope = incoming(request), request.headers, request.scope
-        path = scope["path"]
-        if not path.startswith(_SIGNED) or path.startswith(_CHANNEL) or path in _NEVER_SIGNED or _CHECKED in scope:
+        sender, scope = incoming(request), request.scope
+        if not _may_be_signed(scope) or _CHECKED in scope:
             return
-        route, value = entry_of(sender.source), ", ".join(headers.getlist("x-auth-sign"))
+        route, value = entry_of(sender.source), _signature(request)
         if route is None or route.signed == "off":
             return
         if route.signed == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
+            scope.setdefault("state", {})[_ANSWERED] = True
             return
-        path, query = (scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
-        named = (", ".join(headers.getlist(n)) for n in ("content-digest", "x-source-node-id", "x-target-node-id"))
-        signable = Signable(request.method, path, query, *named)
+        signable = _signable(request)
         try:
             key, nonce = await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
             body = await request.body()
@@ -178,8 +180,75 @@ def signed(
             raise refused from None
         origin().key = key
         scope[_CHECKED] = key
+        scope.setdefault("state", {})[_ANSWERED] = True
 
     return check
+
+
+def signing_answers(
+    app: ASGIApp,
+    key: Callable[[], KeyPair | None],
+    entry_of: Callable[[NodeId], Route | None],
+    limiter: CapacityLimiter,
+) -> ASGIApp:
+    """Sign, after another application, what it answers to signed requests.
+
+    Not signed is the refusal of a signature: a request that was repeated on its way would seem refused, though its
+    original was not. What no path serves nobody has checked; that answer is true of every request.
+    """
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        nonce = nonce_of(_signature(request)) if _may_be_signed(scope) else ""
+        if not nonce:
+            await app(scope, receive, send)
+            return
+        start: Message = {}
+        body = bytearray()
+
+        def signature() -> Mapping[str, str]:
+            pair, answer = key(), SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
+            return headers(answer, sign(pair, answer, nonce, int(time.time()))) if pair else {}
+
+        async def sign_and_send(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body.extend(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            if scope.get("state", {}).get(_ANSWERED) or (start["status"] in _NOWHERE and has_route(request)):
+                made = await anyio.to_thread.run_sync(signature, limiter=limiter)
+                start["headers"] = [
+                    *start["headers"],
+                    *((n.encode(), v.encode("latin-1")) for n, v in made.items()),
+                ]
+            await send(start)
+            await send({"type": "http.response.body", "body": bytes(body)})
+
+        await app(scope, receive, sign_and_send)
+
+    def has_route(request: Request) -> bool:
+        route = entry_of(incoming(request).source)
+        return route is not None and route.signed != "off"
+
+    return served
+
+
+def _may_be_signed(scope: Scope) -> bool:
+    path = scope["path"] if scope["type"] == "http" else ""
+    return path.startswith(_SIGNED) and not path.startswith(_CHANNEL) and path not in NEVER_SIGNED
+
+
+def _signature(request: Request) -> str:
+    return ", ".join(request.headers.getlist("x-auth-sign"))
+
+
+def _signable(request: Request) -> Signable:
+    path, query = (request.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
+    named = ("content-digest", "x-source-node-id", "x-target-node-id")
+    return Signable(request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named))
 
 
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:

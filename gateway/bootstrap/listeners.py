@@ -263,9 +263,10 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
         apps[name] = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
+    apps["peer"] = requests.signing_answers(apps["peer"], node.protocol.key, node.peer_table.entry, limiters.rest)
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)
-    partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock))
+    partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock), Refusals(node.audit.add, node.clock))
     apps["peer"] = noting_refusals(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
     apps["peer"] = relay.Relay(
         apps["peer"],

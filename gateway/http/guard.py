@@ -225,12 +225,12 @@ def noting_refusals(
     refusals: Refusals,
     claimed: Callable[[Scope], str],
     limiter: CapacityLimiter,
-    partners: tuple[Callable[[str], bool], Refusals] | None = None,
+    partners: tuple[Callable[[str], bool], Refusals, Refusals] | None = None,
 ) -> ASGIApp:
     """Note, after another application, the requests whose state says ``refused``.
 
-    ``claimed``: which node a request says that it comes from. ``partners``: which nodes are known, and what counts
-    their refusals, so that others cannot crowd them out.
+    ``claimed``: which node a request says that it comes from. ``partners``: which nodes are known, what counts
+    their refusals, so that others cannot crowd them out, and what counts those that are not proven to be theirs.
     """
 
     def partner(scope: Scope, refused: GatewayError) -> str:
@@ -250,7 +250,10 @@ def noting_refusals(
         address = _address(scope)
         asked = state.get("asked") or {}
         if known and partners is not None:
-            write = partners[1].due(who, address, refused.reason, scope["path"], *asked.values())
+            forged = refused.reason.startswith("SIGNATURE_")
+            write = (partners[2] if forged else partners[1]).due(
+                who, address, refused.reason, scope["path"], *asked.values()
+            )
         else:
             write = refusals.due(who, address, refused.reason)
         if write is None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.node import Gateway
 from gateway.errors import NotAllowed, NotFound
+from gateway.http.guard import MOST
 from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
 from gateway.identity.messages import VALID_SECONDS, Signable, Verifier, digest, sign, signature_base
 from gateway.runtime.checks import Result
@@ -112,7 +113,7 @@ def noted(node: Gateway, words: str) -> bool:
 
 @pytest.mark.parametrize("vector", VECTORS["rfc9421"], ids=lambda vector: vector["section"])
 def test_the_vectors_of_the_rfc_hold(vector: dict[str, Any]):
-    base = signature_base([(name, value) for name, value in vector["components"]], vector["params"])
+    base = signature_base([(f'"{name}"', value) for name, value in vector["components"]], vector["params"])
     key, signature = public_key(vector["public_key"]), b64decode(vector["signature"])
     assert verifies(key, signature, base)
     assert not verifies(key, signature, base.replace(b"POST", b"GET").replace(b"200", b"201"))
@@ -253,7 +254,7 @@ def test_the_senders_are_told_nothing_and_the_operators_which(nodes: tuple[Gatew
     attacks = (
         ("SIGNATURE_MISSING", plain),
         ("SIGNATURE_KEY_UNKNOWN", others),
-        ("not one of this request", replace(others, headers=(source, target, hashed, under_my_id))),
+        ("not one of this message", replace(others, headers=(source, target, hashed, under_my_id))),
         ("SIGNATURE_EXPIRED", plain.signed(PAIRS[PEER], now - VALID_SECONDS - 60)),
         ("SIGNATURE_EXPIRED", plain.signed(PAIRS[PEER], now + VALID_SECONDS + 60)),
     )
@@ -263,6 +264,18 @@ def test_the_senders_are_told_nothing_and_the_operators_which(nodes: tuple[Gatew
         assert wait_for(lambda words=words: noted(me, words))
     assert len(told) == 1 and "SIGNATURE_REFUSED" in told.pop()
     assert reason(Sent().signed(PAIRS[PEER], target=OTHER).to(me)) == "SIGNATURE_REFUSED"
+
+
+def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp_path: Path):
+    with running(tmp_path) as me:
+        write(me, {PEER: {"url": "http://127.0.0.1:9", "keys": PAIRS[PEER].public}})
+        paths = ask(me, "peer", "GET", "/openapi.json").json()["paths"]
+        forged = [path for path, ways in paths.items() if path.startswith(CONTROL) and "post" in ways]
+        for path in [*forged, *(f"/v1/%69nterconn{path.removeprefix('/v1/interconn')}" for path in forged)]:
+            assert reason(Sent(path=path).to(me)) == "SIGNATURE_REFUSED"
+        assert len(forged) > MOST
+        assert reason(Sent().signed(PAIRS[PEER]).to(me)) == "TASK_UNKNOWN"
+        assert wait_for(lambda: noted(me, "TASK_UNKNOWN"))
 
 
 def test_an_unsigned_body_is_not_even_parsed(nodes: tuple[Gateway, Gateway]):

@@ -121,8 +121,9 @@ def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
 
 
 def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
-    key = Keyring(allowed.a.settings.state_dir).make("ed25519")
-    route(allowed.b, A, {"via": X, "keys": key.public})
+    of_a, of_b = (Keyring(node.settings.state_dir).make("ed25519").public for node in (allowed.a, allowed.b))
+    route(allowed.b, A, {"via": X, "keys": of_a})
+    route(allowed.a, B, {"via": X, "keys": of_b})
     try:
         assert hello(allowed.a, B)["node_id"] == B
         with pytest.raises(NotFound):
@@ -131,8 +132,15 @@ def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
         path = "/v1/interconn/schedule/task/poll"
         said = ask(allowed.x, "peer", "POST", path, json={"task_id": "t", "role": "guest"}, headers=about).json()
         assert said["data"]["reason"] == "SIGNATURE_REFUSED"
+        route(allowed.x, B, {"url": allowed.b.addresses()["peer"]})
+        with pytest.raises(PeerUnreachable) as unproven:
+            hello(allowed.a, B)
+        assert unproven.value.reason == NOT_ALLOWED and "passes on nothing" in unproven.value.message
+        assert failed(steps(allowed.a, B)) == ["relay"]
     finally:
         route(allowed.b, A, {"via": X})
+        route(allowed.a, B, {"via": X})
+        route(allowed.x, B, {"url": allowed.b.addresses()["peer"], "relay": True})
 
 
 def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):

@@ -1,0 +1,215 @@
+"""Answers are signed: who sits between two nodes can change none, nor put one in another's place."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from gateway.bootstrap.node import Gateway
+from gateway.errors import NotFound, PeerUnreachable
+from gateway.identity.keys import MAKERS, KeyPair, Keyring
+from gateway.identity.messages import Answer, Signable, digest, headers, sign
+from gateway.runtime.checks import Result
+from tests.inprocess import ME, PEER, running
+from tests.plain import NO_TLS
+
+STATUS = "/v1/interconn/schedule/job/status_all"
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A request or an answer on its way."""
+
+    headers: dict[str, str]
+    body: bytes
+    method: str = ""
+    path: str = ""
+    status: int = 0
+
+
+class Between:
+    """Passes everything on, and lets a test change what comes back."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.attack: Callable[[Passing], Passing] = self.forward
+        between = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                said = between.attack(Passing(dict(self.headers), body, self.command, self.path))
+                self.send_response(said.status)
+                for name, value in (said.headers | {"content-length": str(len(said.body))}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(said.body)
+
+            do_GET = do_POST
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def forward(self, asked: Passing) -> Passing:
+        made = httpx.request(
+            asked.method,
+            self.target + asked.path,
+            content=asked.body,
+            headers=asked.headers,
+            trust_env=False,
+            verify=NO_TLS,
+            timeout=60,
+        )
+        return Passing(dict(made.headers), made.content, status=made.status_code)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway, Between]]:
+    """Give a node, its partner, and who sits between them."""
+    home, between = tmp_path_factory.mktemp("nodes"), Between()
+    threading.Thread(target=between.server.serve_forever, daemon=True).start()
+    keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
+    with running(home / ME) as me, running(home / PEER, PEER) as peer:
+        between.target = peer.addresses()["peer"]
+        write(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
+        write(me, {PEER: {"url": between.url, "keys": keys[PEER]}})
+        yield me, peer, between
+    between.server.shutdown()
+    between.server.server_close()
+
+
+@pytest.fixture
+def nodes(pair: tuple[Gateway, Gateway, Between]) -> Iterator[tuple[Gateway, Gateway, Between]]:
+    yield pair
+    pair[2].attack = pair[2].forward
+
+
+def write(node: Gateway, routes: dict[str, Any]) -> None:
+    Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump(routes))
+    node.routes.reload()
+    assert node.routes.problems == ()
+
+
+def poll(me: Gateway) -> None:
+    me.protocol.participant(PEER).poll_task("t", "guest", ME)
+
+
+def refused(me: Gateway, why: str) -> PeerUnreachable:
+    with pytest.raises(PeerUnreachable, match=why) as error:
+        poll(me)
+    assert error.value.reason == "ANSWER_NOT_SIGNED" and error.value.delivered
+    return error.value
+
+
+def test_what_the_partner_answers_counts(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, _ = nodes
+    with pytest.raises(NotFound):
+        poll(me)
+    status, said = me.protocol.peer(PEER).raw("POST", "/no/such/path", {})
+    assert (status, said["data"]["reason"]) == (404, "PATH_UNKNOWN")
+    assert {step.name: step.result for step in me.protocol.try_route(PEER)}["way back"] is Result.OK
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: replace(said, body=said.body.replace(b"404", b"0  ")),
+        lambda said: replace(said, status=201),
+        lambda said: replace(said, headers=said.headers | {"x-auth-sign": said.headers["x-auth-sign"] + "x"}),
+    ],
+)
+def test_a_changed_answer_is_none(nodes: tuple[Gateway, Gateway, Between], change: Callable[[Passing], Passing]):
+    me, _, between = nodes
+    between.attack = lambda asked: change(between.forward(asked))
+    refused(me, "not proven to be its own")
+
+
+def test_an_answer_without_signature_is_none_and_is_shown_to_the_operator(
+    nodes: tuple[Gateway, Gateway, Between],
+):
+    me, _, between = nodes
+    between.attack = lambda asked: Passing({}, b'{"code": 0, "msg": "all is well"}', status=200)
+    assert "all is well" in refused(me, "no signature").message
+
+
+def test_the_answer_to_another_request_is_none(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, between = nodes
+    earlier: list[Passing] = []
+
+    def keep(asked: Passing) -> Passing:
+        earlier.append(between.forward(asked))
+        return earlier[0]
+
+    between.attack = keep
+    with pytest.raises(NotFound):
+        poll(me)
+    refused(me, "it is the answer to another request")
+
+
+def test_another_nodes_key_answers_for_nobody(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, between = nodes
+    thief = KeyPair(MAKERS["ed25519"]())
+
+    def forge(asked: Passing) -> Passing:
+        body = b'{"code": 0, "msg": "success", "data": {}}'
+        request = Signable(asked.method, asked.path, "", digest(asked.body), ME, PEER)
+        answer = Answer(200, digest(body), request)
+        value = sign(thief, answer, asked.headers["x-nonce"], int(asked.headers["x-timestamp"]) // 1000)
+        return Passing(headers(answer, value), body, status=200)
+
+    between.attack = forge
+    refused(me, "has no key")
+
+
+def test_a_request_that_was_taken_cannot_be_shown_as_refused(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, between = nodes
+
+    def again(asked: Passing) -> Passing:
+        between.forward(asked)
+        return between.forward(asked)  # the partner refuses it: the nonce was used
+
+    between.attack = again
+    assert "x-auth-sign is not accepted" in refused(me, "no signature").message
+    between.attack = lambda asked: between.forward(replace(asked, path=asked.path + "/none"))
+    refused(me, "not one of this message")
+
+
+def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, between = nodes
+    before = me.routes.table.routes[PEER]
+    entry = {"url": between.url, "keys": ", ".join(before.keys)}
+    write(me, {PEER: entry | {"signing": "accepted"}})
+    try:
+        between.attack = lambda asked: Passing({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
+        poll(me)
+        between.attack = lambda asked: replace(between.forward(asked), status=201)
+        refused(me, "not one of this message")
+    finally:
+        write(me, {PEER: entry})
+
+
+def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Between]):
+    me, _, between = nodes
+    seen: list[Passing] = []
+
+    def keep(asked: Passing) -> Passing:
+        seen.extend((asked, between.forward(asked)))
+        return seen[-1]
+
+    between.attack = keep
+    with pytest.raises(NotFound):
+        poll(me)
+    for one in seen:
+        lower = {name.lower(): value for name, value in one.headers.items()}
+        params, signature = (lower[n].removeprefix("bfia=") for n in ("signature-input", "signature"))
+        assert lower["x-auth-sign"] == f"input={params}, signature={signature}"
+        assert lower["content-digest"] == digest(one.body)
