@@ -3,6 +3,8 @@
 Where it is told to (``until``), it waits for a file to be there as well.
 
 Where it is told to (``fails``), so many of its containers of one task and role fail before one succeeds.
+
+Where it is ``silent`` it reports nothing, leaves its outputs or not (``leaves``) and exits with a ``code``.
 Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
 """
 
@@ -31,6 +33,8 @@ print(f"container number {before} of {wanted['name']} as {role}", flush=True)
 
 
 def say(status: str) -> None:
+    if wanted.get("silent") == "True":
+        return
     body = json.dumps({"task_id": task, "role": role, "status": status}).encode()
     request = urllib.request.Request(told["system.callback"], body, {"content-type": "application/json"})
     end = time.monotonic() + 60
@@ -52,9 +56,12 @@ if before < int(wanted.get("fails", "0")):
     print("it broke", flush=True)
     sys.exit(3)
 storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
-for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
+outputs = [json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")]
+for address in outputs if wanted.get("leaves", "True") == "True" else ():
     table = storage / address["namespace"] / address["name"]
     table.parent.mkdir(parents=True, exist_ok=True)
     table = table / "data_0" if table.is_dir() else table  # an engine with mounts has made a folder of it
     table.write_text(f"id,x\n1,{os.getpid() if wanted.get('unique') == 'True' else 2}\n")
 say("SUCCESS")
+print("last words", flush=True)
+sys.exit(int(wanted.get("code", "0")))

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.jobs import SCHEDULE, job_of
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
+
+quiet = partial(job_of, silent=True)
 
 
 def one_node(home: Path, command: list[str]) -> Federation:
@@ -28,16 +31,16 @@ def of_one_node(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node whose containers report nothing."""
-    with one_node(tmp_path_factory.mktemp("silent"), jobs.component("silent.py")) as federation:
+    with one_node(tmp_path_factory.mktemp("silent"), jobs.component("patient.py")) as federation:
         federation[jobs.GUEST].register(A_PROVIDER)
         yield federation[jobs.GUEST]
 
 
 def test_an_exit_code_counts_and_a_silent_success_too(silent: Node, register: Path):
     bodies = {
-        "EXIT_1": job_of(register, {"a": 0}, code=1),
-        "NO_CALLBACK": job_of(register, {"a": 0}, leaves=False),
-        None: job_of(register, {"a": 0, "b": 0}, {"b": "a"}),
+        "EXIT_1": quiet(register, {"a": 0}, code=1),
+        "NO_CALLBACK": quiet(register, {"a": 0}, leaves=False),
+        None: quiet(register, {"a": 0, "b": 0}, {"b": "a"}),
     }
     ids = {reason: silent.submit(of_one_node(body)) for reason, body in bodies.items()}
     for reason, job_id in ids.items():
@@ -51,8 +54,8 @@ def test_an_exit_code_counts_and_a_silent_success_too(silent: Node, register: Pa
 
 def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(silent: Node, register: Path):
     down = register.with_name("down")
-    good = silent.submit(of_one_node(job_of(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(down))))
-    bad = silent.submit(of_one_node(job_of(register, {"c": 0}, code=3, until=str(down))))
+    good = silent.submit(of_one_node(quiet(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(down))))
+    bad = silent.submit(of_one_node(quiet(register, {"c": 0}, code=3, until=str(down))))
 
     def there() -> list[int]:
         return [pid for task, pid in jobs.started(register) if task in "ac"]
@@ -97,7 +100,7 @@ def die_before_the_note(node: Node, there: Path) -> bool:
 def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Path, register: Path):
     """A container runs while on disk it is still to be started: the next gateway takes it for what it is."""
     script = DYING.format(
-        register=register, python=sys.executable, component=Path(__file__).with_name("silent.py")
+        register=register, python=sys.executable, component=Path(__file__).with_name("patient.py")
     )
     caught = 0
     with one_node(tmp_path, ["/bin/bash", "-c", script]) as federation:
@@ -106,7 +109,7 @@ def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Pa
         for i in range(10):
             assert node.process is not None
             (register / "pid").write_text(str(node.process.pid))
-            job_id = node.submit(of_one_node(job_of(register, {f"a{i}": 1, f"b{i}": 0}, {f"b{i}": f"a{i}"})))
+            job_id = node.submit(of_one_node(quiet(register, {f"a{i}": 1, f"b{i}": 0}, {f"b{i}": f"a{i}"})))
             caught += die_before_the_note(node, register / "there")
             (register / "pid").unlink()
             node.start()

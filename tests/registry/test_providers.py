@@ -14,7 +14,7 @@ from provider_registry.image_labels import differences
 from provider_registry.registry import Registry
 from tests.builders import a_spec
 from tests.memory_engine import MemoryEngine, Script
-from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider, a_request
+from tests.registry.builders import a_description, a_parameter, a_provider, a_request
 from tests.registry.memory import MemoryRepository
 
 ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
@@ -109,33 +109,6 @@ def test_what_cannot_be_pinned_is_not_approved(providers, engine):
     engine.facts = ImageMetadata()
     with pytest.raises(Refused, match="NO_DIGEST"):
         providers.approve(KEY, ADMIN)
-
-
-def test_the_first_to_register_a_name_owns_it_in_every_version(providers):
-    providers.register(a_request(), ANN)
-    assert providers.owner("acme") == "ann"
-    for body in (a_request(version="2.0.0"), a_request(device="k8s"), a_component_request()):
-        with pytest.raises(NotAllowed, match="belongs to ann, not to bob") as refused:
-            providers.register(body, BOB)
-        assert refused.value.reason == "NOT_OWNER"
-    for forbidden in (providers.retire, providers.unretire, providers.approve):
-        with pytest.raises(NotAllowed):
-            forbidden(KEY, BOB)
-    with pytest.raises(NotAllowed):
-        providers.delete(BOB, name="acme")
-    providers.register(a_request(a_description(title="by an admin")), ADMIN)
-    assert providers.owner("acme") == "ann"
-    assert [p.key for p in providers.registry.query()] == [KEY]
-
-
-def test_an_admin_gives_a_name_to_a_vendor(providers):
-    providers.register(a_request(), ADMIN)
-    with pytest.raises(NotAllowed, match="this node's admins"):
-        providers.register(a_request(), ANN)
-    assert providers.give("acme", "ann") == ""
-    assert not providers.register(a_request(), ANN).created
-    with pytest.raises(NotFound):
-        providers.give("nobody", "ann")
 
 
 def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
