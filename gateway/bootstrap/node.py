@@ -37,7 +37,7 @@ from gateway.data.workspace import Workspace
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, Limits, NodeId
 from gateway.errors import GatewayError
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
@@ -301,6 +301,7 @@ class Gateway:
                 self.metrics.acted,
                 self.outages.silent,
                 self.metrics.stuck,
+                self._end_credentials,
             ),
             self._run_timing,
         )
@@ -417,7 +418,17 @@ class Gateway:
 
     def _remote_of(self, run: Run, begins: bool) -> Remote | None:
         remote = self.storage.remote_of(run)
-        return self.run_credentials.of(remote, run) if begins and remote else remote
+        if remote is None or not begins or not remote.role:
+            return remote
+        job_id = self.store.local_job_of_task(run.task_id)
+        limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
+        longest = [seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds]
+        return self.run_credentials.of(remote, run, min(longest, default=None))
+
+    def _end_credentials(self, run: Run) -> None:
+        remote = self.storage.remote_of(run)
+        if remote is not None:
+            self.run_credentials.end(remote, run, self.clock())
 
     def _check_storage(self) -> None:
         try:

@@ -23,6 +23,7 @@ from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
+from gateway.data.credentials import RunCredentials
 from gateway.data.files import full, nearest, try_to_write
 from gateway.data.remote_storage import S3, Remote, StorageFailed
 from gateway.domain.approval import idle
@@ -158,7 +159,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
         remotes = storages(settings).remotes.values()
     except Invalid as error:
         return _failed(error.message, "give the gateway's user the right to read the file, or correct its path")
-    failed, shared = [], []
+    failed, shared, lasting = [], [], []
     for storage in remotes:
         try:
             storage.check()
@@ -168,6 +169,11 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             failed.append(why)
         if storage.remote.kind == S3 and not storage.remote.role:
             shared.append(storage.remote.name)
+        if storage.remote.role and not failed:
+            try:
+                RunCredentials().check_end(storage.remote)
+            except StorageFailed as error:
+                lasting.append(error.message)
     if failed:
         return _failed("; ".join(failed), "see docs/data.md; each reason is explained in docs/reasons.md")
     found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
@@ -176,6 +182,9 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
         return _warning(
             cause, "where the server has STS, set role in storages: each run gets a key of its own", found
         )
+    if lasting:
+        cause = f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}"
+        return _warning(cause, "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy", found)
     return _ok(found or "none but the node's folder")
 
 

@@ -109,6 +109,8 @@ class SchedulerCalls:
 
 log = structlog.get_logger(__name__)
 
+_END_TRIES = 10
+"""how often a storage that is away is asked to end a run's credentials before the job goes on without"""
 _LAST_WORDS = 16 * 1024
 """bytes at the end of standard output in which a result code is looked for"""
 
@@ -127,6 +129,8 @@ class Hooks:
     """with a node that a call did not reach"""
     stuck: Callable[[str], None] = lambda side: None
     """when a job could not be advanced"""
+    end_credentials: Callable[[Run], None] = lambda run: None
+    """with a run whose container is gone; raises `StorageFailed`"""
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
@@ -152,6 +156,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._close_session = hooks.close_session
         self._release = hooks.release
         self._observe = hooks.observe
+        self._end_credentials = hooks.end_credentials
         self._timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
@@ -337,11 +342,20 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
+            self._end(run)
             warnings = output_warnings(self._storage, local.spec, run) if run.status is RunStatus.SUCCESS else ()
             self._workspace.clear(run)
-        except (EngineError, OSError) as error:
+        except (EngineError, OSError, StorageAway) as error:
             return messages.Done(action, self._clock(), final=False, message=str(error))
         return messages.Done(action, self._clock(), warnings=warnings)
+
+    def _end(self, run: Run) -> None:
+        try:
+            self._end_credentials(run)
+        except GatewayError as error:
+            if isinstance(error, StorageAway) and run.collect.tries < _END_TRIES:
+                raise
+            log.warning("the credentials of a run outlast it", run=run.name, cause=error.message)
 
     def _seal(self, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out."""

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -86,6 +86,50 @@ def test_whatever_else_it_tries_the_server_denies(attack: str, client: Any, plac
         ATTACKS[attack](client, place.name)
     assert denied.value.response["Error"]["Code"] == "AccessDenied"
     assert place.operator.read(f"{OTHER}/t-out/data_0") == b"secret"
+
+
+@pytest.mark.s3
+def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real.Place) -> None:
+    own, credentials, now = real.client(), RunCredentials(), datetime(2026, 11, 23, tzinfo=UTC)
+    sessions = [credentials.of(remote, replace(RUN, run_id=f"{n}" * 64), 60.0) for n in range(3)]
+
+    def reads(one: Remote) -> bool:
+        keys = {"aws_access_key_id": one.username, "aws_secret_access_key": one.password}
+        client = real.client(**keys, aws_session_token=one.token)
+        try:
+            return bool(client.get_object(Bucket=place.name, Key="bank/customers.1f/data_0"))
+        except ClientError as error:
+            assert error.response["Error"]["Code"] == "AccessDenied"
+            return False
+
+    resource = [f"arn:aws:s3:::{place.name}/closed/*"]
+    admins = {
+        "Sid": "admins",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": ["s3:GetObject"],
+        "Resource": resource,
+    }
+    own.put_bucket_policy(Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": admins}))
+    assert [reads(one) for one in sessions] == [True, True, True]
+    for n, at in ((0, now - timedelta(days=2)), (1, now), (2, now), (1, now)):
+        credentials.end(remote, replace(RUN, run_id=f"{n}" * 64), at)
+        if n == 0:
+            assert [reads(one) for one in sessions] == [False, True, True]
+    assert [reads(one) for one in sessions[1:]] == [False, False]
+    kept = json.loads(own.get_bucket_policy(Bucket=place.name)["Policy"])["Statement"]
+    assert [rule["Sid"] for rule in kept] == ["admins", "BfiaEndedRuns20261123"]  # older ones are over anyway
+    assert len(kept[1]["Condition"]["StringLike"]["aws:userid"]) == 2
+    assert own.get_object(Bucket=place.name, Key="bank/customers.1f/data_0")
+    own.delete_bucket_policy(Bucket=place.name)
+
+
+@pytest.mark.s3
+def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
+    request = {"RoleArn": remote.role, "RoleSessionName": "bfia-test"}
+    for longest, seconds in ((60.0, 900), (1800.5, 1801), (5000.0, 3600), (43200.0, 3600)):
+        credentials = RunCredentials()._assumed(remote, request, longest)["Credentials"]
+        assert abs((credentials["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
 
 
 @pytest.mark.s3

@@ -1,6 +1,8 @@
 """Which of a node's storages serves what: uploads, components, and data that is replaced."""
 
 import io
+import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
+from gateway.diagnostics.doctor import storages_of
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid
+from gateway.runtime.checks import Result, Step
 from tests import storages as real
 from tests.contracts.test_storage import remote_of
 
@@ -162,3 +166,29 @@ def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_pa
             load(file)
     file.write_text(hdfs % ("hdfs://h/joint", "datanodes: ['10.0.8.0/24:9866']"))
     assert storages(load(file)).remotes["lake"].remote.services == ("h:8020", "10.0.8.0/24:9866")
+
+
+@pytest.mark.s3
+def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_path: Path) -> None:
+    file = tmp_path / "node.yml"
+    with real.bucket() as place:
+        remote = remote_of(place)
+
+        def step(**more: str) -> Step:
+            wanted = {"url": f"s3://{remote.host}:{remote.port}/{place.name}", "region": "default"}
+            wanted |= {"username": remote.username, "password": remote.password, **more}
+            file.write_text(NODE.partition("storages:")[0] + f"storages: {json.dumps({'lake': wanted})}")
+            return storages_of(load(file))
+
+        role = os.environ["BFIA_TEST_S3_ROLE"]
+        assert step(role=role).result is Result.OK
+        assert step().result is Result.WARNING and "the node's own key of lake" in step().cause
+        denied = step(role=role, password="not-the-key")
+        assert denied.result is Result.FAILED and denied.cause.startswith("STORAGE_DENIED: storage lake (s3)")
+        policy = {"Effect": "Deny", "Principal": "*", "Action": ["s3:GetBucketPolicy"]}
+        policy["Resource"] = f"arn:aws:s3:::{place.name}"
+        real.client().put_bucket_policy(
+            Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [policy]})
+        )
+        outlast = step(role=role)
+        assert outlast.result is Result.WARNING and "credentials of runs outlast them" in outlast.cause

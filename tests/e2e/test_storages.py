@@ -78,6 +78,8 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
             everything = b"".join(opened.read(name) for name in opened.namelist())
         for text in (everything.decode(errors="replace"), node.log(), node.run_logs()):
             assert os.environ["BFIA_TEST_S3_SECRET"] not in text
+    ended = real.client().get_bucket_policy(Bucket=places[0].name)["Policy"]
+    assert ended.count("*:bfia-") == 2  # the credentials of both tasks
     gone = guest.ask("DELETE", f"/api/v1/models/{_flow(guest, job_id)}/{job_id}")
     assert gone.is_success, gone.text
     assert host.ask("DELETE", f"/api/v1/models/{_flow(host, job_id)}/{job_id}").is_success
