@@ -178,6 +178,8 @@ def _missing_storage(place: str) -> str:
     if kind == HDFS:
         top = path.partition("/")[0]
         return f"to add it, write in node.yml storages: {{other: {{url: hdfs://{host or 'HOST:PORT'}/{top}}}}}"
+    if kind in ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"):
+        return "the rows of a database come by data import"
     return "of other places, s3:// and hdfs:// can be added (storages in node.yml); a file elsewhere is uploaded"
 
 

@@ -100,7 +100,11 @@ def _explained() -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error)
+    orig = getattr(error, "orig", None) or error
+    match orig.args:
+        case (int() as number, str() as text):
+            return f"{text} (error {number})"
+    return str(orig)
 
 
 def _wrong(field: str, rule: str) -> Invalid:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.admin.files import preview
+from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of
 from gateway.data.storages import Storages
@@ -208,6 +209,17 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
 def test_a_place_elsewhere_names_the_storages_and_what_to_add(place: str, rule: str, tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match=rule):
         located(at(tmp_path, LAKE, CLUSTER), place)
+
+
+@pytest.mark.parametrize("kind", ["standalone", "eggroll", "path", "mysql", "hive", "linkis", "localfs", "oss"])
+def test_other_kinds_of_address_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    """Where a table is registered, where a storage is named, and where a component lists nothing else."""
+    with pytest.raises(Invalid, match=f"(data import|a file elsewhere is uploaded).*{kind}://h:1/a/b"):
+        located(at(tmp_path, LAKE), f"{kind}://h:1/a/b")
+    for settings in ({"storages": {"lake": {"url": f"{kind}://h:1/a"}}}, {"storage": {"url": f"{kind}://h:1/a"}}):
+        with pytest.raises(Invalid, match=f"s3://.*{kind}://h:1/a"):
+            load(None, {"node": {"id": "JG0100001100000010"}, **settings})
+    assert at(tmp_path, LAKE, stand_in=False).serving([kind]) == []
 
 
 def test_two_storages_of_one_bucket_are_told_apart_by_name(tmp_path: Path) -> None:
