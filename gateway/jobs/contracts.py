@@ -4,11 +4,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gateway.auth import origin
 from gateway.data.sharing import Sharing
 from gateway.domain.applications import Application, Side
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Invalid, NotFound
+from gateway.errors import Conflict, Invalid, NotFound
 from route_table.document import Change
 from route_table.live import LiveRoutes
 from route_table.model import InvalidRoutes
@@ -23,12 +24,21 @@ class ContractRoutes:
         self._key_of = key_of
 
     def begin(self, known: Application, by: str) -> None:
-        """Write address and key, and enable the route; what else a route that is there says stays."""
+        """Write address and key, and enable the route; what else a route that is there says stays.
+
+        Raises `Conflict` for another address or key than a route has: anybody can apply in the name of a partner.
+        """
         given = known.request if known.side is Side.THEIRS else known.answer
         values: dict[str, Any] = {"url": known.url, "enabled": True}
         if credential := given.get("auth_credential"):
             values |= {"keys": self._key_of(credential), "signing": known.signing}
         before = self._routes.table.routes.get(known.partner)
+        proven = origin().node == known.partner  # by the keys that the route has
+        if before is not None and before.keys and not proven:
+            same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
+            if values.get("keys") not in before.keys or not same_address:
+                text = f"the route of {known.partner} has another address or key; anybody can apply in its name"
+                raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
         if before is not None and before.via:
             del values["url"]
         try:

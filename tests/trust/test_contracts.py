@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.bootstrap.node import Gateway
+from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
 from gateway.runtime.checks import Result
 from tests.e2e.nodes import wait_for
@@ -93,6 +95,19 @@ def test_time_ends_it_at_both(nodes: Nodes):
         node.kept_applications.change(number, lambda one, past=past: applications.replace(one, expires_at=past))
         becomes(node, number, "TERMINATED")
         assert not node.routes.table.routes[other].enabled
+
+
+def test_nobody_takes_a_partners_place_by_an_application_in_its_name(nodes: Nodes):
+    me, peer = nodes
+    contract(me, peer)
+    before = peer.routes.table.routes[ME]
+    strangers = KeyPair(Ed25519PrivateKey.generate()).public
+    for changes in ({"auth_credential": strangers}, {"address": "http://127.0.0.1:9"}):
+        said = requested(peer, "POST", "/node/contract/apply", {**credentials(me), **changes}, "")
+        assert said["code"] == 0
+        refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
+        assert "has another address or key" in refused["msg"]
+        assert peer.routes.table.routes[ME] == before
 
 
 def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
