@@ -120,7 +120,7 @@ class CreateJob(CreateAll):
     """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
 
     job_id: Id
-    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping)] = Field(default_factory=dict)
+    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(_fit)] = {}
     """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
 
 

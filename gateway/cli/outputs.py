@@ -74,7 +74,7 @@ def verify(
 ) -> Output:
     """Compare what a job's initiator signed with what this node ran. Exit code 1: something differs.
 
-    Whose the key is that signed, its id tells: compare it with the partner's (`identity show`, `route history`).
+    Its id tells whose the key is that signed: compare it with the partner's (`identity show`, `route history`).
     """
     from gateway.jobs.bundles import FILE, verified
 
@@ -87,7 +87,10 @@ def verify(
     else:
         with connect(config, url) as node:
             found = node.get(path_of(job, "bundle"))
-    findings = [vars(one) for one in verified(found)]
+    try:
+        findings = [vars(one) for one in verified(found)]
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
     good = all(one["good"] is not False for one in findings)
     yield {"job_id": found["job_id"], "node": found["node"], "good": good, "findings": findings}, good
     words = {True: "good", False: "DIFFERS", None: "unknown"}

@@ -23,7 +23,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused, StorageFailed
-from gateway.jobs.bundles import Bundles
+from gateway.jobs.bundles import Bundles, other_images
 from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.submission import Intake, digest, roles_of
@@ -281,6 +281,7 @@ class Admission:
             self._validated(draft)
         except StorageFailed as error:  # else the scheduling node would think that we are away
             raise Refused(error.message, reason=error.reason) from error
+        draft.warnings += other_images(agreement)
         checks: dict[str, str] = {}
         if draft.known is None or approval.unused(draft.known):
             checks = self._check_readiness(draft)

@@ -24,6 +24,16 @@ from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
 from route_table.model import Route
 
+_MEMBERS = {
+    "job_id": str,
+    "for": str,
+    "signer": str,
+    "created": int,
+    "open": list,
+    "parts": dict,
+    "images": dict,
+}
+"""of a statement"""
 FILE = "bundle.json"
 """of an archive: a `document`"""
 KIND = "application/vnd.bfia-gateway.job-bundle.v1+json"
@@ -85,9 +95,7 @@ class Bundles:
             keys = self._keys_of(signer, routes[signer])
             if not keys and not demand:
                 return None  # nothing is known by which to check it
-            content, key = opened(envelope, KIND, keys)
-            if not isinstance(content.get("created"), int) or not isinstance(content.get("open"), list):
-                raise ValueError("it is not a statement about a job")
+            content, key = _opened(envelope, keys)
         except UnknownKey as error:
             text = f"the job's bundle: {error}, which the route of {signer} does not have"
             raise NotAllowed(text, reason="BUNDLE_KEY_UNKNOWN") from error
@@ -182,10 +190,28 @@ def _digests(found: Mapping[str, Any]) -> dict[str, str]:
     return {name: hashlib.sha256(canonical(part)).hexdigest() for name, part in found.items()}
 
 
+def _opened(envelope: Any, keys: Sequence[str]) -> tuple[dict[str, Any], str]:
+    content, key = opened(envelope, KIND, keys)
+    if any(not isinstance(content.get(name), kind) for name, kind in _MEMBERS.items()):
+        raise ValueError("it is not a statement about a job")
+    return content, key
+
+
 def differing(content: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Return the parts of a job that are not as a statement says."""
-    stated, ours = as_mapping(content.get("parts")), _digests(found)
+    stated, ours = content["parts"], _digests(found)
     return [name for name in dict.fromkeys((*stated, *ours)) if stated.get(name) != ours.get(name)]
+
+
+def other_images(agreed: Agreement | None) -> list[str]:
+    """Return warnings about images that are others at the signer."""
+    signers = unproven(agreed.bundle, KIND)[0]["images"] if agreed else {}
+    own = agreed.images if agreed else {}
+    return [
+        f"{ref}: its image here is {own[ref]}, signed is {signers[ref]}"
+        for ref in own
+        if signers.get(ref, own[ref]) != own[ref]
+    ]
 
 
 # ---------------------------------------------------------------- what is left of it
@@ -230,7 +256,7 @@ def verified(found: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("signature", False, "the job came without a signed bundle")
         return
     try:
-        content, _ = opened(found["bundle"], KIND, [found["public_key"]])
+        content, _ = _opened(found["bundle"], [found["public_key"]])
     except (ValueError, UnsupportedAlgorithm) as error:
         yield Finding("signature", False, str(error))
         return

@@ -171,8 +171,8 @@ def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gatew
     assert noted[0].who == PEER and NAME in noted[0].detail["message"] and "revoked" in noted[0].detail["message"]
     assert any(e.event == "start not allowed" for e in node.store.timeline("job-revoked"))
     assert reason(node, a_job("job-after"))[0] == "NOT_AUTHORISED"  # its end does not open it
-    changed = node.audit.list(limit=50)
-    revoked = next(e for e in changed if e.action == f"DELETE {TABLE}/grants/{PEER}")
+    action = f"DELETE {TABLE}/grants/{PEER}"
+    [revoked] = wait_for(lambda: node.audit.list(limit=1, action=action))  # it is written after the response
     assert (revoked.detail["before"]["state"], revoked.detail["after"]["state"]) == ("in force", "revoked")
 
 

@@ -1,6 +1,7 @@
 """What an initiator signs of a job: changed, of another job, key or time it is refused, at create and at start."""
 
 import json
+import zipfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -21,7 +22,7 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.statements import opened, signed
-from gateway.jobs.bundles import KIND, VALID_DAYS, Bundles, differing, document, parts, verified
+from gateway.jobs.bundles import FILE, KIND, VALID_DAYS, Bundles, differing, document, parts, verified
 from gateway.store import schema
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
@@ -169,6 +170,7 @@ def test_a_bundle_for_another_node_of_another_time_or_of_nobody_in_the_job_is_re
         ({"created": "now"}, "BUNDLE_WRONG"),
         ({"open": None}, "BUNDLE_WRONG"),
         ({"parts": None}, "BUNDLE_WRONG"),
+        ({"parts": {}}, "BUNDLE_WRONG"),
         ({"signer": THIRD}, "BUNDLE_WRONG"),
         ({"signer": None}, "BUNDLE_WRONG"),
     ):
@@ -312,11 +314,22 @@ def test_job_verify_tells_what_ran_from_what_was_signed(world: World, tmp_path: 
     assert findings({**found, "bundle": others})["job_id"] is False
     assert findings({**found, "public_key": STRANGERS.public}) == {"signature": False}
     assert findings({**found, "bundle": None}) == {"signature": False}
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr(FILE, json.dumps({**found, "parts": None}))
+    assert call("job", "verify", str(archive)).exit_code == 2
     archive.write_bytes(b"no zip")
     assert call("job", "verify", str(archive)).exit_code == 2
+
+
+def test_an_image_that_is_another_one_at_the_initiator_is_a_warning(world: World):
+    spec = a_job()
+    ref = str(spec.dag.nodes[0].component)
+    world.peer.participant.create_job(with_bundle(world, spec, {"images": {ref: "sha256:other"}}), ME)
+    warnings = world.peer.store.local_jobs.get(spec.job_id).warnings
+    assert any(text.startswith(f"{ref}: its image here is ") and "is sha256:other" in text for text in warnings)
 
 
 def test_without_a_key_pair_nothing_is_signed(world: World, tmp_path: Path):
     bundles = Bundles(ME, world.me.registry, Keyring(tmp_path), world.me.peer_table.entry, world.me.clock)
     assert bundles.of(a_job(), [PEER]) == {} and bundles.accepted(a_job(), ME) is None
-    assert differing({}, {}) == []
+    assert differing({"parts": {}}, {}) == []
