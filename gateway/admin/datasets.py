@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
 
 from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, View, Why, api_router, named, noted, paged, shape
-from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
+from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
@@ -303,14 +303,17 @@ def router(
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
 
     @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
-    def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "") -> Response:
-        """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none."""
+    def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "", want: WantDigest = "") -> Response:
+        """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none.
+
+        That of several partitions, or of what was registered where it lies, has to be asked for.
+        """
         dataset = get(at)
         if dataset.format == PARQUET and dataset.partitions > 1:
             text = f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not make one"
             raise Conflict(f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE")
         name = f"{at.namespace}-{at.name}.{dataset.format}"
-        return download(storage, dataset.address, name, range_, if_range)
+        return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
 
     def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
         before, after = sharing.switch(at, disabled=disabled)

@@ -30,6 +30,13 @@ _MOST_CELL = 10_000
 _DEEPEST = 100
 Range = Annotated[str, Header(alias="range", description="one range of bytes, to go on where it stopped")]
 IfRange = Annotated[str, Header(description="the ETag of the beginning: if it changed, all of it comes")]
+WantDigest = Annotated[
+    str,
+    Header(
+        alias="want-repr-digest",
+        description="`sha-256=1`: the response names its sha256 even where all has to be read for it before.",
+    ),
+]
 DOWNLOAD: dict[str, Any] = {
     "response_class": StreamingResponse,
     "responses": content("application/octet-stream", format="binary"),
@@ -178,19 +185,23 @@ def attachment(name: str) -> dict[str, str]:
     }
 
 
-def download(storage: Storage, address: Address, name: str, range_: str, if_range: str) -> Response:
+def download(
+    storage: Storage, address: Address, name: str, range_: str, if_range: str, digest: str = "", want: str = ""
+) -> Response:
     """Return the bytes of all parts, one after the other, or the range of them that a request asks for.
 
-    The whole is read once before, for its checksum. Raises `NotFound`.
+    The whole comes with its sha256 where that is known (``digest``) or asked for (``want``). Raises `NotFound`.
     """
     size, stamp = storage.stamp(address)
     headers = {**attachment(name), "accept-ranges": "bytes", "etag": f'"{stamp}"'}
     wanted = one_range(range_, size) if if_range in ("", headers["etag"]) else None
     if wanted is None:
         start, length, status = 0, size, 200
-        digest = storage.checksum(address)
-        encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-        headers |= {"x-checksum-sha256": digest, "repr-digest": f"sha-256=:{encoded}:"}
+        if not digest and "sha-256" in want.lower():
+            digest = storage.checksum(address)
+        if digest:
+            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
+            headers |= {"x-checksum-sha256": digest, "repr-digest": f"sha-256=:{encoded}:"}
     else:
         start, length = wanted
         status = 206

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from gateway.admin.deps import Reply, api_router, content, shape
-from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview, showable
+from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview, showable
 from gateway.auth import Role
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
@@ -140,18 +140,20 @@ def router(store: Store, storage: Storage) -> APIRouter:
 
     @router.get(
         f"{_JOB}/outputs/{_ONE}/download",
-        summary="An output as it lies in the storage, with its sha256",
+        summary="An output as it lies in the storage",
         **DOWNLOAD,
     )
-    def download_output(wanted: _Wanted, range_: Range = "", if_range: IfRange = "") -> Response:
+    def download_output(
+        wanted: _Wanted, range_: Range = "", if_range: IfRange = "", want: WantDigest = ""
+    ) -> Response:
         """The bytes of all parts, one after the other; each part of a table begins with its header line.
 
-        The whole comes with its sha256, a range (206) without.
+        The whole comes with its sha256 where the request asks for it.
         """
         found = _find(store, storage, wanted)
         name = f"{found.run.task_name}-{found.run.party.label}-{found.key}"
         name += ".csv" if found.group == "data" else ""
-        return download(storage, found.address, name, range_, if_range)
+        return download(storage, found.address, name, range_, if_range, want=want)
 
     @router.get(f"{_JOB}/reports", summary="Reports of the runs here, and warnings", response_model=_REPORTS)
     def reports(job_id: str) -> Response:

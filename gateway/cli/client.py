@@ -49,6 +49,9 @@ class CallFailed(Exception):
         self.data = data
 
 
+_WANTED = {"want-repr-digest": "sha-256=1"}
+
+
 class Client:
     """Requests to one node. Use as a context. Every method raises `CallFailed`."""
 
@@ -133,7 +136,10 @@ class Client:
 
     @contextmanager
     def _streamed(self, path: str, query: Mapping[str, Any]) -> Iterator[httpx.Response]:
-        with self._reached(), self._http.stream("GET", path, params=_given(query), timeout=SLOW) as response:
+        with (
+            self._reached(),
+            self._http.stream("GET", path, params=_given(query), headers=_WANTED, timeout=SLOW) as response,
+        ):
             if response.status_code >= 400:
                 response.read()
                 self._read(response)
