@@ -184,6 +184,8 @@ class RequestOrigin:
     """set once the node may speak here"""
     key: str = ""
     """id of the key, or of the FATE application, that signed the request, once the signature was checked"""
+    permits: tuple[str, ...] = ()
+    """digests of the permits that it brought"""
 
     def detail(self) -> dict[str, str]:
         """Return what the timeline and the audit say of it."""

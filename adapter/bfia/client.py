@@ -33,6 +33,8 @@ from route_table.model import Route, UnknownNode
 
 Sign = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
 """returns the signed bundles of a job for nodes"""
+Permits = Callable[[NodeId, JobSpec | str], str]
+"""returns the permits of a node that a job, or the job of an id, uses there"""
 
 
 class _Client:
@@ -124,12 +126,18 @@ class SchedulerClient(_Client):
 class ParticipantClient(_Client):
     """`ParticipantApi` of a peer."""
 
+    def __init__(
+        self, peer: Peer, sign: Sign = lambda spec, nodes: {}, permits: Permits = lambda node, job: ""
+    ) -> None:
+        super().__init__(peer, sign)
+        self._permits = permits
+
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Send ``job/create``; that the peer has the job already is not an error, however its profile says so."""
         profile = self._peer.profile
         try:
             body = translate.create_body(spec, profile) | self._bundles(spec, [self._peer.node])
-            response = self._peer.post("/job/create", body)
+            response = self._peer.post("/job/create", body, permits=self._permits(self._peer.node, spec))
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
@@ -153,7 +161,7 @@ class ParticipantClient(_Client):
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
-        return translate.items(self._peer.ask("/job/plan", body))
+        return translate.items(self._peer.ask("/job/plan", body, permits=self._permits(self._peer.node, spec)))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Use an extension; a peer without it reserves nothing, which is not an error."""
@@ -167,7 +175,8 @@ class ParticipantClient(_Client):
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         """Send ``job/start``; ``without`` in it is ours, and left out where nobody is."""
-        self._peer.post("/job/start", {"job_id": job_id, **({"without": list(without)} if without else {})})
+        body = {"job_id": job_id, **({"without": list(without)} if without else {})}
+        self._peer.post("/job/start", body, permits=self._permits(self._peer.node, job_id))
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Send ``task/start``."""
@@ -239,6 +248,7 @@ class BfiaProtocol:
         self.key: Callable[[], KeyPair | None] = lambda: None
         """returns the key pair that signs requests"""
         self.bundles: Sign = lambda spec, nodes: {}
+        self.permits: Permits = lambda node, job: ""
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
@@ -246,7 +256,7 @@ class BfiaProtocol:
 
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a node that takes part."""
-        return ParticipantClient(self.peer(node), self.bundles)
+        return ParticipantClient(self.peer(node), self.bundles, self.permits)
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables that the component layer promises a run's container."""

@@ -171,9 +171,11 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(self, path: str, body: Mapping[str, Any], timeout_factor: float = 1.0) -> Mapping[str, Any]:
+    def post(
+        self, path: str, body: Mapping[str, Any], timeout_factor: float = 1.0, permits: str = ""
+    ) -> Mapping[str, Any]:
         """Post and return ``data``; ``timeout_factor`` multiplies the time that the route gives a call."""
-        return self._data(*self.raw("POST", path, body, timeout_factor=timeout_factor))
+        return self._data(*self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits))
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
@@ -188,9 +190,11 @@ class Peer:
             raise Refused(f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
 
-    def ask(self, path: str, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
+    def ask(
+        self, path: str, body: Mapping[str, Any], *, timeout_factor: float = 1.0, permits: str = ""
+    ) -> Mapping[str, Any]:
         """Make a request at an `OPTIONAL` path. Raises `NotServed` where the peer has no such path."""
-        status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor)
+        status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits)
         if self._knows_no_path(status, answer):
             raise NotServed(f"{self.node} does not serve {path}, an extension: {OPTIONAL[path]}")
         return self._data(status, answer)
@@ -213,10 +217,12 @@ class Peer:
         query: Mapping[str, str] | None = None,
         timeout_factor: float = 1.0,
         more: Mapping[str, str] = MappingProxyType({}),
+        permits: str = "",
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`.
 
-        ``more`` are the headers of another protocol, in the place of this node's signature.
+        ``more`` are the headers of another protocol, in the place of this node's signature; ``permits`` those of
+        the peer that the request uses.
         """
         route = self._route
         full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path
@@ -234,6 +240,7 @@ class Peer:
                 **outgoing(self._me, self.node),
                 **within,
                 **proof,
+                **({"x-mprac-token-set": permits} if permits else {}),
             },
             extensions=asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),

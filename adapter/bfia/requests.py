@@ -23,6 +23,7 @@ from gateway.errors import Invalid, NotAllowed
 from gateway.identity.keys import KeyPair
 from gateway.identity.messages import Answer as SignedAnswer
 from gateway.identity.messages import Signable, Verifier, digest, headers, nonce_of, sign
+from gateway.jobs.trust import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.model import Route
@@ -49,6 +50,8 @@ class Incoming:
     source: NodeId
     target: NodeId
     trace_id: str
+    permits: str = ""
+    """``x-mprac-token-set``"""
 
 
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
@@ -65,6 +68,7 @@ def incoming(request: Request) -> Incoming:
         source=next((v for name in _SOURCE if (v := _either(headers, name))), ""),
         target=_either(headers, "x-target-node-id"),
         trace_id=trace if _TRACE.fullmatch(trace) else "",
+        permits=_either(headers, "x-mprac-token-set"),
     )
 
 
@@ -139,6 +143,7 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     if not knows(sender.source):
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
+    origin().permits = presented(sender.permits) if sender.permits else ()
     return sender.source
 
 

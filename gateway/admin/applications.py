@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -104,6 +104,7 @@ _EXAMPLES = {
         value={"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
     ),
 }
+_LISTS = {"datasets": "dataset/pub", "projects": "project", "components": "component"}
 _DECISIONS = {"with a reason": Example(value={"reason": "contract 2026-17"}), "without": Example(value={})}
 OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[9])]
 
@@ -194,5 +195,24 @@ def router(
     async def refresh(application: OneNumber) -> Response:
         found = await anyio.to_thread.run_sync(applications.refresh, application, limiter=limiter)
         return Reply(shown(found))
+
+    @router.get(
+        "/partners/{node}/{what}",
+        summary="What a partner offers: datasets, projects or components",
+        response_model=shape("Offers", records=[dict[str, Any]], total=int),
+    )
+    async def offers(
+        node: str,
+        what: Annotated[Literal["datasets", "projects", "components"], Path()],
+        page: Annotated[int, Query(ge=1, le=10**9)] = 1,
+        size: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> Response:
+        def work() -> Mapping[str, Any]:
+            contract = applications.contract_with(node)
+            query = {"contract_id": contract.id, "page_num": str(page), "page_size": str(size)}
+            return composing.offers(node, f"{_LISTS[what]}/list", query)
+
+        found = await anyio.to_thread.run_sync(work, limiter=limiter)
+        return Reply({"records": found.get("records") or [], "total": found.get("total") or 0})
 
     return router

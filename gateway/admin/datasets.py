@@ -55,6 +55,12 @@ class Granting(Why):
         return now + timedelta(days=self.days) if self.days is not None else None
 
 
+class Publishing(Why):
+    """Which partners see a dataset."""
+
+    nodes: list[str] = Field(default_factory=list, max_length=1000, description="Ids; none: all with a contract.")
+
+
 class Editing(Why):
     """What to change; what is left out stays."""
 
@@ -152,6 +158,7 @@ _FULL_FIELDS: dict[str, Any] = {
     "changed": Annotated[str, Field(description="what became of the files of such a table; empty: nothing")],
     "there": Annotated[bool, Field(description="its files are in this node's storage")],
     "grants": [_GRANT_LINE],
+    "published": Annotated[list[str], Field(description="partners that see it; *: all with a contract")],
     "grants_default": str,
     "used_by": list[str],
 }
@@ -173,6 +180,10 @@ _PREVIEW = shape(
     left_out=Annotated[str, Field(description="what is not shown")],
 )
 _REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
+_PUBLISHING = {
+    "one": Example(value={"nodes": ["JG0100002200000020"]}),
+    "all": Example(value={}),
+}
 _EDITS = {
     "columns": Example(value={"label_name": "y", "match_id_name": "id", "reason": "label was forgotten"}),
     "text": Example(value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}),
@@ -243,6 +254,7 @@ def router(
             "sid": dataset.sid,
             "there": storage.exists(dataset.address),
             "grants": [granted(g) for g in sharing.grants(at)],
+            "published": dataset.published,
             "grants_default": sharing.default,
             "used_by": sharing.users(at),
         }
@@ -328,6 +340,22 @@ def router(
     @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_brief.model)
     def enable(request: Request, at: Table, body: Reason = Why()) -> Response:
         return switched(request, at, body, False)
+
+    def published(request: Request, at: Address, nodes: list[str], reason: str) -> Response:
+        before, after = datasets.publish(at, nodes)
+        noted(request, {"published": before.published}, {"published": after.published}, reason)
+        return Reply(full(after))
+
+    @router.put(f"{ONE}/published", summary="Let partners see name, columns and count", response_model=_FULL)
+    def publish(
+        request: Request, at: Table, body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing()
+    ) -> Response:
+        """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
+        return published(request, at, body.nodes or ["*"], body.reason)
+
+    @router.delete(f"{ONE}/published", summary="Show a dataset to no partner any more", response_model=_FULL)
+    def unpublish(request: Request, at: Table) -> Response:
+        return published(request, at, [], "")
 
     @router.delete(
         ONE,

@@ -164,6 +164,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(interconn.outputs_router(facts, peers), body, bfia.Refusal),
         Mounted(management.node_router(node.card, node.applications, peers, node.clock), SMALL, bfia.Refusal),
         Mounted(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM, bfia.Refusal),
+        Mounted(management.offers_router(node.offers, institution, node.applications, peers), SMALL, bfia.Refusal),
     ]
     for_containers = [
         Mounted(router.container_router(chan), None, bfia.ChannelRefusal),

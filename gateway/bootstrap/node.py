@@ -52,12 +52,14 @@ from gateway.jobs.contracts import ContractRoutes, DatasetGrants
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
+from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, TaskPlanner
 from gateway.jobs.resources import EngineCapacities, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
+from gateway.jobs.trust import Trust
 from gateway.ports import Clock
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
@@ -184,7 +186,7 @@ class Gateway:
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(store), store.in_use, self.clock)
-        self.peer_table = PeerTable(settings.node, self.routes)
+        self.peer_table = PeerTable(settings.node, self.routes, open_=settings.trust.level == "open")
         reserve = settings.limits.storage_reserve_bytes
         node = settings.node.id
         self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock, reserve)
@@ -201,6 +203,9 @@ class Gateway:
             self.clock,
         )
         self.kept_applications = SqlApplications(store)
+        self.trust = Trust(
+            node, self.kept_applications, settings.trust.level, partial(roles_of, self.registry), self.clock
+        )
         self.feed = Feed(store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
         self.webhooks = Webhooks(hooks, store, self.feed, node, self.owner, self.clock)
@@ -259,6 +264,7 @@ class Gateway:
         self.audit_head = Loop("audit head", sign, lambda _: [""], every=3600, workers=1)
         self.bundles = Bundles(settings.node.id, self.registry, keyring, self.peer_table.entry, self.clock)
         self.protocol.bundles = self.bundles.of
+        self.protocol.permits = self._permits
         self.peers = Peers(
             settings.node.id,
             {a.name: a for a in (self.protocol, self.fate.protocol)},
@@ -357,6 +363,7 @@ class Gateway:
             parts.approval_policy(settings),
             self.signatures,
             self.bundles,
+            self.trust,
             lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
             require_images=settings.providers.image == "require",
         )
@@ -387,9 +394,18 @@ class Gateway:
             self.protocol.key,
         )
         self.management = ManagementClient(self.card, self.protocol.peer, self.peer_table.direct)
+        self.offers = Offers(
+            node.id,
+            self.kept_applications,
+            self.datasets,
+            self.sharing,
+            self.registry,
+            self.peer_table.barred,
+            self.clock,
+        )
         effects: dict[Kind, Effect] = {
             Kind.CONTRACT: ContractRoutes(self.routes, key_of),
-            Kind.DATASET: DatasetGrants(self.sharing),
+            Kind.DATASET: DatasetGrants(self.sharing, self.offers),
         }
         self.applications = Applications(self.kept_applications, effects, self.management, self.lanes, self.clock)
 
@@ -454,6 +470,10 @@ class Gateway:
             local = self.store.local_jobs.find(job_id)
             if local is not None and not local.closed:
                 yield local.spec
+
+    def _permits(self, node: NodeId, job: JobSpec | str) -> str:
+        known = job if isinstance(job, JobSpec) else getattr(self.store.record(job), "spec", None)
+        return self.trust.header(node, known) if known is not None else ""
 
     def _check_quota(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
         most = self.settings.limits.partner_jobs

@@ -328,6 +328,27 @@ def enable(node: Client, dataset: DatasetId, reason: Reason = "") -> Output:
     say(f"{dataset} is enabled")
 
 
+@command(commands, "publish", "experiment#breast_hetero_guest --to JG0100002200000020")
+def publish(
+    node: Client,
+    dataset: DatasetId,
+    to: Annotated[
+        list[str] | None, typer.Option(help="Only for this node; may be repeated.", autocompletion=nodes)
+    ] = None,
+    reason: Reason = "",
+) -> Output:
+    """Let partners with a contract see name, columns and count, and apply for its use. Rows are never shown."""
+    yield node.call("PUT", _path(dataset, "/published"), {"nodes": to or [], "reason": reason})
+    say(f"{dataset} is published for {', '.join(to) if to else 'every partner with a contract'}")
+
+
+@command(commands, "unpublish", "experiment#breast_hetero_guest")
+def unpublish(node: Client, dataset: DatasetId) -> Output:
+    """Show a dataset to no partner any more. Grants stay."""
+    yield node.call("DELETE", _path(dataset, "/published"))
+    say(f"{dataset} is not published")
+
+
 @command(commands, "grant", "experiment#breast_hetero_guest JG0100002200000020 --days 90")
 def grant(
     node: Client,

@@ -29,7 +29,7 @@ from gateway.cli.command import (
     group,
     nodes,
 )
-from gateway.cli.console import listing, print_json, say, warn, when
+from gateway.cli.console import listing, print_json, say, table, warn, when
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -180,6 +180,21 @@ def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
 def refresh(node: Client, number: Number) -> Output:
     """Deliver now what the partner has still to hear, or ask what it decided."""
     yield from _changed(node, number, "refresh", {})
+
+
+@command(commands, "offers", "JG0100002200000020 datasets")
+def offers(
+    node: Client,
+    partner: NodeId,
+    what: Annotated[str, typer.Argument(help="datasets, projects or components.")] = "datasets",
+    page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
+) -> Output:
+    """List what a partner offers to this node; needs a contract."""
+    found = node.get(f"/api/v1/partners/{segment(partner)}/{segment(what)}", page=page)
+    yield found
+    columns = list(dict.fromkeys(key for one in found["records"] for key in one)) or ["name"]
+    table("", columns, [[one.get(key) for key in columns] for one in found["records"]])
+    say(f"{len(found['records'])} of {found['total']}")
 
 
 def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Output:

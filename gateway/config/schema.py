@@ -226,6 +226,16 @@ class ApprovalSettings(Section):
     )
 
 
+class TrustSettings(Section):
+    """What another node needs before a job with it runs here."""
+
+    level: Literal["open", "known", "contract", "permit"] = Field(
+        default="known",
+        description="open: nothing, for tests only; known: a route; contract: a contract in force with every "
+        "other node of the job, too; permit: for each dataset here also a valid permit.",
+    )
+
+
 PREFIX = "BFIA_GATEWAY__"
 
 
@@ -413,6 +423,7 @@ class Settings(BaseSettings):
     data: Data = Data()
     auth: Auth = Auth()
     approval: ApprovalSettings = ApprovalSettings()
+    trust: TrustSettings = TrustSettings()
     limits: LimitSettings = LimitSettings()
     retention: Retention = Retention()
     events: EventSettings = EventSettings()

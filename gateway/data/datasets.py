@@ -96,7 +96,7 @@ class Datasets:
             if other := next((one for one in same if one.dataset_id != dataset.dataset_id), None):
                 text = f"what lies at {wanted.place} is dataset {other.dataset_id} already"
                 raise Conflict(text, reason="DATASET_EXISTS")
-            dataset = replace(dataset, disabled=old is not None and old.disabled)
+            dataset = _switched_as(old, dataset)
             self._repository.put(dataset)
         return dataset
 
@@ -173,11 +173,11 @@ class Datasets:
                 old = self._repository.get(address.namespace, address.name)
                 if storage and old is not None and not upload.overwrite:  # another upload was faster
                     raise taken(address)
-                disabled = old is not None and old.disabled
-                self._repository.put(replace(dataset, disabled=disabled))
+                dataset = _switched_as(old, dataset)
+                self._repository.put(dataset)
             if old is not None and old.address != where:
                 self._delete_old(old.address)
-        return replace(dataset, disabled=disabled)
+        return dataset
 
     def _delete_old(self, address: Address) -> None:
         """Delete what was replaced; where its storage is away, `gc` does."""
@@ -248,9 +248,16 @@ class Datasets:
 
     def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
+        return self._set(address, disabled=disabled)
+
+    def publish(self, address: Address, nodes: Sequence[str]) -> tuple[Dataset, Dataset]:
+        """Let nodes see what a dataset is like; return it before and after. Raises `NotFound`."""
+        return self._set(address, published=tuple(sorted(set(nodes))))
+
+    def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
         with self._changing:
             before = self.get(namespace=address.namespace, name=address.name)
-            after = replace(before, disabled=disabled)
+            after = replace(before, **values)
             if after != before:
                 self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
         return before, after
@@ -308,7 +315,7 @@ class Datasets:
             if known is None:
                 raise _unknown(address, "is not known on this node")
             return known
-        return replace(found, disabled=known.disabled) if known is not None else found
+        return _switched_as(known, found)
 
     def list(self) -> list[Dataset]:
         """Return every uploaded dataset, by namespace and name."""
@@ -398,6 +405,10 @@ def metadata_of(dataset: Dataset) -> bytes:
         },
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+
+
+def _switched_as(old: Dataset | None, dataset: Dataset) -> Dataset:
+    return dataset if old is None else replace(dataset, disabled=old.disabled, published=old.published)
 
 
 def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:

@@ -81,6 +81,8 @@ class Application:
     """why it could not be delivered"""
     url: str = ""
     """where the partner is reached; of contracts only, before there is a route"""
+    level: int = 1
+    """of this node's permit, as its owner has it"""
     signing: str = "required"
     """of the route that a contract writes: whether the partner's requests must be signed"""
     number: int = 0

@@ -149,6 +149,7 @@ class Dataset:
     sid: str = ""  # name of the generated column, empty where there is none
     description: str = ""
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
+    published: tuple[NodeId, ...] = ()  # nodes that see its name, columns and count; "*": with a contract, all
     place: str = ""  # the name under which it lies there, new with each upload; empty: its own
     in_place: str = ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
     stamp: str = ""  # what changes with its files, if it was registered where it lies

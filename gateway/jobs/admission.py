@@ -27,6 +27,7 @@ from gateway.jobs.bundles import Bundles, other_images
 from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.submission import Intake, digest, roles_of
+from gateway.jobs.trust import Trust
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext
 from provider_registry.model import Provider
@@ -217,6 +218,7 @@ class Rules:
     policy: Policy
     signatures: Signatures
     bundles: Bundles
+    trust: Trust
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
     """records that a start was not allowed: who wanted it, of what, why"""
     require_images: bool = False
@@ -291,7 +293,9 @@ class Admission:
         local = self._approved(self._record(draft), draft, checks, "PENDING" if fetch else "READY")
         timeout = self._readiness.timeout(len(fetch))
         local = replace(local, checks=checks, agreement=agreement, spec=replace(spec, bundles={}))
-        return approval.with_preparation(local, fetch, timeout, self._context.clock())
+        local = approval.with_preparation(local, fetch, timeout, self._context.clock())
+        self._rules.trust.use(spec, sender)
+        return local
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Report what would happen to a job here; create nothing."""
@@ -327,14 +331,17 @@ class Admission:
             raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
+        trust = self._rules.trust
         with self._registry.one_view():
             verdict, words = self.judged(local.spec, sender, START)
-            closed = self._sharing.refusal(local.spec)
+            closed = self._sharing.refusal(local.spec) or trust.without_permit(local.spec, sender)
         error: GatewayError | None = closed
         if verdict is Verdict.REJECT:
             error = NotAllowed(f"node {self._node} does not take part any more: {words}")
         elif closed is not None:
             words = closed.why
+        elif (apart := trust.without_contract(local.spec)) is not None:
+            error, words = apart, apart.message
         elif local.status is JobStatus.READY:
             try:
                 self._rules.bundles.check_start(local, sender)
@@ -373,6 +380,9 @@ class Admission:
                 draft.refuse(error, problem("takes jobs", error.message, remedy))
         if problems := validation.check(spec)[0]:
             draft.refuse(Invalid(problems))
+        if (apart := self._rules.trust.without_contract(spec)) is not None:
+            text = f"{apart.reason}: {apart.message}"
+            draft.refuse(apart, problem("contract", text, "bfia-gateway partner apply contract NODE --to URL"))
         self._check_components(draft)
         if spec.old_job_id and draft.known is None and not draft.dry_run:
             draft.offer = self._inheritance.offer(spec)
@@ -400,7 +410,7 @@ class Admission:
         """Check components, parameters, datasets and the model; whatever is wrong is reported together."""
         problems, warnings = self._planner.check(draft.spec)
         draft.warnings += [str(w) for w in warnings]
-        closed = self._sharing.refusal(draft.spec)
+        closed = self._sharing.refusal(draft.spec) or self._rules.trust.without_permit(draft.spec, draft.sender)
         if closed is not None:  # who may not use a dataset learns no more of it
             draft.hidden = frozenset(one.path for one in closed.problems)
             problems = [one for one in problems if one.path not in draft.hidden]

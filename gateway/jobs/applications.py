@@ -63,7 +63,10 @@ class Calls(Protocol):
 
 
 class Effect(Protocol):
-    """What follows from an application of one kind; both may be repeated."""
+    """What follows from an application of one kind; `begin` and `end` may be repeated."""
+
+    def check(self, new: Application) -> None:
+        """Raise `GatewayError` for what nobody could approve."""
 
     def begin(self, known: Application, by: str) -> None:
         """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
@@ -117,6 +120,8 @@ class Applications:
         """Keep what a partner applies for. Raises `Conflict` for an id that it has used for something else."""
         if known := self.kept.find(Side.THEIRS, new.partner, new.kind, new.id):
             return self._change(known, lambda known: applications.again(known, new))
+        if effect := self._effects.get(new.kind):
+            effect.check(new)
         if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
             raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
         return self.kept.add(new) or self.receive(new)

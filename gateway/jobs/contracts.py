@@ -10,6 +10,7 @@ from gateway.domain.applications import Application, Side
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
+from gateway.jobs.offers import Offers
 from route_table.document import Change
 from route_table.live import LiveRoutes
 from route_table.model import InvalidRoutes
@@ -22,6 +23,9 @@ class ContractRoutes:
         """``key_of`` returns a credential's public key as routes hold it."""
         self._routes = routes
         self._key_of = key_of
+
+    def check(self, new: Application) -> None:
+        """Take every application."""
 
     def begin(self, known: Application, by: str) -> None:
         """Write address and key, and enable the route; what else a route that is there says stays.
@@ -56,8 +60,13 @@ class ContractRoutes:
 class DatasetGrants:
     """The grant of a dataset to the partner that applied for its use."""
 
-    def __init__(self, sharing: Sharing) -> None:
+    def __init__(self, sharing: Sharing, offers: Offers) -> None:
         self._sharing = sharing
+        self._offers = offers
+
+    def check(self, new: Application) -> None:
+        """Raise `NotFound` for a dataset that is not published for the partner, or not there."""
+        self._offers.dataset(new.partner, new.subject)
 
     def begin(self, known: Application, by: str) -> None:
         """Grant it."""

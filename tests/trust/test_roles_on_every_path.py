@@ -116,6 +116,8 @@ ROLES = {
     "POST /api/v1/applications/{application}/reject": ADMIN,
     "POST /api/v1/applications/{application}/terminate": ADMIN,
     "POST /api/v1/applications/{application}/refresh": ADMIN,
+    "GET /api/v1/partners/{node}/{what}": ALL,
+    "DELETE PUT /api/v1/datasets/{namespace}/{name}/published": ADMIN,
     "GET /api/v1/audit": ADMIN,
     "GET /api/v1/tokens": ADMIN,
     "GET /api/v1/approvals": ALL,

@@ -151,7 +151,8 @@ def answered(body: Confirm | ConfirmContract) -> Answer:
             credentials = named if body.auth_credential else {}
             granted = {"expires_at": body.expired_time} if body.expired_time else {}
         elif permit := body.resource_permit:
-            granted = {"token": permit.token, "expires_at": permit.time_limit, "most_jobs": permit.times_limit}
+            granted = {"token": permit.token, "level": permit.resource_level}
+            granted |= {"expires_at": permit.time_limit, "most_jobs": permit.times_limit}
     return Answer(body.status, granted, credentials)
 
 

@@ -4,9 +4,9 @@ A node without a route may apply for a contract, and answer, query or terminate 
 the sender has to be known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Query, Request
 
@@ -19,18 +19,25 @@ from adapter.bfia.wire import Answer
 from gateway.auth import origin
 from gateway.domain import applications as domain
 from gateway.domain.applications import APPLIED, APPROVED, REJECTED, Application, Kind, Side
+from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.jobs.applications import Applications
+from gateway.jobs.offers import Offers, Project
 from gateway.ports import Clock
+from provider_registry.model import Component, DataSpec, Provider
 
 _NODE, _CONTRACT = f"{INTERCONN}/node", f"{INTERCONN}/node/contract"
 _OF_CONTRACT = {"contract_id": "contract-1"}
 _OF_AUDIT = {"audit_id": "audit-1"}
 _APPROVED = {"status": "APPROVED"}
 AuditId = Annotated[str, Query(min_length=1, max_length=100)]
+LongId = Annotated[str, Query(max_length=400)]
+PageNumber = Annotated[int, Query(ge=1, le=10**9)]
+PageSize = Annotated[int, Query(ge=-1, le=1000)]
+X = TypeVar("X")
 
 
 def node_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
@@ -171,3 +178,130 @@ def _named(source: NodeId) -> NodeId:
 def _status(card: Card, known: Application, peers: Peers, sender: NodeId) -> Answer[wire.StatusData]:
     more: Mapping[str, Any] = {} if known.status is APPLIED else confirmation(card, known)
     return ok(wire.StatusData(status=str(known.status), **more), peers.profile_of(sender))
+
+
+def offers_router(offers: Offers, institution: str, applications: Applications, peers: Peers) -> APIRouter:
+    """Return the lists and queries of what this node offers to a partner with a contract."""
+    router = APIRouter(tags=["management layer"], route_class=Route)
+    known, limiters = peers.caller, peers.limiters
+
+    async def seen(caller: Caller, contract_id: str, find: Callable[[], X]) -> X:
+        def work() -> X:
+            applications.contract_with(caller.node, contract_id)
+            return find()
+
+        return await on(limiters.rest, caller.sender, work)
+
+    def page(caller: Caller, found: Sequence[Mapping[str, Any]], number: int, size: int) -> Answer[wire.Records]:
+        shown = found if size == -1 else found[(number - 1) * size : number * size]
+        return ok(wire.Records(records=list(map(dict, shown)), total=len(found)), caller.profile)
+
+    def record(one: Dataset, *, whole: bool) -> dict[str, Any]:
+        join, label = one.meta.get("match_id_name", ""), one.meta.get("label_name", "")
+        types = one.types or ("string",) * len(one.columns)
+        columns = [_column(name, kind) for name, kind in zip(one.columns, types, strict=False)]
+        return {
+            "dataset_id": one.dataset_id,
+            "name": one.name,
+            "owner": institution,
+            "category": "table",
+            "count": one.count,
+            "description": one.description,
+            **({"label_columns": label} if whole else {"join_columns": join}),
+            "column_metas": columns,
+        }
+
+    @router.get(f"{INTERCONN}/dataset/pub/list", summary="Datasets that a partner may see (management, dataset)")
+    async def datasets(
+        contract_id: AuditId, caller: Caller = known, page_num: PageNumber = 1, page_size: PageSize = 20
+    ) -> Answer[wire.Records]:
+        found = await seen(
+            caller, contract_id, lambda: [record(d, whole=False) for d in offers.datasets(caller.node)]
+        )
+        return page(caller, found, page_num, page_size)
+
+    @router.get(f"{INTERCONN}/dataset/pub/query", summary="One of them: columns and count (management, dataset)")
+    async def dataset(contract_id: AuditId, dataset_id: LongId, caller: Caller = known) -> Answer[wire.Record]:
+        found = await seen(caller, contract_id, lambda: offers.dataset(caller.node, dataset_id))
+        return ok(wire.Record(**record(found, whole=True)), caller.profile)
+
+    @router.get(f"{INTERCONN}/project/list", summary="Projects shared with a partner (management, project)")
+    async def projects(
+        contract_id: AuditId, caller: Caller = known, page_num: PageNumber = 1, page_size: PageSize = 20
+    ) -> Answer[wire.Records]:
+        found = await seen(caller, contract_id, lambda: [_brief(one) for one in offers.projects(caller.node)])
+        return page(caller, found, page_num, page_size)
+
+    @router.get(f"{INTERCONN}/project/query", summary="One of them: its nodes and datasets (management, project)")
+    async def project(contract_id: AuditId, project_id: AuditId, caller: Caller = known) -> Answer[wire.Record]:
+        found = await seen(caller, contract_id, lambda: offers.project(caller.node, project_id))
+        named = found.request.get("datasets") or []
+        ids = [one.get("dataset_id") for one in named if isinstance(one, Mapping)]
+        more = {"nodes": list(found.nodes), "datasets": {found.nodes[0]: ids} if ids else {}}
+        return ok(wire.Record(**_brief(found), **more), caller.profile)
+
+    @router.get(f"{INTERCONN}/component/list", summary="Components that a partner may use (management, component)")
+    async def components(
+        contract_id: LongId = "",
+        contract_Id: LongId = "",
+        category: LongId = "",
+        developer: LongId = "",
+        caller: Caller = known,
+        page_num: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Answer[wire.Records]:
+        def find() -> list[dict[str, Any]]:
+            all_ = ({k: _component(p, c)[k] for k in _LISTED} for p, c in offers.components(caller.node))
+            return [
+                one for one in all_ if developer in ("", one["developer"]) and category in ("", one["category"])
+            ]
+
+        found = await seen(caller, contract_id or contract_Id, find)  # the standard prints the second
+        return page(caller, found, page_num, page_size)
+
+    @router.get(f"{INTERCONN}/component/query", summary="One of them (management, component)")
+    async def component(
+        contract_id: AuditId, code: LongId, version: AuditId, caller: Caller = known
+    ) -> Answer[wire.Record]:
+        def find() -> dict[str, Any]:
+            all_ = (_component(p, c) for p, c in offers.components(caller.node))
+            for one in all_:
+                if (one["code"], one["version"]) == (code, version):
+                    return one
+            raise NotFound("no component of that code and version is here", reason="COMPONENT_UNKNOWN")
+
+        return ok(wire.Record(**await seen(caller, contract_id, find)), caller.profile)
+
+    return router
+
+
+_LISTED = ("code", "version", "category", "developer")
+_KINDS = {"int": "int", "float": "double", "boolean": "boolean"}
+
+
+def _column(name: str, kind: str) -> dict[str, Any]:
+    distribution = "CONTINUOUS" if kind in ("int", "float") else "DISCRETE"
+    return {"name": name, "data_type": _KINDS.get(kind, "varchar"), "distribution": distribution}
+
+
+def _brief(one: Project) -> dict[str, Any]:
+    return {"project_id": one.id, **{key: one.request.get(key, "") for key in ("name", "type", "description")}}
+
+
+def _component(provider: Provider, one: Component) -> dict[str, Any]:
+    return {
+        "code": f"{provider.name}/{one.name}",
+        "name": one.title or one.name,
+        "version": provider.version,
+        "category": "",
+        "developer": provider.name,
+        "description": one.description,
+        "engine": provider.device,
+        "inputs": [_port(port) for port in one.inputs],
+        "outputs": [_port(port) for port in one.outputs],
+        "status": "DISABLED" if provider.retired else "ENABLED",
+    }
+
+
+def _port(port: DataSpec) -> dict[str, Any]:
+    return {"name": port.name, "type": port.category, "description": port.description}

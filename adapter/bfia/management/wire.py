@@ -75,7 +75,9 @@ Short = Annotated[str, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=2000)]
 Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
 Credential = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_credential)]
-Number = Annotated[int | None, BeforeValidator(lambda value: value or None), Field(ge=1, le=2**31 - 2)]
+Number = Annotated[
+    Annotated[int, Field(ge=1, le=2**31 - 2)] | None, BeforeValidator(lambda value: None if value == 0 else value)
+]
 
 
 class NodeBody(Body):

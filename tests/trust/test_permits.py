@@ -1,0 +1,200 @@
+"""Datasets under contract: published by name, applied for, permitted for a time and a number of jobs, checked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
+from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import GatewayError
+from gateway.identity.keys import Keyring
+from gateway.jobs.trust import presented
+from tests.builders import a_spec
+from tests.contracts.apis import World, two_nodes
+from tests.inprocess import ME, PEER, STRANGER, ask
+from tests.trust.agreeing import applied, becomes, contract, person, requested, waiting
+
+DATASET = "bank#credit, 2026"
+"""commas separate permits in their header"""
+PUBLISHED = "/datasets/bank/credit%2C%202026/published"
+_numbers = count()
+
+
+@contextmanager
+def world_of(home: Path, level: str) -> Iterator[World]:
+    """`ME` has a dataset and asks for so much; `PEER` wants to use it."""
+    for node in (ME, PEER):
+        Keyring(home / node / "state").make("ed25519")
+    with two_nodes(home, me={"trust": {"level": level}, "data": {"grants": "listed"}}) as world:
+        namespace, _, name = DATASET.partition("#")
+        form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1"}
+        form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
+        file = {"file": ("t.csv", b"id,income\nsecret-a,1\nsecret-b,2\n", "text/csv")}
+        answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
+        assert answer.json()["code"] == 0, answer.text
+        yield world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Nodes with a contract, for which `PEER` has applied; `ME` wants permits."""
+    with world_of(tmp_path_factory.mktemp("nodes"), "permit") as world:
+        contract(world.peer, world.me)
+        person(world.me, "PUT", PUBLISHED, {"nodes": [PEER]})
+        yield world
+
+
+def a_job(dataset: str = DATASET) -> JobSpec:
+    spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=f"job-permit-{next(_numbers)}")
+    return replace(spec, task_params={"host": {"0": {"a": {"dataset_id": dataset}}}})
+
+
+def created(world: World, spec: JobSpec) -> str:
+    """Create a job of the partner here; return the reason of the refusal."""
+    try:
+        world.peer.peers.participant(ME, "bfia").create_job(spec, PEER)
+    except GatewayError as error:
+        return error.reason
+    return ""
+
+
+def permitted(world: World, **more: Any) -> tuple[int, int]:
+    """Apply for the dataset and approve that; return the numbers at both."""
+    mine = applied(world.peer, "dataset", world.me, DATASET, **more)
+    theirs = waiting(world.me)
+    person(world.me, "POST", f"/applications/{theirs}/approve", {})
+    becomes(world.peer, mine, "APPROVED")
+    return mine, theirs
+
+
+def ended(world: World, mine: int, theirs: int) -> None:
+    person(world.me, "POST", f"/applications/{theirs}/terminate", {})
+    becomes(world.peer, mine, "TERMINATED")
+
+
+def test_a_partner_sees_what_is_published_for_it_and_never_rows(world: World):
+    listed = person(world.peer, "GET", f"/partners/{ME}/datasets")
+    [record] = listed["records"]
+    assert (record["dataset_id"], record["count"], listed["total"]) == (DATASET, 2, 1)
+    assert [(c["name"], c["data_type"], c["distribution"]) for c in record["column_metas"]] == [
+        ("id", "varchar", "DISCRETE"),
+        ("income", "int", "CONTINUOUS"),
+    ]
+    assert "secret" not in str(listed)
+    known = world.me.applications.contract_with(PEER).id
+    found = world.peer.protocol.peer(ME)
+    query = {"contract_id": known, "dataset_id": DATASET}
+    assert found.manage("GET", "/v1/interconn/dataset/pub/query", {}, query)["label_columns"] == ""
+    person(world.me, "DELETE", PUBLISHED)
+    assert person(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
+    for dataset in (DATASET, "bank#none"):
+        body = {"kind": "dataset", "partner": ME, "subject": dataset}
+        assert person(world.peer, "POST", "/applications", body, 404)["data"]["reason"] == "DATASET_NOT_PUBLISHED"
+    person(world.me, "PUT", PUBLISHED, {})
+    assert person(world.peer, "GET", f"/partners/{ME}/datasets")["total"] == 1
+
+
+def test_a_job_needs_the_permit_and_runs_with_it(world: World):
+    assert created(world, a_job()) == "NOT_AUTHORISED"
+    world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
+    assert created(world, a_job()) == "PERMIT_MISSING"
+    mine, theirs = permitted(world)
+    kept = world.me.kept_applications.get(theirs)
+    assert kept.digest and not kept.token, "the owner keeps a digest only"
+    spec = a_job()
+    world.peer.coordinator.submit_job(spec, PEER)
+    world.end_all(spec)
+    assert world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
+    assert world.me.kept_applications.jobs(theirs) == 1
+    spec = a_job()
+    assert created(world, spec) == ""
+    ended(world, mine, theirs)
+    with pytest.raises(GatewayError) as refused:
+        world.peer.peers.participant(ME, "bfia").start_job(spec.job_id, PEER)
+    assert refused.value.reason == "NOT_AUTHORISED"  # the grant ended with it
+
+
+def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World):
+    mine, theirs = permitted(world, jobs=2)
+    first = a_job()
+    assert [created(world, spec) for spec in (first, first, a_job(), a_job())] == ["", "", "", "PERMIT_USED_UP"]
+    world.peer.peers.participant(ME, "bfia").start_job(first.job_id, PEER)
+    ended(world, mine, theirs)
+
+
+def test_a_permit_ends_by_time(world: World):
+    mine, theirs = permitted(world, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    assert created(world, a_job()) == ""
+    for node, number in ((world.me, theirs), (world.peer, mine)):
+        node.kept_applications.change(number, lambda one: replace(one, expires_at=datetime.now(UTC)))
+        becomes(node, number, "TERMINATED")
+    assert created(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
+
+
+def test_a_permit_is_of_no_use_to_others_or_for_others(world: World):
+    mine, theirs = permitted(world)
+    token = world.peer.kept_applications.get(mine).token
+    assert presented(f"other/1/{token}") == (world.me.kept_applications.get(theirs).digest,)
+    assert presented("no permit, a/b") == ()
+    world.peer.kept_applications.change(mine, lambda one: replace(one, token="guessed"))
+    assert created(world, a_job()) == "PERMIT_MISSING"
+    world.peer.kept_applications.change(mine, lambda one: replace(one, token=token))
+    assert created(world, a_job()) == ""
+    ended(world, mine, theirs)
+
+
+def test_whoever_asks_without_the_contract_learns_nothing(world: World):
+    mine, theirs = permitted(world)
+    audit = world.me.kept_applications.get(theirs).id
+    known = world.me.applications.contract_with(PEER).id
+    for path, query in (
+        ("/dataset/pub/list", {"contract_id": known}),
+        ("/project/list", {"contract_id": known}),
+        ("/component/list", {"contract_id": known}),
+        ("/dataset/audit/query", {"audit_id": audit}),
+    ):
+        assert requested(world.me, "GET", path, query, STRANGER)["data"]["reason"] == "NOT_AUTHORISED"
+        assert requested(world.me, "GET", path, query, ME)["data"]["reason"] == "OWN_NODE_ID"
+        assert requested(world.me, "GET", path, query, "")["data"]["reason"] == "NOT_AUTHORISED"
+    third = "JG0100003300000030"
+    for path, query in (
+        ("/dataset/pub/list", {"contract_id": known}),
+        ("/dataset/audit/query", {"audit_id": audit}),
+    ):
+        said = requested(world.me, "GET", path, query, third)["data"]["reason"]
+        nowhere = requested(world.me, "GET", path, dict.fromkeys(query, "none"), third)["data"]["reason"]
+        assert said == nowhere and said in ("CONTRACT_UNKNOWN", "APPLICATION_UNKNOWN")
+    ended(world, mine, theirs)
+
+
+def test_a_bad_application_is_refused_with_every_problem_and_not_kept(world: World):
+    before = person(world.me, "GET", "/applications")
+    body = {"audit_id": "", "dataset_id": "", "time_limit": 5, "times_limit": -1, "auth_scope": []}
+    peer = world.peer.protocol.peer(ME)
+    with pytest.raises(GatewayError) as refused:
+        peer.manage("POST", "/v1/interconn/dataset/audit/apply", body)
+    wanted = {"audit_id", "contract_id", "dataset_id", "time_limit", "times_limit", "auth_scope"}
+    assert {problem.path for problem in refused.value.problems} == wanted
+    assert person(world.me, "GET", "/applications") == before
+
+
+@pytest.mark.parametrize("level", ["known", "contract"])
+def test_what_a_level_asks_for(tmp_path: Path, level: str):
+    with world_of(tmp_path, level) as world:
+        world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
+        spec = a_job()
+        assert created(world, spec) == ("" if level == "known" else "NO_CONTRACT")
+        if level == "contract":
+            plan = world.peer.peers.participant(ME, "bfia").dry_run(spec, PEER)
+            assert any("NO_CONTRACT" in item.cause for item in plan)
+            mine, _ = contract(world.peer, world.me)
+            assert created(world, spec) == ""
+            person(world.peer, "POST", f"/applications/{mine}/terminate", {})
+            assert created(world, a_job()) != ""
