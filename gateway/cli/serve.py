@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from adapter.bfia.channel.rpc import Grpc
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from gateway.http.server import serve
@@ -48,8 +49,11 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
                 part.replace(ready_file)
 
         following = asyncio.create_task(_follow_routes(gateway))
+        http2 = {}
+        if "container" in gateway.apps:
+            http2["container"] = Grpc(gateway.apps["container"], settings.limits.message_bytes + 65536)
         try:
-            await serve(gateway.apps, gateway.sockets, ready, arrivals=gateway.arrivals, tls=gateway.tls)
+            await serve(gateway.apps, gateway.sockets, ready, None, gateway.arrivals, gateway.tls, http2)
         finally:
             following.cancel()
             await gateway.courier.close()

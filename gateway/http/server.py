@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.errors import GatewayError
 from gateway.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ _REST_SECONDS = 30.0
 """for the rest of a body whose request is answered already"""
 _MOST_HEAD = 64 * 1024
 """bytes of a request line with its headers"""
+
+_HTTP2 = b"PRI * HTTP/2.0"
+"""how a client that speaks HTTP/2 without TLS begins, as gRPC's do"""
 
 _ENOUGH_FILES = 65_536
 _MOST_CONNECTIONS = 4096
@@ -117,6 +121,18 @@ class Tls:
         return context
 
 
+class Http2(Protocol):
+    """A server of HTTP/2 on a socket file."""
+
+    async def socket(self) -> str:
+        """Return the file's path. Raises GatewayError."""
+        ...
+
+    async def close(self) -> None:
+        """End all connections."""
+        ...
+
+
 class Places:
     """Counts the open connections of one listener."""
 
@@ -171,6 +187,8 @@ class Connection(HttpToolsProtocol):
         """Take what uvicorn's protocol takes."""
         super().__init__(config, server_state, app_state)
         self.lost = asyncio.Event()
+        self.http2: Http2 | None = None
+        self._passing: asyncio.Task[None] | None = None
         self._extensions: dict[str, Any] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._read_whole = True
@@ -196,6 +214,10 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits of size and time while no request is being answered."""
+        if self.http2 is not None and not self._unparsed and data.startswith(_HTTP2):
+            self._pass_on(self.http2, data)
+            return
+        self.http2 = None
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > _MOST_HEAD and not self.transport.is_closing():
@@ -204,6 +226,38 @@ class Connection(HttpToolsProtocol):
             self._watch_no_longer()
         elif self._deadline is None:
             self._watch()
+
+    def _pass_on(self, server: Http2, begun: bytes) -> None:
+        """Leave the connection to a server of HTTP/2."""
+        self._watch_no_longer()
+        reader = asyncio.StreamReader(loop=self.loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        self.connections.discard(self)
+        writer = asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
+        self._passing = self.loop.create_task(self._passed(server, begun, reader, writer))
+
+    async def _passed(
+        self, server: Http2, begun: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            inner, outer = await asyncio.open_unix_connection(await server.socket())
+            outer.write(begun)
+            await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
+        except GatewayError as error:
+            log.warning("a connection by HTTP/2 is refused", extra={"error": error.message})
+        except OSError as error:
+            log.debug("a connection by HTTP/2 ended", extra={"error": str(error)})
+        finally:
+            writer.close()
+            self.lost.set()
+
+    async def end(self) -> None:
+        """End what is passed on; for others the server closes."""
+        if self._passing is not None:
+            self._passing.cancel()
+            await asyncio.wait([self._passing])
 
     def _watch(self) -> None:
         seconds = HEAD_SECONDS if self._read_whole else _REST_SECONDS
@@ -265,11 +319,21 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
 class _Server(uvicorn.Server):
     """Accepts connections itself, so that those over the limit are closed before TLS or HTTP begins."""
 
-    def __init__(self, config: uvicorn.Config, places: Places) -> None:
+    def __init__(self, config: uvicorn.Config, places: Places, http2: Http2 | None) -> None:
         super().__init__(config)
+        self._http2 = http2
         self._places = places
         self._accepting: list[asyncio.Task[None]] = []
         self._held: set[asyncio.Task[None]] = set()
@@ -290,6 +354,8 @@ class _Server(uvicorn.Server):
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await super().shutdown(sockets)
+        if self._http2 is not None:
+            await self._http2.close()
 
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -324,6 +390,7 @@ class _Server(uvicorn.Server):
         secure = self.config.ssl
         seconds = None if secure is None else HEAD_SECONDS
         connection = Connection(self.config, self.server_state, self.lifespan.state)
+        connection.http2 = self._http2
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -338,6 +405,7 @@ class _Server(uvicorn.Server):
             log.debug("a connection was not made", extra={"address": address, "error": str(error)})
         finally:
             self._places.free(address)
+            await connection.end()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -351,10 +419,11 @@ async def serve(
     stopping: asyncio.Event | None = None,
     arrivals: Arrivals | None = None,
     tls: Mapping[str, Tls] | None = None,
+    http2: Mapping[str, Http2] | None = None,
 ) -> None:
     """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
 
-    Applications that ``tls`` names are served by https.
+    Applications that ``tls`` names are served by https; connections by HTTP/2 are for the servers of ``http2``.
 
     Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
     """
@@ -374,7 +443,7 @@ async def serve(
             ws="none",
             ssl_context_factory=secure.context if secure else None,
         )
-        servers[name] = _Server(config, places(name))
+        servers[name] = _Server(config, places(name), (http2 or {}).get(name))
 
     def leave() -> None:
         for server in servers.values():

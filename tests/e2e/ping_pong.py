@@ -1,4 +1,4 @@
-"""A component: guest and host pass a number to and fro.
+"""A component: guest and host pass a number to and fro; the host by gRPC where it is told so.
 
 Where the host ``may_read`` only once a file is there, the guest sends one number and exits.
 """
@@ -33,6 +33,27 @@ def ask(path: str, target: str, **body: object) -> dict[str, str]:
         said = dict(json.load(answer))
     assert said["code"] == "E0000000000", said
     return said
+
+
+def ask_by_grpc(path: str, target: str, **body: object) -> dict[str, str]:
+    import grpc
+
+    from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
+
+    if "payload" in body:
+        message = PushInbound(topic=body["topic"], payload=base64.b64decode(str(body["payload"])))
+    else:
+        message = PopInbound(**body)
+    named = {"x-ptp-session-id": told["config.session_id"], "x-ptp-target-node-id": target, **token}
+    with grpc.insecure_channel(told["system.transport"]) as channel:
+        call = channel.unary_unary(f"/org.ppc.ptp.PrivateTransferTransport/{path}")
+        answer = TransportOutbound.FromString(call(message.SerializeToString(), metadata=list(named.items())))
+    assert answer.code == "E0000000000", answer
+    return {"content": base64.b64encode(answer.payload).decode()}
+
+
+if role == "host.0" and told.get("runtime.component.parameter.rpc") == "True":
+    ask = ask_by_grpc
 
 
 def send(number: int) -> None:

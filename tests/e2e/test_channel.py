@@ -1,5 +1,6 @@
 """Messages of containers: through a third node that is killed meanwhile, and read after their sender exited."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 
 A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
-PING_PONG = process_engine("example:1.0.0", command=jobs.component("ping_pong.py"))
+PING_PONG = process_engine(
+    "example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("ping_pong.py"))]
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,10 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federatio
     guest.wait_job(job_id, 60)
     for node in (guest, host):  # and then all of it is given back
         wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
+
+
+@pytest.mark.slow
+def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(three: Federation):
+    guest = three[A]
+    job_id = guest.submit(jobs.echo_job(A, B, rounds=3, rpc=True))
+    assert guest.wait_job(job_id)["progress"] == 100

@@ -1,0 +1,125 @@
+"""A container that speaks gRPC, at the address at which the others speak HTTP."""
+
+import asyncio
+import base64
+import sys
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
+from adapter.bfia.channel.rpc import SERVICE, Grpc, GrpcMissing
+from gateway.http.server import bound, port_of, serve
+from route_table.model import Route
+from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, until, waiters
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def node(tmp_path):
+    """A node that serves its channel as a gateway does."""
+    node = Node("alpha", tmp_path / "alpha")
+    node.open()
+    sock = bound("127.0.0.1:0")
+    node.url = f"http://127.0.0.1:{port_of(sock)}"
+    ready, stopping = asyncio.Event(), asyncio.Event()
+    http2 = {"container": Grpc(node.app, 1 << 20)}
+    serving = asyncio.create_task(
+        serve({"container": node.app}, {"container": [sock]}, ready.set, stopping, http2=http2)
+    )
+    await ready.wait()
+    yield node
+    stopping.set()
+    await serving
+    node.broker.close()
+    node.socket.close()
+
+
+class Caller:
+    """The other end of a gRPC connection."""
+
+    def __init__(self, channel):
+        self.channel = channel
+
+    def call(self, method, message, **named):
+        headers = {"x-ptp-session-id": SESSION, "x-ptp-token": "reader" if method != "push" else "writer"}
+        headers |= {name.replace("_", "-"): value for name, value in named.items()}
+        return self.channel.unary_unary(f"/{SERVICE}/{method}")(
+            message.SerializeToString(), metadata=[(k, v) for k, v in headers.items() if v], timeout=60
+        )
+
+    async def ask(self, method, message, **named):
+        return TransportOutbound.FromString(await self.call(method, message, **named))
+
+
+@asynccontextmanager
+async def speaking(node):
+    async with grpc.aio.insecure_channel(node.url.removeprefix("http://")) as channel:
+        yield Caller(channel)
+
+
+async def test_messages_pass_between_grpc_and_http(node, client):
+    http = Container(client, node)
+    async with speaking(node) as caller:
+        payload = bytes(range(256)) * 1000
+        pushed = PushInbound(topic="t", payload=payload)
+        assert (await caller.ask("push", pushed, x_ptp_target_node_id="alpha")).code == OK
+        assert await http.pop() == payload
+        assert await http.push("alpha", b"back") == OK
+        answer = await caller.ask("pop", PopInbound(topic="t", timeout=60000))
+        assert (answer.code, answer.payload) == (OK, b"back")
+        assert answer.metadata["x-ptp-source-node-id"] == "alpha"
+        assert (await caller.ask("peek", PopInbound(topic="t"))).payload == b""
+        assert (await caller.ask("release", PopInbound(topic="t"))).code == OK
+
+
+async def test_a_push_by_grpc_reaches_another_node(node, make_node, client):
+    beta = await make_node("beta")
+    node.routes["beta"] = Route("beta", beta.url)
+    async with speaking(node) as caller:
+        pushed = PushInbound(topic="t", payload=b"hello")
+        assert (await caller.ask("push", pushed, x_ptp_target_node_id="beta")).code == OK
+    assert await Container(client, beta).pop() == b"hello"
+
+
+async def test_a_pop_that_is_cancelled_takes_nothing(node, client):
+    async with speaking(node) as caller:
+        waiting = caller.call("pop", PopInbound(topic="t", timeout=60000))
+        await until(lambda: waiters(node) == 1)
+        waiting.cancel()
+        await until(lambda: waiters(node) == 0)
+    assert await Container(client, node).push("alpha", b"x") == OK
+    assert await Container(client, node).pop() == b"x"
+
+
+async def test_what_is_refused_by_grpc(node):
+    async with speaking(node) as caller:
+        pushed = PushInbound(topic="t", payload=b"x")
+        refused = await caller.ask("push", pushed, x_ptp_target_node_id="alpha", x_ptp_token="")
+        assert refused.code == "E0000000403"
+        assert (await caller.ask("push", pushed, x_ptp_target_node_id="stranger")).code == "E0000000618"
+        large = PushInbound(payload=bytes(2 << 20))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await caller.ask("push", large, x_ptp_target_node_id="alpha")
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await caller.ask("invoke", pushed)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert node.broker.usage() == (0, 0, 0)
+
+
+async def test_no_other_http_2_is_more_than_closed(node, client):
+    reader, writer = await asyncio.open_connection(*node.url.removeprefix("http://").split(":"))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 5000)
+    await writer.drain()
+    assert b"code" not in await reader.read()
+    writer.close()
+    assert await Container(client, node).push("alpha", base64.b64encode(b"x")) == OK
+
+
+async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(GrpcMissing, match=r"bfia-gateway\[grpc\]"):
+        await Grpc(lambda *_: None, 1).socket()
