@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.data.remote_storage import Remote, StorageAway, StorageFailed
+from gateway.data.remote_storage import FILE, Remote, StorageAway, StorageFailed
 from gateway.domain.run import Address, Run
 
 _SECONDS = (12 * 3600, 3600)
@@ -173,10 +173,8 @@ def policy(bucket: str, run: Run) -> dict[str, Any]:
     """Return what a run may do in a bucket, in the words of S3's policies."""
 
     def objects(addresses: Mapping[str, Address]) -> list[str]:
-        places = dict.fromkeys(
-            f"{_literal(one.namespace)}/{_literal(one.name)}{'' if one.in_place == 'file' else '/*'}"
-            for one in addresses.values()
-        )
+        found = {f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses.values()}
+        places = [place for path, is_file in found.items() for place in ([path] * is_file + [f"{path}/*"])]
         return [f"arn:aws:s3:::{bucket}/{place}" for place in places]
 
     rules = [(_READS, objects(run.inputs)), (_WRITES, objects(run.outputs))]

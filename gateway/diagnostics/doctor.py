@@ -25,7 +25,7 @@ from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.credentials import RunCredentials
 from gateway.data.files import full, nearest, try_to_write
-from gateway.data.remote_storage import S3, Remote, StorageFailed
+from gateway.data.remote_storage import HDFS, S3, Remote, StorageFailed
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted
@@ -160,6 +160,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     except Invalid as error:
         return _failed(error.message, "give the gateway's user the right to read the file, or correct its path")
     failed, shared, lasting = [], [], []
+    open_to_all = [one.remote.name for one in remotes if one.remote.kind == HDFS]
     for storage in remotes:
         try:
             storage.check()
@@ -177,14 +178,22 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     if failed:
         return _failed("; ".join(failed), "see docs/data.md; each reason is explained in docs/reasons.md")
     found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
+    risks = []
     if shared:
         cause = f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there"
-        return _warning(
-            cause, "where the server has STS, set role in storages: each run gets a key of its own", found
-        )
+        risks.append((cause, "where the server has STS, set role in storages: each run gets a key of its own"))
     if lasting:
         cause = f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}"
-        return _warning(cause, "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy", found)
+        risks.append((cause, "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy"))
+    if open_to_all:
+        cause = (
+            f"containers can change all of {', '.join(open_to_all)}: HDFS believes the name that a client gives"
+        )
+        risks.append(
+            (cause, "keep there only what every image that runs here may read; for more, use S3 with role")
+        )
+    if risks:
+        return _warning("; ".join(cause for cause, _ in risks), "; ".join(remedy for _, remedy in risks), found)
     return _ok(found or "none but the node's folder")
 
 

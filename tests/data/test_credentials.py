@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
@@ -18,6 +19,7 @@ from gateway.domain.run import Address, Run
 from gateway.domain.spec import Party
 from tests import storages as real
 from tests.contracts.test_storage import remote_of
+from tests.plain import NO_TLS
 
 OWN, OTHER = "job-a-guest-0", "job-b-guest-0"
 RUN = Run(
@@ -37,7 +39,8 @@ RUN = Run(
 @pytest.fixture(scope="module")
 def place() -> Iterator[real.Place]:
     with real.bucket() as made:
-        for key in ("bank/customers.1f/data_0", "bank/customers.1fx/data_0", f"{OTHER}/t-out/data_0"):
+        in_place = ("warehouse/2026/c.csv", "warehouse/2026/c.csv.bak")
+        for key in ("bank/customers.1f/data_0", "bank/customers.1fx/data_0", f"{OTHER}/t-out/data_0", *in_place):
             made.operator.write(key, b"secret")
         yield made
 
@@ -49,7 +52,8 @@ def remote(place: real.Place) -> Remote:
 
 @pytest.fixture(scope="module")
 def client(remote: Remote) -> Any:
-    seen = RunCredentials().of(remote, RUN)
+    placed = Address("warehouse/2026", "c.csv", "lake", "file")
+    seen = RunCredentials().of(remote, replace(RUN, inputs={**RUN.inputs, "placed": placed}))
     assert seen.token and seen.username != remote.username and f"token={quote(seen.token, safe='')}" in seen.url()
     return real.client(
         aws_access_key_id=seen.username, aws_secret_access_key=seen.password, aws_session_token=seen.token
@@ -60,6 +64,9 @@ def client(remote: Remote) -> Any:
 def test_a_run_reads_its_inputs_and_writes_its_outputs(client: Any, place: real.Place) -> None:
     bucket = place.name
     assert client.get_object(Bucket=bucket, Key="bank/customers.1f/data_0")["Body"].read() == b"secret"
+    assert client.get_object(Bucket=bucket, Key="warehouse/2026/c.csv")["Body"].read() == b"secret"
+    with pytest.raises(client.exceptions.NoSuchKey):  # an image that looks for a folder first
+        client.get_object(Bucket=bucket, Key="warehouse/2026/c.csv/metadata")
     client.put_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0", Body=b"mine")
     assert client.get_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0")["Body"].read() == b"mine"
     assert client.list_objects_v2(Bucket=bucket, Prefix=f"{OWN}/t-out/")["KeyCount"] == 1
@@ -69,6 +76,9 @@ ATTACKS: dict[str, Callable[[Any, str], Any]] = {
     "another job's output": lambda s3, bucket: s3.get_object(Bucket=bucket, Key=f"{OTHER}/t-out/data_0"),
     "a dataset whose name begins alike": lambda s3, bucket: s3.get_object(
         Bucket=bucket, Key="bank/customers.1fx/data_0"
+    ),
+    "a file beside one that was registered where it lies": lambda s3, bucket: s3.get_object(
+        Bucket=bucket, Key="warehouse/2026/c.csv.bak"
     ),
     "the whole bucket's list": lambda s3, bucket: s3.list_objects_v2(Bucket=bucket),
     "another job's list": lambda s3, bucket: s3.list_objects_v2(Bucket=bucket, Prefix=f"{OTHER}/"),
@@ -130,6 +140,22 @@ def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
     for longest, seconds in ((60.0, 900), (1800.5, 1801), (5000.0, 3600), (43200.0, 3600)):
         credentials = RunCredentials()._assumed(remote, request, longest)["Credentials"]
         assert abs((credentials["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
+
+
+@pytest.mark.hdfs
+def test_hdfs_believes_the_name_that_a_client_gives() -> None:
+    """A user for each run would keep nobody out: ADR 25."""
+    with real.folder() as place:
+        url = f"{real.hdfs()[1]}/webhdfs/v1{place.name}/own"
+
+        def ask(method: str, op: str, user: str, **more: str) -> int:
+            params = {"op": op, "user.name": user, **more}
+            return httpx.request(method, url, params=params, trust_env=False, verify=NO_TLS).status_code
+
+        assert ask("PUT", "MKDIRS", real.HDFS_USER, permission="700") == 200
+        assert ask("PUT", "SETOWNER", real.HDFS_USER, owner="run-b") == 200
+        assert ask("GET", "LISTSTATUS", "run-a") == ask("GET", "LISTSTATUS", "run-a", doas="run-b") == 403
+        assert ask("GET", "LISTSTATUS", "run-b") == 200
 
 
 @pytest.mark.s3

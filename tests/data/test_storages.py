@@ -168,6 +168,16 @@ def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_pa
     assert storages(load(file)).remotes["lake"].remote.services == ("h:8020", "10.0.8.0/24:9866")
 
 
+@pytest.mark.hdfs
+def test_doctor_warns_that_hdfs_is_open_to_every_container(tmp_path: Path) -> None:
+    file = tmp_path / "node.yml"
+    with real.folder() as place:
+        cluster = {"cluster": {"url": f"{real.hdfs()[0]}{place.name}", "username": real.HDFS_USER}}
+        file.write_text(NODE.partition("storages:")[0] + f"storages: {json.dumps(cluster)}")
+        found = storages_of(load(file))
+        assert found.result is Result.WARNING and "change all of cluster" in found.cause
+
+
 @pytest.mark.s3
 def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_path: Path) -> None:
     file = tmp_path / "node.yml"
