@@ -50,3 +50,12 @@ def test_every_link_between_documents_leads_somewhere():
             if not (page.parent / link).exists():
                 gone.append(f"{page.relative_to(ROOT)} links {link}")
     assert gone == []
+
+
+def test_every_attack_in_the_table_has_its_test():
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("security.md", "security.zh-CN.md")]
+    rows = [re.findall(r"^\| .* \| .* \| (`.*`) \|$", page, re.MULTILINE) for page in pages]
+    assert len(rows[0]) > 30 and rows[0] == rows[1]
+    named = {name for row in rows[0] for name in re.findall(r"`([^`]+)`", row)}
+    files = {name: f"{name}.py" if "/" in name else f"trust/test_{name}.py" for name in named}
+    assert [file for file in files.values() if not (ROOT / "tests" / file).exists()] == []
