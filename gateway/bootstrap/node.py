@@ -48,7 +48,7 @@ from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.bundles import Bundles
-from gateway.jobs.contracts import ContractRoutes, DatasetGrants
+from gateway.jobs.contracts import ContractRoutes, DatasetGrants, ModelGrants
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
@@ -406,6 +406,7 @@ class Gateway:
         effects: dict[Kind, Effect] = {
             Kind.CONTRACT: ContractRoutes(self.routes, key_of),
             Kind.DATASET: DatasetGrants(self.sharing, self.offers),
+            Kind.MODEL: ModelGrants(self.models),
         }
         self.applications = Applications(self.kept_applications, effects, self.management, self.lanes, self.clock)
 

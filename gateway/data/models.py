@@ -138,6 +138,15 @@ class Models:
         self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
         return self.get(model_id, version)
 
+    def grant(self, model_id: str, node: NodeId, *, allowed: bool) -> None:
+        """Let a node use the versions of a model that lie here, or no longer. Raises `NotFound`."""
+        versions = {kept.model.version: kept for kept in self.all(model_id)}
+        if not versions:
+            raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
+        for version, kept in versions.items():
+            granted = {*kept.granted, node} if allowed else set(kept.granted) - {node}
+            self._kept.deploy(model_id, version, kept.deployed_at, granted)
+
     def undeploy(self, model_id: str, version: str) -> list[Kept]:
         """Accept no further job that predicts with a version; those under way go on. Raises `NotFound`."""
         self._kept.deploy(model_id, version, None, None)

@@ -169,10 +169,10 @@ def expired(known: Application, now: datetime) -> Application:
     return terminated(known, "", "expired", now, tell=False) if over else known
 
 
-def delivered(known: Application, trouble: str = "") -> Application:
-    """Return an application whose partner has taken a notice, or refused it; the owner forgets the permit."""
+def delivered(known: Application) -> Application:
+    """Return an application whose partner has taken a notice; the owner forgets the permit."""
     token = known.token if known.side is Side.MINE else ""
-    return replace(known, notice="", due_at=None, tries=0, trouble=trouble, token=token)
+    return replace(known, notice="", due_at=None, tries=0, trouble="", token=token)
 
 
 def later(known: Application, now: datetime, trouble: str = "") -> Application:

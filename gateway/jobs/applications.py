@@ -245,7 +245,7 @@ class Applications:
         def change(one: Application) -> Application:
             if not _same(one, known):
                 return one
-            return replace(one, trouble=text) if again else applications.delivered(one, text)
+            return replace(one, trouble=text, due_at=one.due_at if again else None)  # a person may try again
 
         self.kept.change(known.number, change)
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.auth import origin
+from gateway.data.models import Models
 from gateway.data.sharing import Sharing
 from gateway.domain.applications import Application, Side
 from gateway.domain.problems import Problem
@@ -79,6 +80,27 @@ class DatasetGrants:
         if known.side is Side.THEIRS and any(grant.reason == _reason(known) for grant in mine):
             with suppress(NotFound):
                 self._sharing.revoke(_address(known), known.partner, by)
+
+
+class ModelGrants:
+    """The right of the partner that applied to use the versions of a model that are here."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def check(self, new: Application) -> None:
+        """Take every application: an answer would say which models are here."""
+
+    def begin(self, known: Application, by: str) -> None:
+        """Grant them."""
+        if known.side is Side.THEIRS:
+            self._models.grant(known.subject, known.partner, allowed=True)
+
+    def end(self, known: Application, by: str) -> None:
+        """Take that back."""
+        if known.side is Side.THEIRS:
+            with suppress(NotFound):
+                self._models.grant(known.subject, known.partner, allowed=False)
 
 
 def _address(known: Application) -> Address:

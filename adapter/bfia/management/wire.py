@@ -71,6 +71,8 @@ def _credential(text: str) -> str:
 
 
 Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_ahead)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+"""of a flow or a model, in any script"""
 Short = Annotated[str, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=2000)]
 Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
@@ -175,7 +177,7 @@ class ApplyProject(Apply):
 class ApplyFlow(Apply):
     """``flow/audit/apply``."""
 
-    flow_id: Id
+    flow_id: Name
     name: Short
     dag: Object
     config: Object = Field(default_factory=dict, validation_alias=AliasChoices("config", "conf"))
@@ -186,7 +188,7 @@ class ApplyFlow(Apply):
 class ApplyModel(Apply):
     """``model/audit/apply``."""
 
-    model_id: Id
+    model_id: Name
     apply_project_id: Id
     task_id: Text = Field(default="", max_length=200)
     digest: Text = Field(default="", max_length=200)
