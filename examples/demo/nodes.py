@@ -18,6 +18,8 @@ import yaml
 
 from engines.files import remove, try_to_remove
 from engines.process.run_directory import RunDirectory
+from examples.demo.partners import Authority
+from gateway.identity.keys import Keyring
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = ROOT / "examples" / "reference_vendor"
@@ -131,11 +133,13 @@ def prepare(home: Path) -> list[NodeProcess]:
 
 
 def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
-    """Write each node's settings and routes."""
+    """Write each node's settings, its key pair, and the certificate that its partner's authority signed."""
+    authority = Authority()
     ports = {node.node: _free_ports(3) for node in nodes}
     for node in nodes:
         peer, container, operator = ports[node.node]
-        node.home.mkdir(parents=True)
+        files = authority.files(node.home / "tls", node.node)
+        tls = {"certificate": files["certificate"], "key": files["key"], "client_ca": files["ca"]}
         python = ROOT / ".venv-vendor" / "bin" / "python"
         command = [
             str(python),
@@ -146,7 +150,7 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
         settings = {
             "node": {"id": node.node},
             "listen": {
-                "peer": {"bind": f"127.0.0.1:{peer}"},
+                "peer": {"bind": f"127.0.0.1:{peer}", "tls": tls},
                 "container": {"bind": f"127.0.0.1:{container}"},
                 "operator": {"bind": f"127.0.0.1:{operator}"},
             },
@@ -158,8 +162,8 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
             "data": {"grants": "listed"},
         }
         node.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-        routes = {n.node: {"host": "127.0.0.1", "port": ports[n.node][0]} for n in nodes if n is not node}
-        (node.home / "routes.yml").write_text(yaml.safe_dump(routes), encoding="utf-8")
+        (node.home / "routes.yml").write_text("{}\n", encoding="utf-8")
+        Keyring(node.home / "state").make("ed25519")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -35,6 +35,7 @@ from examples.demo.nodes import (
     stop,
     uninterrupted,
 )
+from examples.demo.partners import become_partners
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def _work(nodes: list[NodeProcess], options: Options, console: Console, began: f
         role = "guest, has the labels" if node.node == BANK else "host, has features only"
         console.print(f"[bold]{node.name}[/] ({role}): node {node.node}, process {node.addresses['pid']},")
         console.print(f"  peers {node.addresses['peer']}, operators {node.operator}/docs")
+    _become_partners(nodes, console)
     _register_and_upload(nodes, options, console)
     job_id = _submit(nodes[0], options)
     console.print(f"submitted [bold]{job_id}[/]: Intersection, then HeteroSecureBoost\n", soft_wrap=True)
@@ -121,6 +123,19 @@ def _ask(method: str, url: str, **kwargs: Any) -> Any:
     if answer.status_code >= 400 or body.get("code", 0) != 0:
         raise DemoFailed(f"{method} {url}: {body.get('msg') or body.get('message') or body}")
     return body
+
+
+def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
+    """Let the nodes invite and accept each other, and show the words that their people would compare."""
+    with console.status("the two become partners"):
+        try:
+            words = become_partners([n.home for n in nodes], [str(n.addresses["peer"]) for n in nodes])
+        except subprocess.CalledProcessError as error:
+            raise DemoFailed(f"the nodes do not become partners: {error.stderr}") from error
+    console.print("each invites the other and accepts; people would compare these six words:")
+    for node, shown in zip(nodes, words, strict=True):
+        console.print(f"  {node.name:<8} [bold]{shown}[/]")
+    console.print("  now partners: TLS with both certificates; requests, answers and jobs signed")
 
 
 def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Console) -> None:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 commands = group("partner", "Become the partner of another node; contracts, and what partners apply for.")
 
 
+Pem = Annotated[
+    Path | None, typer.Option(help="PEM file for TLS with the partner; default: that of the route, or none.")
+]
 Address = Annotated[str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")]
 
 
@@ -60,8 +63,11 @@ def accept(
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="The words are the same: write the route.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace address and keys of the node's existing route.")
+        bool, typer.Option("--replace", help="Replace address and keys of the node's route, and enable it.")
     ] = False,
+    ca: Pem = None,
+    certificate: Pem = None,
+    key: Pem = None,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
     """Accept a partner's invitation: once both see the same six words, write its route; it must sign its requests.
@@ -93,6 +99,9 @@ def accept(
             say(f"the words at both sides: {words}", err=True)
             typer.confirm("Does the partner see the same words?", abort=True, err=True)
         entry = {"url": url, "keys": ", ".join(keys), "signing": "required", "bundles": "required"}
+        tls = {"ca": ca, "certificate": certificate, "key": key}
+        entry |= {name: str(given.absolute()) for name, given in tls.items() if given}
+        entry |= {"enabled": "true"} if before else {}
         body = {"route": entry, "reason": "invitation accepted", "author": who()}
         done = client.call("PATCH" if before else "PUT", _path(node), body, query={"version": version})
     yield {"node": node, "words": words, "version": done["version"]}
@@ -227,7 +236,7 @@ def _warn(*invitations: dict[str, Any]) -> None:
 
 
 def _route(client: Client, node: str) -> str:
-    """Return address and key ids of a node's route; empty: it has none."""
+    """Return address and key ids of a node's route, and whether it is disabled; empty: it has none."""
     from route_table.certificates import key_pin, public_key
 
     try:
@@ -237,6 +246,7 @@ def _route(client: Client, node: str) -> str:
             raise
         return ""
     at = f"via {found['via']}" if found["via"] else found["url"]
+    at += "" if found["enabled"] else ", disabled"
     return f"{at}, keys: {', '.join(key_pin(public_key(key)) for key in found['keys']) or 'none'}"
 
 

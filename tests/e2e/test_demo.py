@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from examples.demo.nodes import MARKER
@@ -134,6 +135,11 @@ def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_t
         ):
             assert text in done.stdout, done.stdout
         assert re.search(r"common ids +[1-9]", done.stdout)
+        words = re.findall(r"^  (?:bank|partner) +((?:[a-z]{5} ?){6})$", done.stdout, re.MULTILINE)
+        assert len(words) == 2 and words[0] == words[1]
+        for name in pids:
+            (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
+            assert entry["url"].startswith("https://") and entry["signing"] == "required" and entry["certificate"]
         again = demo(home)
         assert again.returncode == 1 and "still run" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}

@@ -14,6 +14,7 @@ from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import Keyring, six_words
 from gateway.runtime.checks import Result
+from tests.certificates import Authority
 from tests.cli import call
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, ask, serving
@@ -86,12 +87,16 @@ def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
             done = call(*words)
             assert gateway.routes.table.routes[PEER].url == "https://before"
         assert done.exit_code == 1 and f"https://before, keys: {old.id}; to replace that" in done.stderr
-        done = call(*words, "--replace")
+        disabled = {"route": {"enabled": False}}
+        assert ask(gateway, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled).status_code == 200
+        done = call(*words, "--replace", "--ca", Authority(tmp_path / "tls").file)
         assert (
-            done.exit_code == 0 and f"replaces the route of {PEER}: https://before, keys: {old.id}" in done.stderr
+            done.exit_code == 0
+            and f"replaces the route of {PEER}: https://before, disabled, keys: {old.id}" in done.stderr
         )
         route = gateway.routes.table.routes[PEER]
-        assert (route.url, route.keys) == ("https://after", (new.public,))
+        assert (route.url, route.keys, route.enabled) == ("https://after", (new.public,), True)
+        assert route.ca == str(tmp_path / "tls" / "ca.pem")
 
 
 @pytest.mark.parametrize(
