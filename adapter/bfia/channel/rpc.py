@@ -6,8 +6,11 @@ A container's metadata become the headers. Its address cannot be seen, so that i
 import asyncio
 import shutil
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from starlette.types import ASGIApp, Message
 
@@ -22,6 +25,8 @@ METHODS = ("push", "pop", "peek", "release")
 _PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
 _GRACE_SECONDS = 1.0
+_AT_ONCE = 16
+"""messages of one run in memory"""
 
 
 class GrpcMissing(GatewayError):
@@ -41,6 +46,7 @@ class Grpc:
         self._lock = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self._folder: Path | None = None
+        self._places: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
 
     async def socket(self) -> str:
         """Return the path of the server's socket. Raises `GrpcMissing`."""
@@ -55,7 +61,8 @@ class Grpc:
             import grpc.aio
         except ImportError:
             raise GrpcMissing("a container speaks gRPC: install bfia-gateway[grpc]") from None
-        methods = {name: grpc.unary_unary_rpc_method_handler(self._handler(name)) for name in METHODS}
+        # what a client sends in one message is read like a stream: not before its sender is known
+        methods = {name: grpc.stream_unary_rpc_method_handler(self._handler(name)) for name in METHODS}
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._most_bytes),
@@ -76,10 +83,10 @@ class Grpc:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _handler(self, method: str) -> Any:
-        async def call(body: bytes, context: Any) -> bytes:
+        async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
             import grpc
 
-            status, answer = await self._ask(method, body, context.invocation_metadata() or ())
+            status, answer = await self._ask(method, messages, context.invocation_metadata() or ())
             if status not in (200, 413):
                 text = answer[:500].decode("utf-8", "replace")
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"HTTP {status}: {text}")
@@ -87,14 +94,16 @@ class Grpc:
 
         return call
 
-    async def _ask(self, method: str, body: bytes, metadata: Any) -> tuple[int, bytes]:
+    async def _ask(self, method: str, messages: AsyncIterator[bytes], metadata: Any) -> tuple[int, bytes]:
         """Return status and body of the response to the same request over HTTP."""
         headers = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name, value in metadata
             if name.startswith(("x-", "x_")) and isinstance(value, str)
         ]
-        headers += [(b"content-type", Form.PROTOBUF.value.encode()), (b"content-length", str(len(body)).encode())]
+        token = next((value for name, value in headers if name.replace(b"_", b"-") == b"x-ptp-token"), b"")
+        places = self._places.setdefault(token, asyncio.Semaphore(_AT_ONCE))
+        headers.append((b"content-type", Form.PROTOBUF.value.encode()))
         path = _PATH + method
         scope = {
             "type": "http",
@@ -111,13 +120,16 @@ class Grpc:
             "server": None,
             "state": {},
         }
-        waiting = [{"type": "http.request", "body": body, "more_body": False}]
-        status, pieces = 500, []
+        held = AsyncExitStack()
+        status, pieces, unread = 500, list[bytes](), True
 
         async def receive() -> Message:
-            if not waiting:
+            nonlocal unread
+            if not unread:
                 await asyncio.Event().wait()  # a call that is cancelled ends the application itself
-            return waiting.pop()
+            await held.enter_async_context(places)
+            unread = False
+            return {"type": "http.request", "body": await anext(messages, b""), "more_body": False}
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -125,5 +137,6 @@ class Grpc:
                 status = message["status"]
             pieces.append(message.get("body", b""))
 
-        await self._app(scope, receive, send)
+        async with held:
+            await self._app(scope, receive, send)
         return status, b"".join(pieces)

@@ -110,6 +110,14 @@ async def test_what_is_refused_by_grpc(node):
     assert node.broker.usage() == (0, 0, 0)
 
 
+async def test_a_message_is_not_read_before_its_sender_is_known(node):
+    async with speaking(node) as caller:
+        headers = [("x-ptp-session-id", SESSION), ("x-ptp-target-node-id", "alpha")]
+        sending = caller.channel.stream_unary(f"/{SERVICE}/push")(metadata=headers, timeout=60)
+        answer = TransportOutbound.FromString(await sending)  # though nothing was sent
+        assert answer.code == "E0000000403"
+
+
 async def test_no_other_http_2_is_more_than_closed(node, client):
     reader, writer = await asyncio.open_connection(*node.url.removeprefix("http://").split(":"))
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 5000)
