@@ -121,14 +121,14 @@ class Grpc:
             "state": {},
         }
         held = AsyncExitStack()
-        status, pieces, unread = 500, list[bytes](), True
+        status, pieces, waiting = 500, list[bytes](), True
 
         async def receive() -> Message:
-            nonlocal unread
-            if not unread:
+            nonlocal waiting
+            if not waiting:
                 await asyncio.Event().wait()  # a call that is cancelled ends the application itself
             await held.enter_async_context(places)
-            unread = False
+            waiting = False
             return {"type": "http.request", "body": await anext(messages, b""), "more_body": False}
 
         async def send(message: Message) -> None:
