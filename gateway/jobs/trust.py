@@ -47,8 +47,10 @@ class Trust:
     def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
         """Return why a job may not use datasets here: a permit is missing, expired, or used up."""
         missing, spent = [], []
-        used, now = self._kept.used_by(spec.job_id), self._clock()
-        for want, held in self._held(spec):
+        wanted = list(self._held(spec))
+        used = self._kept.used_by(spec.job_id) if wanted else {}
+        now = self._clock()
+        for want, held in wanted:
             if any(one.number not in used and self._spent(one) for one in held):
                 spent.append(self._problem(want, "its permit was used by as many jobs as it allows"))
             elif self._level == "permit" and not any(
@@ -85,12 +87,12 @@ class Trust:
         others = datasets.partners(spec, self._node)
         if not others or {spec.scheduler, spec.initiator} <= {self._node}:
             return
-        held: dict[tuple[str, NodeId], Application] = {}
-        for other in others:
-            for one in self._kept.list(Side.THEIRS, Kind.DATASET, APPROVED, other):
-                held[one.subject, other] = one
-        for want in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
-            yield want, [one for (subject, _), one in held.items() if subject == want.dataset.dataset_id]
+        wanted = list(datasets.wanted(spec, self._node, once_per_component(self._roles_of)))
+        approved = self._kept.list(Side.THEIRS, Kind.DATASET, APPROVED) if wanted else ()
+        held = {(one.subject, one.partner): one for one in approved if one.partner in others}
+        if held or self._level == "permit":
+            for want in wanted:
+                yield want, [one for (subject, _), one in held.items() if subject == want.dataset.dataset_id]
 
     def _spent(self, one: Application) -> bool:
         return one.most_jobs is not None and self._kept.jobs(one.number) >= one.most_jobs
