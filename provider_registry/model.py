@@ -129,6 +129,10 @@ class Component:
     document: Mapping[str, Any]
 
 
+FATE, YACL = "fate", "yacl"
+"""``metadata.profile`` of an image that swaps namespace and name, or reads ``system.storage.host.url``"""
+
+
 @dataclass(frozen=True)
 class Provider:
     """A vendor's image on one kind of device, and the components in it.

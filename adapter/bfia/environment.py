@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.ports import Site
+from provider_registry.model import FATE, YACL
 
 
 def session_id(job_id: str) -> str:
@@ -49,9 +50,11 @@ def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False
         if value is not None:
             variables[f"runtime.component.parameter.{name}"] = encoded(value)
     for name, address in run.inputs.items():
-        variables[f"runtime.component.input.{name}"] = _address(address)
+        variables[f"runtime.component.input.{name}"] = _address(address, run.image_profile)
     for name, address in run.outputs.items():
-        variables[f"runtime.component.output.{name}"] = _address(address)
+        variables[f"runtime.component.output.{name}"] = _address(address, run.image_profile)
+    if run.image_profile == YACL:
+        variables["system.storage.host.url"] = site.storage_url
     return variables
 
 
@@ -66,5 +69,8 @@ def encoded(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _address(address: Address) -> str:
-    return json.dumps(address.as_dict(), ensure_ascii=False)
+def _address(address: Address, profile: str) -> str:
+    namespace, name = address.namespace, address.name
+    if profile == FATE:
+        namespace, name = name, namespace
+    return json.dumps({"namespace": namespace, "name": name}, ensure_ascii=False)

@@ -80,6 +80,7 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
+    image_profile: str = ""  # metadata.profile: which older forms of storage and addresses its environment has
     engine: str = ""  # which of several engines runs it; empty: the main one
     attempt: int = 0  # from 0, of this node's own counting
     status: RunStatus = RunStatus.WAITING

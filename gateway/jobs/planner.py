@@ -260,6 +260,7 @@ class TaskPlanner:
             party=party,
             component=node.component,
             image=image,
+            image_profile=provider.metadata.get("profile") or "",
             created_at=self._clock(),
             engine=self._engines[provider.base_url],
             parameters=values,

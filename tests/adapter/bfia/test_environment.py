@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from adapter.bfia import translate, wire
 from adapter.bfia.environment import encoded, environment
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
-from gateway.domain.run import Run
+from gateway.domain.run import Address, Run
 from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
@@ -81,13 +82,14 @@ def _engine(settings: Any, installation: str) -> MemoryEngine:
     )
 
 
-def _launched(gateway: Gateway) -> dict[tuple[str, str], Launched]:
-    registered = ask(gateway, "operator", "POST", "/v2/provider/register", json=example("register_unionpay.json"))
+def _launched(gateway: Gateway, body: Any = None) -> dict[tuple[str, str], Launched]:
+    provider = body or example("register_unionpay.json")
+    registered = ask(gateway, "operator", "POST", "/v2/provider/register", json=provider)
     assert registered.json() == {"code": 0, "message": "create success"}
     for role in ROLES:
         _upload(gateway, role)
-    body = wire.CreateAll.model_validate(example("create_all_psi_sbt.json"))
-    gateway.participant.create_job(translate.job_spec(body, JOB, ME, TRACE), ME)
+    job = wire.CreateAll.model_validate(example("create_all_psi_sbt.json"))
+    gateway.participant.create_job(translate.job_spec(job, JOB, ME, TRACE), ME)
     gateway.participant.start_job(JOB, ME)
     found = {}
     for task, task_id in TASKS.items():
@@ -234,6 +236,36 @@ def test_the_folder_for_checkpoints_is_named_where_there_is_one():
     assert "system.checkpoint" not in variables(run)
     found = environment(a_local_job(run), run, replace(SITE, checkpoint="/bfia/checkpoint"))
     assert found["system.checkpoint"] == "/bfia/checkpoint"
+
+
+@pytest.mark.parametrize("profile", ["fate", "yacl"])
+def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
+    lake = "s3://10.0.0.5:9000?username=key&password=secret&bucket=joint"
+    addresses = {"inputs": {"data": Address("bank", "customers")}, "outputs": {"out": Address("job-guest-0", "t")}}
+    plain = a_run(**addresses)
+    site = replace(SITE, storage_url=lake)
+    found = environment(a_local_job(plain), replace(plain, image_profile=profile), site)
+    goldens.check(f"older-{profile}", found)
+    changed = dict(found.items() ^ environment(a_local_job(plain), plain, site).items())
+    assert (
+        set(changed)
+        == {
+            "fate": {"runtime.component.input.data", "runtime.component.output.out"},
+            "yacl": {"system.storage.host.url"},
+        }[profile]
+    )
+
+
+def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
+    body = example("register_unionpay.json")
+    body["metadata"]["profile"] = "yacl"
+    with serving(Gateway(settings(tmp_path, engine={"kind": "docker"}), engine=_engine)) as gateway:
+        found = _launched(gateway, body)
+        for one in found.values():
+            assert one.spec.environment["system.storage.host.url"] == one.spec.environment["system.storage"]
+        body["metadata"]["profile"] = "older"
+        refused = ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()
+        assert refused["code"] != 0 and "must be fate or yacl" in str(refused)
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
