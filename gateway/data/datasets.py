@@ -202,8 +202,8 @@ class Datasets:
         if known is not None and known.disabled:
             raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
         place = self._place(address, known)
-        if known is not None and (changed := self.change(known)):
-            text = f"dataset {known.dataset_id} was registered where it lies, and {changed}; register it again"
+        if known is not None and self.change(known):  # partners read this: how is for `data show`
+            text = f"dataset {known.dataset_id} was registered where it lies, and its files changed or are gone"
             raise Conflict(text, reason="DATASET_CHANGED")
         if not self._storage.exists(place):
             raise _unknown(address, "is not in this node's storage")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.data import parquet
 from gateway.data.buckets import IdCheck
@@ -17,9 +17,9 @@ from gateway.data.parquet import PARQUET
 from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
 from gateway.data.storages import Storages
-from gateway.data.table_format import BLOCK, UTF8, UTF8_BOM, recognised, shown
+from gateway.data.table_format import BLOCK, UTF8, UTF8_BOM, Format, recognised, shown
 from gateway.data.table_reader import Findings, Lines, rows
-from gateway.data.upload import MAX_PARTITIONS, ColumnTypes, Upload, check_header
+from gateway.data.upload import MAX_PARTITIONS, ColumnTypes, PlainBlocks, Upload, check_header
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -31,8 +31,9 @@ _OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
 """the namespace of what a job left"""
 _SAMPLE = 1024 * 1024
 """bytes of the first file that show the types of columns where not all is read"""
+_FORM = Format(UTF8, ",")
 _ROWS = 1000
-"""rows that are looked at together"""
+"""rows that are looked at together, where they are not a plain block"""
 
 
 @dataclass(frozen=True)
@@ -262,12 +263,12 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
     """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
     findings = Findings()
     columns: list[str] = []
-    types, id_at = ColumnTypes(0), None
+    types, id_at, plain = ColumnTypes(0), None, PlainBlocks(_FORM, None)
     count, whole = 0, True
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
         for part in parts:
-            with storages.open_file(address, part.name) as file:
+            with io.BufferedReader(storages.open_file(address, part.name), BLOCK) as file:  # type: ignore[type-var]
                 lines = _lines(file, part.name, findings)
                 source = rows(lines, ",", findings)
                 _, header = next(source, (0, []))
@@ -278,26 +279,35 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                         break
                     types = ColumnTypes(len(columns))
                     id_at = columns.index(wanted.table.match_id_name) if wanted.table.match_id_name else None
+                    plain = PlainBlocks(_FORM, id_at)
                 elif header != columns:
                     rule = f"must begin with the header of {parts[0].name}: each file is a table of its own"
                     findings.add("header", part.name, rule, ",".join(header))
                 elif not wanted.count:
                     whole = False
                     continue
-                while block := list(islice(source, _ROWS)):
-                    good = [
-                        (number, row)
-                        for number, (_, row) in enumerate(block, count + 1)
-                        if len(row) == len(columns)
-                    ]
-                    count += len(block)
-                    for line, row in block:
-                        if len(row) != len(columns):
-                            rule = f"must have {len(columns)} cells like the header"
-                            findings.add("number of cells", f"{part.name}:{line}", rule, len(row))
-                    types.see([row for _, row in good])
-                    if id_at is not None:
-                        ids.see([row[id_at].encode() for _, row in good], [number for number, _ in good], findings)
+                while True:
+                    block = file.peek()
+                    block = block[: block.rfind(b"\n") + 1]
+                    if count and (same := plain.stored(block, types.kinds)):
+                        file.read(len(block))
+                        lines.number += len(same)
+                        lines.bytes += len(block)
+                        seen = len(same)
+                        keys = [row.split(b",", id_at + 1)[id_at] for row in same] if id_at is not None else []
+                    elif read := list(islice(source, _ROWS if block else 1)):  # one row fills the buffer
+                        for line, row in read:
+                            if len(row) != len(columns):
+                                rule = f"must have {len(columns)} cells like the header"
+                                findings.add("number of cells", f"{part.name}:{line}", rule, len(row))
+                        good = [row for _, row in read if len(row) == len(columns)]
+                        types.see(good)
+                        seen = len(read)
+                        keys = [row[id_at].encode() for row in good] if id_at is not None else []
+                    else:
+                        break
+                    ids.see(keys, range(count + 1, count + 1 + len(keys)), findings)
+                    count += seen
                     if lines.bytes > _SAMPLE and not wanted.count:
                         whole = False
                         break
@@ -309,9 +319,8 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
     return _Seen(tuple(columns), tuple(kind or "string" for kind in types.kinds), count if whole else None)
 
 
-def _lines(file: BinaryIO, name: str, findings: Findings) -> Lines:
-    form = recognised(io.BufferedReader(io.BytesIO(file.read(BLOCK)), BLOCK))
-    file.seek(0)
+def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:
+    form = recognised(file)
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
         rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
