@@ -39,9 +39,11 @@ class Source:
         if not _SELECT.match(query):
             raise _wrong("query", "must be one SELECT")
         try:
-            engine = sa.create_engine(self._url, poolclass=sa.NullPool)
+            # it sends a server no file of this machine, whatever the address says
+            engine = sa.create_engine(self._url, poolclass=sa.NullPool, connect_args={"local_infile": False})
             connection = engine.connect()
-        except (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError) as error:  # TypeError: an unknown option
+        except (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError) as error:
+            # TypeError: an unknown option; RuntimeError: it asks for a file
             rule = f"{self.name} cannot be used: {_cause(error)}; compare address, user and password"
             raise _wrong("from", rule) from None
         with connection:
@@ -95,7 +97,7 @@ def _chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, RuntimeError) as error:
         raise _wrong("query", f"failed: {_cause(error)}; try it in a client of the database") from None
 
 
