@@ -1,0 +1,68 @@
+"""Contract and dataset by the commands alone, at two nodes that know nothing of each other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.bootstrap.node import Gateway
+from tests.cli import asking, written
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER, ask, running
+from tests.trust.agreeing import two_nodes
+
+
+def done(node: Gateway, *words: str) -> str:
+    said = asking("partner", node, *words)
+    assert said.exit_code == 0, said.stderr
+    return said.stdout
+
+
+def listed(node: Gateway, *words: str) -> list[dict[str, Any]]:
+    return list(written("partner", node, "applications", *words)["applications"])
+
+
+def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
+    with two_nodes(tmp_path) as (me, peer):
+        done(me, "apply", "contract", PEER, "--to", peer.addresses()["peer"], "--days", "30")
+        [waits] = listed(peer, "--waiting")
+        assert waits["key"] == me.card.key().id and waits["expires_at"]  # type: ignore[union-attr]
+        assert "APPROVED" in done(peer, "approve", str(waits["number"]), "--reason", "contract 17")
+        wait_for(lambda: listed(me)[0]["status"] == "APPROVED")
+        form = {"namespace": "bank", "name": "credit", "head": "true", "partitions": "1", "meta": "{}"}
+        file = {"file": ("t.csv", b"id,x\na,1\n", "text/csv")}
+        assert (
+            ask(peer, "operator", "POST", "/v2/component/upload/file", data=form, files=file).json()["code"] == 0
+        )
+        assert asking("data", peer, "publish", "bank#credit", "--to", ME).exit_code == 0
+        assert "bank#credit" in done(me, "offers", PEER)
+        done(me, "apply", "dataset", PEER, "bank#credit", "--jobs", "10")
+        [waits] = listed(peer, "--waiting")
+        assert waits["most_jobs"] == 10
+        done(peer, "approve", str(waits["number"]), "--jobs", "5")
+        wait_for(lambda: listed(me)[-1]["most_jobs"] == 5)
+        assert [g["node"] for g in written("data", peer, "grants")["grants"]] == [ME]
+        project = tmp_path / "project.yml"
+        project.write_text(yaml.safe_dump({"name": "scoring"}))
+        done(me, "apply", "project", PEER, "project-1", "--fields", str(project))
+        [waits] = listed(peer, "--waiting")
+        done(peer, "reject", str(waits["number"]))
+        mine = str(listed(me)[-1]["number"])
+        wait_for(lambda: "REJECTED" in done(me, "refresh", mine))
+        assert asking("data", peer, "unpublish", "bank#credit").exit_code == 0
+        done(me, "terminate", str(listed(me)[0]["number"]))
+        assert not me.routes.table.routes[PEER].enabled
+        noted = [line.detail["after"]["status"] for line in peer.audit.list(action="/applications/", limit=9)]
+        assert noted == ["REJECTED", "APPROVED", "APPROVED"]
+        refused = asking("partner", me, "apply", "dataset", PEER, "bank#credit")
+        assert refused.exit_code == 1 and "NO_CONTRACT" in refused.stderr
+
+
+@pytest.mark.parametrize("level", ["open", "known"])
+def test_a_node_without_a_route_is_known_at_level_open_only(tmp_path: Path, level: str):
+    with running(tmp_path, trust={"level": level}) as node:
+        headers = {"x-source-node-id": STRANGER}
+        body = {"task_id": "t", "role": "guest"}
+        said = ask(node, "peer", "POST", "/v1/interconn/schedule/task/poll", json=body, headers=headers).json()
+        assert said["data"]["reason"] == ("TASK_UNKNOWN" if level == "open" else "NOT_AUTHORISED")
