@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Address
 from tests.builders import a_run
@@ -36,3 +38,14 @@ def test_an_input_that_was_never_written_is_not_mounted(tmp_path: Path):
     (tmp_path / "storage" / there.namespace / there.name).mkdir(parents=True)
     mounts = workspace.prepare(a_run(inputs={"out": there, "none": never}, outputs={})).mounts
     assert [mount.source.name for mount in mounts] == ["log", "task-out"]
+
+
+def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tmp_path: Path):
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+    (tmp_path / "storage" / "warehouse" / "2026").mkdir(parents=True)
+    (tmp_path / "storage" / "warehouse" / "2026" / "c.csv").write_text("id\n1\n")
+    placed = Address("warehouse/2026", "c.csv", in_place="file")
+    *_, mount = workspace.prepare(a_run(inputs={"in": placed}, outputs={})).mounts
+    assert (mount.target, mount.read_only) == ("/bfia/storage/warehouse/2026/c.csv", True)
+    with pytest.raises(ValueError, match="must not begin with a dot"):
+        workspace.prepare(a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={}))
