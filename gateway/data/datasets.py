@@ -169,15 +169,24 @@ class Datasets:
             )
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:
-                self._refuse_registered(address)
-                old = self._repository.get(address.namespace, address.name)
-                if storage and old is not None and not upload.overwrite:  # another upload was faster
-                    raise taken(address)
-                dataset = _switched_as(old, dataset)
-                self._repository.put(dataset)
+                dataset, old = self._recorded(dataset, overwrite=upload.overwrite)
             if old is not None and old.address != where:
                 self._delete_old(old.address)
         return dataset
+
+    def _recorded(self, dataset: Dataset, *, overwrite: bool) -> tuple[Dataset, Dataset | None]:
+        """Record what was uploaded; return it and what it replaces. Raises `Conflict` where another was faster."""
+        address = Address(dataset.namespace, dataset.name)
+        while True:
+            self._refuse_registered(address)
+            old = self._repository.get(dataset.namespace, dataset.name)
+            if old is not None and not overwrite and (dataset.storage or old.storage):
+                raise taken(address)
+            new = _switched_as(old, dataset)
+            if self._repository.replace(old, new):
+                return new, old
+            if not overwrite:  # by another gateway
+                raise taken(address)
 
     def _delete_old(self, address: Address) -> None:
         """Delete what was replaced; where its storage is away, `gc` does."""

@@ -1,6 +1,7 @@
 """A file that is being sent: stored while it comes, or kept on the disk until it is known what to do with it."""
 
 import contextvars
+import fcntl
 import hashlib
 import os
 import threading
@@ -10,6 +11,7 @@ from io import FileIO, RawIOBase
 from typing import Any
 
 from gateway.data.staging import Staging
+from gateway.data.storage import CHUNK
 from gateway.domain.datasets import Dataset
 from gateway.errors import GatewayError, TooLarge
 
@@ -74,6 +76,8 @@ class Reception:
     def begin(self, store: Callable[[Source], Dataset]) -> None:
         """Store what is written from now on while it comes, in a thread of its own."""
         out, into = os.pipe()
+        with suppress(OSError):  # where a user's pipes have no more room
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
         self._sent, self._file = _Sent(out), FileIO(into, "wb")
 

@@ -167,7 +167,7 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
         block = file.peek()
         block = block[: block.rfind(b"\n") + 1]
         numbers: Sequence[int]
-        if stored := plain.stored(block, types.kinds) if count else []:
+        if stored := plain.stored(block, types.kinds) if block and count else []:
             file.read(len(block))
             numbers = range(lines.number + 1, lines.number + 1 + len(stored))
             lines.number += len(stored)
@@ -332,7 +332,7 @@ class PlainBlocks:
                 block = block.decode(self._form.encoding).encode()
             elif codecs.BOM_UTF8 in block:
                 return []
-            else:
+            elif not block.isascii():
                 block.decode()
         except UnicodeDecodeError:
             return []
@@ -342,8 +342,9 @@ class PlainBlocks:
             self._kinds, self._row = [*kinds], self._expression(kinds)
         if not self._row.fullmatch(block):
             return []
-        delimiter = self._form.delimiter.encode()
-        found = block.replace(delimiter, b",").split(b"\n")[:-1]
+        if self._form.delimiter != ",":
+            block = block.replace(self._form.delimiter.encode(), b",")
+        found = block.split(b"\n")[:-1]
         return found if max(map(len, found)) <= csv.field_size_limit() else []
 
     def _expression(self, kinds: list[str]) -> Any:

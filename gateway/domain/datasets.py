@@ -179,6 +179,9 @@ class DatasetRepository(Protocol):
     def put(self, dataset: Dataset) -> None:
         """Store a dataset; one of the same namespace and name is replaced."""
 
+    def replace(self, before: Dataset | None, after: Dataset) -> bool:
+        """Store a dataset unless something else than ``before`` is known of it by now; tell whether it did."""
+
     def delete(self, namespace: str, name: str) -> bool:
         """Forget a dataset; False where it is unknown."""
 
@@ -199,6 +202,13 @@ class MemoryDatasets:
     def put(self, dataset: Dataset) -> None:
         """Keep what is known, in the place of what was known before."""
         self._kept[dataset.namespace, dataset.name] = dataset
+
+    def replace(self, before: Dataset | None, after: Dataset) -> bool:
+        """Keep what is known unless another was faster."""
+        if self.get(after.namespace, after.name) != before:
+            return False
+        self.put(after)
+        return True
 
     def delete(self, namespace: str, name: str) -> bool:
         """Forget a dataset; False: it was not known."""

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid
 from gateway.runtime.checks import Result, Step
+from gateway.store.database import Database, opened
+from gateway.store.repositories import SqlDatasets
 from tests import storages as real
 from tests.contracts.test_storage import remote_of
 
@@ -128,6 +132,39 @@ def test_of_two_uploads_of_one_name_the_slower_is_refused(tmp_path: Path) -> Non
             upload("id,x\n1,2\n")
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["1", "1"]]
         assert len(storage.names("bank", "lake")) == 1
+
+
+@pytest.mark.s3
+def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
+    engine = opened(f"sqlite:///{tmp_path / 'node.db'}")
+    known, begin, address = SqlDatasets(Database(engine)), threading.Barrier(2), Address("bank", "t")
+    with real.bucket() as place:
+        storage = at(tmp_path / "0", remote_of(place))
+        sites = [
+            Datasets(at(tmp_path / str(i), remote_of(place)), known, [], lambda: datetime.now(UTC)) for i in (0, 1)
+        ]
+
+        def upload(number: int, *, overwrite: bool) -> bool:
+            received = sites[number].receive()
+            sites[number].store_while_received(Upload(address, overwrite=overwrite), received, "t.csv")
+            begin.wait(60)
+            try:
+                received.write(f"id,x\n1,{number}\n".encode())
+                received.finish()
+            except Conflict:
+                return False
+            finally:
+                received.close()
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            stored = list(pool.map(lambda number: upload(number, overwrite=False), (0, 1)))
+            assert sorted(stored) == [False, True]
+            assert list(storage.iter_rows(sites[0].resolve("bank#t"))) == [["1", str(stored.index(True))]]
+            assert all(pool.map(lambda number: upload(number, overwrite=True), (0, 1)))
+        kept = sites[0].resolve("bank#t")
+        assert sites[1].resolve("bank#t") == kept and storage.names("bank", "lake") == [kept.name]
+    engine.dispose()
 
 
 NODE = """

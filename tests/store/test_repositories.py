@@ -79,6 +79,21 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(lambda i: (gate.wait(60), work(i))[1], range(count)))
 
 
+def test_of_uploads_of_one_name_at_the_same_time_one_is_recorded(datasets: DatasetRepository):
+    tries = [a_dataset(name="race", size=i) for i in range(6)]
+    if isinstance(datasets, MemoryDatasets):
+        won = [datasets.replace(None, one) for one in tries]
+    else:
+        won = at_once(len(tries), lambda i: datasets.replace(None, tries[i]))
+    first = datasets.get("ns", "race")
+    assert sum(won) == 1 and first in tries
+    assert not datasets.replace(a_dataset(name="race", size=99), tries[0])
+    assert datasets.replace(first, a_dataset(name="race", size=7)) and not datasets.replace(first, tries[0])
+    kept = datasets.get("ns", "race")
+    assert kept is not None and kept.size == 7
+    datasets.delete("ns", "race")
+
+
 # ---------------------------------------------------------------- providers
 
 

@@ -36,7 +36,7 @@ from tools.bench import load, readme
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
-from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, timed, write_table
+from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, send, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 
@@ -299,7 +299,7 @@ def at_s3(asked: argparse.Namespace) -> None:
             for name, ours, bare in (
                 (
                     "upload",
-                    partial(node.upload, file, "bench", "table"),
+                    partial(send, node, file, "bench", "table"),
                     partial(bare_write, place.operator, file),
                 ),
                 ("download", partial(fetch, node, "bench", "table"), partial(bare_read, place.operator)),
