@@ -1,5 +1,6 @@
 """Which of a node's storages serves what: uploads, components, and data that is replaced."""
 
+import contextlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engines.docker import ContainerdEngine, DockerOptions
 from gateway.bootstrap.parts import storages
 from gateway.config.loader import load
 from gateway.data.datasets import Datasets
@@ -229,6 +231,8 @@ def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_pa
 
         role = os.environ["BFIA_TEST_S3_ROLE"]
         assert step(role=role).result is Result.OK
+        with contextlib.closing(ContainerdEngine("n", "i", DockerOptions(base_url="tcp://127.0.0.1:1"))) as away:
+            assert storages_of(load(file), away).cause.startswith("containers cannot reach storage lake: ")
         assert step().result is Result.WARNING and "the node's own key of lake" in step().cause
         denied = step(role=role, password="not-the-key")
         assert denied.result is Result.FAILED and denied.cause.startswith("STORAGE_DENIED: storage lake (s3)")
