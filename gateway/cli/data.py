@@ -224,6 +224,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         ["match id", found["match_id_name"]],
         ["label", found["label_name"]],
         ["sid", found["sid"]],
+        ["meta", json.dumps(found["meta"], ensure_ascii=False) if found["meta"] else ""],
         ["sha256", found["checksum"]],
         ["used by", found["used_by"] or "no job under way"],
     ]

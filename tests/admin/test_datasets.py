@@ -118,6 +118,20 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
     assert cli(node, "show", "no-id").exit_code == 2
 
 
+def test_options_and_part_of_data_are_kept_shown_and_edited(node: Gateway):
+    free = {"options": {"engine": "x", "depth": [1, 2]}, "part_of_data": [["u0", "0"], ["u1", "1"]]}
+    file = {"file": ("t.csv", b"id,x\n1,2\n")}
+    form = {"namespace": "ns", "name": "free", "meta": json.dumps(free)}
+    assert call(node, "POST", "/v2/component/upload/file", data=form, files=file).json()["code"] == 0
+    url = "/api/v1/datasets/ns/free"
+    assert call(node, "GET", url).json()["meta"] == free
+    assert '"part_of_data"' in "".join(cli(node, "show", "ns#free").stdout.split())
+    changed = call(node, "PATCH", url, json={"meta": {"part_of_data": [], "options": {"depth": 3}}}).json()
+    assert changed["meta"] == {"options": {"depth": 3}, "part_of_data": []}
+    assert node.storage.metadata(Address("ns", "free"))["meta"]["options"] == {"depth": 3}
+    call(node, "DELETE", url)
+
+
 def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway, tmp_path: Path):
     file = tmp_path / "one.csv"
     file.write_text("id;x\n1;2\n")

@@ -1,14 +1,17 @@
 """A large table goes into a real node, and out of it, in bounded memory."""
 
 import hashlib
+import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tests import storages as real
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation
-from tools.bench.upload import peak_growth, write_table
+from tools.bench.upload import fetch, peak_growth, send, write_table
 
 MIB = 1024 * 1024
 
@@ -41,3 +44,22 @@ def test_a_table_is_streamed_in_and_out(tmp_path: Path):
         (size, ours, theirs), grown = peak_growth(node, fetched)
         assert size > 160 * MIB and ours == theirs
         assert grown < 40 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_a_table_at_s3_is_streamed_in_and_out(tmp_path: Path):
+    file = tmp_path / "table.csv"
+    rows = write_table(file, 100 * MIB)
+    with real.bucket() as place:
+        url, key = urlsplit(place.url), {"username": os.environ["BFIA_TEST_S3_KEY"], "region": "default"}
+        lake = {"url": f"s3://{url.netloc}/{place.name}", "password": os.environ["BFIA_TEST_S3_SECRET"], **key}
+        made = Federation(tmp_path / "nodes", [jobs.GUEST], {"kind": "process"}, storages={"lake": lake})
+        with made as federation:
+            node = federation[jobs.GUEST]
+            _, grown = peak_growth(node, lambda: send(node, file, "large", "table"))
+            assert grown < 80 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
+            assert node.get("/api/v1/datasets/large/table")["count"] == rows
+            _, grown = peak_growth(node, lambda: fetch(node, "large", "table"))
+            assert grown < 40 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
+            assert not list(node.storage.glob("large*"))
