@@ -267,7 +267,7 @@ class RemoteStorage(Storage):
         except httpx.HTTPStatusError as error:
             log.warning("unfinished uploads stay", storage=one.name, status=error.response.status_code)
         except httpx.HTTPError:
-            raise StorageFailed(f"storage {one.name} ({one.kind}) cannot be reached") from None
+            raise StorageAway(f"storage {one.name} ({one.kind}) cannot be reached") from None
 
     def check_answers(self) -> None:
         """Look whether it answers. Raises `StorageFailed`."""
