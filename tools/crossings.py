@@ -126,6 +126,8 @@ async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
     sa.event.listen(node.store._engine, "before_cursor_execute", recorder.executed)
     try:
         async with _client(node, "operator") as platform, _client(node, "container") as container:
+            first = await _submit(platform)
+            await asyncio.to_thread(_launched, node, first)  # which pins the image, and so changes the provider
             await _submit(platform)  # so that what is made once and kept is there
             with recorder.recording("create_all until the job is stored", Records.add.__code__) as until_stored:
                 await _submit(platform)
