@@ -451,6 +451,8 @@ def certificates_of(settings: Settings) -> Step:
 
 def _peers(node: Installation) -> Step:
     peer = node.settings.listen.peer
+    if node.settings.trust.level == "open":
+        return _warning("trust.level: open lets nodes without a route run jobs here", "set trust.level: known")
     if gap := peer_tls.unproven(peer.bind, peer.tls):
         remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
         return _warning(gap, remedy)

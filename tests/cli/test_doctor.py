@@ -111,6 +111,11 @@ def test_each_route_without_signatures_is_named(config: Path):
         assert step["cause"].endswith(": A") is (result == "warning")
 
 
+def test_a_node_that_takes_jobs_of_everybody_is_warned(config: Path):
+    for level, result in (("open", "warning"), ("known", "ok")):
+        assert doctor(config, trust={"level": level})[1]["peers"]["result"] == result
+
+
 def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
     good = config.read_text()
     nobody = free_ports(1)[0]
