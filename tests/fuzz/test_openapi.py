@@ -27,6 +27,7 @@ NOT_HERE = {
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",  # the process engine pins nothing
     "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
     "/api/v1/applications": "NO_CONTRACT",
+    "/api/v1/datasets": "STORAGE_UNKNOWN",
     **{
         f"/api/v1/applications/{{application}}/{word}": "APPLICATION_UNKNOWN"
         for word in ("approve", "reject", "terminate", "refresh")
@@ -40,7 +41,7 @@ NOT_HERE = {
     **{f"/v1/interconn/{kind}/audit/apply": "CONTRACT_UNKNOWN" for kind in ("dataset", "project")},
     **{f"/v1/interconn/{kind}/audit/apply": "NO_CONTRACT" for kind in ("flow", "model")},
 }
-"""paths that need a signature, or a model, a job or a contract by name, and how a fresh node refuses them"""
+"""paths that need something first, such as a job, a contract or a storage, and how a fresh node refuses them"""
 
 
 @pytest.fixture(scope="module")
