@@ -181,12 +181,8 @@ def test_unknown_nodes_fill_neither_the_database_nor_the_list(nodes: Nodes):
     assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
     body["name"] = "x" * 70_000
     assert requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"] == "TOO_LARGE"
-    while True:
-        said = requested(peer, "GET", "/node/query", {"node_id": PEER}, "")
-        if said["code"]:
-            break
-        assert said["data"]["system"] == "bfia-gateway"
-    assert said["data"]["reason"] == "PARTNER_QUOTA"
+    asked = [requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)]
+    assert asked[0]["system"] == "bfia-gateway" and any(one.get("reason") == "PARTNER_QUOTA" for one in asked)
 
 
 def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes, tmp_path: Path):
