@@ -212,6 +212,12 @@ class Connection(HttpToolsProtocol):
         self._watch_no_longer()
         self.lost.set()
 
+    def shutdown(self) -> None:
+        """Close when idle; by TLS without a farewell, since clients do not read from idle connections."""
+        super().shutdown()
+        if self._extensions is not None and self.transport.is_closing():
+            self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
         """Read on, within the limits of size and time while no request is being answered."""
         if self.http2 is not None and not self._unparsed and data.startswith(_HTTP2):

@@ -1,5 +1,6 @@
 """What an application learns of the certificate that a client shows, over real TLS."""
 
+import http.client
 import json
 import ssl
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_without_a_certificate_the_chain_is_empty(tmp_path: Path) -> None:
     with listening(extensions, Tls(mine.certificate, mine.key)) as port:
         found = asked(f"https://127.0.0.1:{port}/", ssl.create_default_context(cafile=authority.file))
     assert found == [{"tls": {"client_cert_chain": []}}] * 2
+
+
+def test_an_idle_client_does_not_hold_up_the_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mine = Authority(tmp_path).sign("node")
+    with caplog.at_level("INFO"), listening(extensions, Tls(mine.certificate, mine.key)) as port:
+        client = http.client.HTTPSConnection("127.0.0.1", port, context=ssl._create_unverified_context())
+        client.request("GET", "/")
+        assert client.getresponse().read()
+    client.close()
+    assert "Finished server process" in caplog.text and "timeout" not in caplog.text
 
 
 def test_a_header_adds_no_certificate_to_a_plain_connection() -> None:
