@@ -95,7 +95,7 @@ class RunCredentials:
 
         known = self._seconds.get(remote.name)
         most = max(_SHORTEST, math.ceil(longest))
-        for seconds in (known,) if known else _SECONDS:
+        for seconds in (known or _SECONDS[0], _SECONDS[-1]):
             asked = min(seconds, most)
             try:
                 client = self._client(remote, "sts")

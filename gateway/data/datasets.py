@@ -170,7 +170,8 @@ class Datasets:
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:
                 dataset, old = self._recorded(dataset, overwrite=upload.overwrite)
-            if old is not None and old.address != where:
+        if old is not None and old.address != where:  # not above, where a failure deletes what replaced it
+            with storage_errors():
                 self._delete_old(old.address)
         return dataset
 

@@ -187,6 +187,8 @@ def _missing_storage(place: str) -> str:
 def _is(storages: Storages, address: Address) -> bool:
     """Tell whether a place is what its address says, a file or a folder."""
     if address.storage:
+        if address.in_place == FOLDER:
+            return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
         return storages.taken(address)
     path = storages.path(address)
     if os.path.realpath(path) != str(Path(os.path.realpath(storages.root)) / address.namespace / address.name):

@@ -43,7 +43,12 @@ class Edit:
         if named["label_name"] and named["label_name"] == named["match_id_name"]:
             checks.append(("label_name", "must not be the column of match_id_name", named["label_name"]))
         match_id = named["match_id_name"]
-        if match_id and match_id != dataset.meta.get("match_id_name") and dataset.partitions > 1:
+        if (
+            match_id
+            and match_id != dataset.meta.get("match_id_name")
+            and dataset.partitions > 1
+            and not dataset.in_place
+        ):
             rule = f"must stay: the {dataset.partitions} partitions are divided by it; upload the table again"
             checks.append(("match_id_name", rule, match_id))
         if wrong := [Problem(path, rule, got) for path, rule, got in checks if rule]:

@@ -142,6 +142,15 @@ def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
         assert abs((credentials["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
 
 
+@pytest.mark.s3
+def test_a_role_that_allows_less_than_before_is_assumed_for_less(remote: Remote) -> None:
+    credentials = RunCredentials()
+    credentials._seconds[remote.name] = 12 * 3600
+    request = {"RoleArn": remote.role, "RoleSessionName": "bfia-test"}
+    expires = credentials._assumed(remote, request, 43200.0)["Credentials"]["Expiration"]
+    assert (expires - datetime.now(UTC)).total_seconds() < 3700
+
+
 @pytest.mark.hdfs
 def test_hdfs_believes_the_name_that_a_client_gives() -> None:
     """A user for each run would keep nobody out: ADR 25."""

@@ -95,6 +95,22 @@ def test_a_folder_of_files_is_one_table_and_stays_when_its_entry_goes(site: Site
     assert site.storage.files(where) == before and not site.tables.exists(ID)
 
 
+def test_a_folder_of_folders_is_no_table(site: Site) -> None:
+    site.write("warehouse/t/y=2026/a.csv", "id\n1\n")
+    with pytest.raises(Invalid, match="files alone, but has y=2026"):
+        site.register("warehouse/t")
+
+
+def test_a_registered_folder_gets_its_match_id_later(here: Site) -> None:
+    here.write("in/t/a.csv", "id,x\n1,2\n")
+    here.write("in/t/b.csv", "id,x\n2,2\n")
+    here.register("in/t")
+    _, after = here.tables.edit(ID, Edit(match_id_name="id"))
+    assert after.meta["match_id_name"] == "id" and after.types == ("string", "int")
+    with pytest.raises(Invalid, match="repeats"):
+        here.tables.edit(ID, Edit(match_id_name="x"))
+
+
 def test_one_file_is_a_table_and_what_becomes_of_it_is_noticed(site: Site) -> None:
     site.write("in/customers.csv", "id,x\n1,2\n")
     found = site.register("in/customers.csv")

@@ -1,6 +1,7 @@
 """Which of a node's storages serves what: uploads, components, and data that is replaced."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -8,7 +9,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
+import opendal
 import pytest
 
 from engines.docker import ContainerdEngine, DockerOptions
@@ -16,13 +19,14 @@ from gateway.bootstrap.parts import storages
 from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
+from gateway.data.remote_parts import RemoteParts
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
-from gateway.errors import Conflict, Invalid
+from gateway.errors import Conflict, GatewayError, Invalid
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
@@ -99,6 +103,61 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
         assert not site.exists(Address("bank", second.name))  # the place of a dataset is not its id
         site.delete("bank#customers*")
         assert storage.namespaces() == set() and not site.exists(address)
+
+
+@pytest.mark.s3
+def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with real.bucket() as place:
+        storage = at(tmp_path / "storage", remote_of(place))
+        site = Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
+
+        def upload(text: str, **more: Any) -> None:
+            received = site.receive()
+            try:
+                received.write(text.encode())
+                site.upload_from_file(Upload(Address("bank", "t"), **more), received, "t.csv")
+            finally:
+                received.close()
+
+        def full(address: Address) -> bool:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        upload("id\n1\n", storage="file")
+        monkeypatch.setattr(storage.folder, "delete", full)
+        with pytest.raises(GatewayError, match="No space left"):
+            upload("id\n2\n", overwrite=True)
+        assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]
+
+
+def test_a_table_of_many_partitions_is_sent_with_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.data.remote_parts.PIECE", 100)
+    operator, opened = opendal.Operator("memory"), []
+
+    class Counting:
+        """Remembers which files were opened."""
+
+        def open(self, path: str, mode: str, **options: Any) -> Any:
+            opened.append(path)
+            return operator.open(path, mode, **options)
+
+        def capability(self) -> Any:
+            return operator.capability()
+
+    parts = RemoteParts(cast(Any, Counting()), "bank/t/", tmp_path, contextlib.nullcontext)
+    wanted = dict.fromkeys(range(12), b"")
+    for turn in range(60):
+        for number in wanted:
+            data = b"%d of %d\n" % (turn, number)
+            wanted[number] += data
+            parts.add(number, data)
+    assert len(opened) == 4
+    parts.finish()
+    assert {number: operator.read(f"bank/t/data_{number}") for number in wanted} == wanted
+    assert len(opened) == 12 and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.s3
