@@ -71,8 +71,8 @@ class Effect(Protocol):
     def begin(self, known: Application, by: str) -> None:
         """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
 
-    def end(self, known: Application, by: str) -> None:
-        """Undo it."""
+    def end(self, known: Application, by: str, *, last: bool) -> None:
+        """Undo it. ``last``: no other application of the partner for the same is in force."""
 
 
 class Applications:
@@ -264,12 +264,25 @@ class Applications:
         return self._change(known, change)
 
     def _end(self, known: Application, by: str, reason: str, tell: bool) -> Application:
-        if known.status is APPROVED and (effect := self._effects.get(known.kind)):
-            effect.end(known, by)
         now = self._clock()
-        after = self._change(known, lambda one: applications.terminated(one, by, reason, now, tell))
+        if known.status is APPROVED and (effect := self._effects.get(known.kind)):
+            effect.end(known, by, last=not self._others(known, now))
+
+        def change(one: Application) -> Application:
+            return applications.terminated(one, by, reason, now, tell) if one.status is known.status else one
+
+        after = self._change(known, change)
+        if after.status is APPROVED:  # meanwhile: what follows from that ends too
+            return self._end(after, by, reason, tell)
         self._soon(after)
         return after
+
+    def _others(self, known: Application, now: datetime) -> list[Application]:
+        """Return what else is in force for the same; contracts of either side are for the same route."""
+        contract = known.kind is Kind.CONTRACT
+        found = self.kept.list(None if contract else known.side, known.kind, APPROVED, known.partner)
+        same = (one for one in found if contract or one.subject == known.subject)
+        return [one for one in same if one.number != known.number and one.holds(now)]
 
     def _soon(self, known: Application) -> None:
         if known.notice:

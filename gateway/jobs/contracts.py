@@ -44,6 +44,7 @@ class ContractRoutes:
             if values.get("keys") not in before.keys or not same_address:
                 text = f"the route of {known.partner} has another address or key; anybody can apply in its name"
                 raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
+            del values["keys"]  # the route may have the next key, too
         if before is not None and before.via:
             del values["url"]
         try:
@@ -51,9 +52,9 @@ class ContractRoutes:
         except InvalidRoutes as error:
             raise Invalid((Problem(*p) for p in error.problems), reason="ROUTE_INVALID") from error
 
-    def end(self, known: Application, by: str) -> None:
-        """Disable the route."""
-        if known.partner in self._routes.table.routes:
+    def end(self, known: Application, by: str, *, last: bool) -> None:
+        """Disable the route, unless another contract is in force, such as a renewed one."""
+        if last and known.partner in self._routes.table.routes:
             change = Change(known.partner, {"enabled": False}, whole=False)
             self._routes.edit(change, by or "contract", f"contract {known.id} has ended")
 
@@ -74,7 +75,7 @@ class DatasetGrants:
         if known.side is Side.THEIRS:
             self._sharing.grant(_address(known), known.partner, by, _reason(known), known.expires_at)
 
-    def end(self, known: Application, by: str) -> None:
+    def end(self, known: Application, by: str, *, last: bool) -> None:
         """Revoke that grant, unless another one has taken its place."""
         mine = (g for g in self._sharing.grants(_address(known)) if g.node == known.partner)
         if known.side is Side.THEIRS and any(grant.reason == _reason(known) for grant in mine):
@@ -96,9 +97,9 @@ class ModelGrants:
         if known.side is Side.THEIRS:
             self._models.grant(known.subject, known.partner, allowed=True)
 
-    def end(self, known: Application, by: str) -> None:
+    def end(self, known: Application, by: str, *, last: bool) -> None:
         """Take that back."""
-        if known.side is Side.THEIRS:
+        if last and known.side is Side.THEIRS:
             with suppress(NotFound):
                 self._models.grant(known.subject, known.partner, allowed=False)
 

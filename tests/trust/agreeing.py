@@ -14,10 +14,10 @@ INTERCONN = "/v1/interconn"
 
 
 @contextmanager
-def two_nodes(home: Path, **over: Any) -> Iterator[tuple[Gateway, Gateway]]:
+def two_nodes(home: Path, algorithm: str = "ed25519", **over: Any) -> Iterator[tuple[Gateway, Gateway]]:
     """Serve `ME` and `PEER`, which have keys and know nothing of each other."""
     for name in ("me", "peer"):
-        Keyring(home / name / "state").make("ed25519")
+        Keyring(home / name / "state").make(algorithm)
     with running(home / "me", **over) as me, running(home / "peer", PEER, **over) as peer:
         yield me, peer
 

@@ -88,6 +88,34 @@ def test_a_permit_whose_confirmation_was_lost_comes_with_the_query(world: World,
     assert world.peer.kept_applications.get(mine).token
 
 
+def test_what_is_approved_while_the_partner_ends_it_ends_too(world: World, monkeypatch: pytest.MonkeyPatch):
+    mine, theirs = apply(world, Kind.MODEL)
+    kept = world.me.kept_applications
+    find = kept.find
+
+    def then_approved(*about: Any) -> Any:
+        found = find(*about)
+        monkeypatch.undo()
+        person(world.me, "POST", f"/applications/{theirs}/approve", {})
+        return found
+
+    audit = kept.get(theirs).id
+    monkeypatch.setattr(kept, "find", then_approved)
+    world.me.applications.end(Kind.MODEL, audit, PEER)
+    assert state(world.me, theirs) == "TERMINATED" and granted(world) == ()
+    person(world.peer, "POST", f"/applications/{mine}/terminate", {})
+
+
+def test_a_model_stays_granted_while_another_application_for_it_is_in_force(world: World):
+    first, second = (apply(world, Kind.MODEL)[1] for _ in range(2))
+    for number in (first, second):
+        person(world.me, "POST", f"/applications/{number}/approve", {})
+    person(world.me, "POST", f"/applications/{first}/terminate", {})
+    assert granted(world) == (PEER,)
+    person(world.me, "POST", f"/applications/{second}/terminate", {})
+    assert granted(world) == ()
+
+
 def test_a_model_that_is_not_here_cannot_be_approved(world: World):
     mine = applied(world.peer, "model", world.me, "none", fields=FIELDS[Kind.MODEL])
     theirs = waiting(world.me)

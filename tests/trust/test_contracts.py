@@ -1,5 +1,6 @@
 """Contracts between two nodes that know nothing of each other: exchanged over HTTP, answered by a person."""
 
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from adapter.bfia.management.wire import moment
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
 from gateway.runtime.checks import Result
+from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
+from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
 from tests.trust.agreeing import applied, becomes, contract, person, requested, state, two_nodes, waiting
 
 Nodes = tuple[Gateway, Gateway]
@@ -84,6 +88,34 @@ def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": reached}})
     assert person(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
     becomes(me, mine, "APPROVED")
+
+
+def test_a_renewed_contract_keeps_the_route_when_the_one_before_ends(nodes: Nodes):
+    me, peer = nodes
+    (mine, theirs), renewed = contract(me, peer), contract(me, peer)
+    for node, number, other in ((me, mine, PEER), (peer, theirs, ME)):
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        node.kept_applications.change(number, lambda one, past=past: applications.replace(one, expires_at=past))
+        becomes(node, number, "TERMINATED")
+        assert node.routes.table.routes[other].enabled
+    person(me, "POST", f"/applications/{renewed[0]}/terminate", {})
+    assert not me.routes.table.routes[PEER].enabled
+
+
+def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes):
+    me, peer = nodes
+    contract(me, peer)
+    following = KeyPair(Ed25519PrivateKey.generate()).public
+    keys = (*peer.routes.table.routes[ME].keys, following)
+    person(peer, "PATCH", f"/routes/{ME}", {"route": {"keys": ", ".join(keys)}})
+    contract(me, peer)
+    assert peer.routes.table.routes[ME].keys == keys
+
+
+def test_nodes_whose_keys_are_of_sm2_make_contracts_too(tmp_path: Path):
+    with two_nodes(tmp_path, "sm2") as (me, peer):
+        mine, _ = contract(me, peer)
+        assert me.kept_applications.get(mine).request["auth_type"] == "SM2"
 
 
 def test_time_ends_it_at_both(nodes: Nodes):
@@ -168,6 +200,23 @@ def test_a_bad_application_is_refused_with_every_problem_and_not_kept(nodes: Nod
     assert person(peer, "GET", "/applications")["applications"] == []
     wrong = person(peer, "POST", "/applications", {"kind": "contract", "partner": PEER, "url": "x"}, 400)
     assert {p["path"] for p in wrong["data"]["problems"]} == {"partner", "url"}
+
+
+@pytest.mark.parametrize("was_now", [(EC_P256, SM2), (VERSION_3, VERSION_2)])
+def test_a_certificate_of_an_unusable_kind_is_refused_as_such(nodes: Nodes, tmp_path: Path, was_now: Any):
+    _, peer = nodes
+    der = ssl.PEM_cert_to_DER_cert(Path(Authority(tmp_path).sign("x").certificate).read_text())
+    body = {
+        **credentials(peer),
+        "node_id": ME,
+        "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(*was_now, 1)),
+    }
+    said = requested(peer, "POST", "/node/contract/apply", body, "")
+    assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
+
+
+def test_zero_in_any_form_is_no_time():
+    assert [moment(value) for value in (0, "0", "", None)] == [None] * 4
 
 
 def test_unknown_nodes_fill_neither_the_database_nor_the_list(nodes: Nodes):

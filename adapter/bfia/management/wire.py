@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Json, StringConstraints
 from pydantic_core import PydanticCustomError
 
@@ -19,14 +20,21 @@ from route_table.document import NODE_ID, NODE_RULE
 _MILLISECONDS = 10**11
 """numbers above are milliseconds: the standard names no unit"""
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)
-AUTH_TYPES = {"ed25519": "ED25519", "ecdsa-p256-sha256": "SHA256_ECDSA", "rsa-v1_5-sha256": "SHA256_RSA"}
-"""algorithm -> its name in a contract; of the first the standard says nothing"""
+AUTH_TYPES = {
+    "ed25519": "ED25519",
+    "ecdsa-p256-sha256": "SHA256_ECDSA",
+    "rsa-v1_5-sha256": "SHA256_RSA",
+    "sm2": "SM2",
+}
+"""algorithm -> its name in a contract; of the first and the last the standard says nothing"""
 
 
 def moment(value: Any) -> datetime | None:
     """Read a time of the standard's: 0 or nothing is none."""
-    if value in (None, 0, "0", "") or isinstance(value, datetime):
-        return value or None
+    if isinstance(value, datetime):
+        return value
+    if value in (None, 0, "0", ""):
+        return None
     try:
         number = int(value)
         return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
@@ -54,7 +62,10 @@ def _node(text: str) -> str:
 def key_of(credential: str) -> str:
     """Return a public key as routes hold it, from a key or a certificate, in PEM or base64. Raises ValueError."""
     if "BEGIN CERTIFICATE" in credential:
-        key = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
+        try:
+            key = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
+        except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+            raise ValueError from error
     else:
         key = re.sub(r"\s|-----(?:BEGIN|END) PUBLIC KEY-----", "", credential)
     public_key(key)
@@ -65,7 +76,9 @@ def _credential(text: str) -> str:
     try:
         key_of(text)
     except ValueError:
-        rule = "must be a public key for Ed25519, ECDSA on P-256 or RSA from 2048 bits on, or such a certificate"
+        rule = (
+            "must be a public key (Ed25519, ECDSA on P-256, RSA from 2048 bits on, SM2) or a certificate (not SM2)"
+        )
         raise PydanticCustomError("key", "{rule}", {"rule": rule}) from None
     return text
 
