@@ -1,8 +1,9 @@
 """A vendor's self-description, JSON, read into a `Component`.
 
 Refused is what leaves the gateway unable to run the component: a field of the wrong shape, no name, no roles, no
-list of parameters, inputs or outputs, a duplicate name in a list. What is only shown to people, or contradicts
-itself while the component may still work, is a warning: vendors' published descriptions do all of that.
+list of parameters, inputs or outputs, a duplicate name in a list; and a type that is a known one misspelled.
+What is only shown to people, or contradicts itself while the component may still work, is a warning: vendors'
+published descriptions do all of that.
 """
 
 import re
@@ -11,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from provider_registry import schema
-from provider_registry.lint import contradictions, of_component, outer_wins
+from provider_registry.lint import contradictions, misspelled_types, of_component, outer_wins, within
 from provider_registry.model import (
     Component,
     DataSpec,
@@ -138,15 +139,21 @@ def component(
     ``provider`` and ``version`` are those it is registered under; they win over the inner ones. Raises
     InvalidDescription with every problem, each under ``path``.
     """
+    parameters = document.get("inputParam") if isinstance(document, Mapping) else None
+    at = join(path, "inputParam")
     problems = [*schema.DESCRIPTION.problems(document, path), *_repeated_names(document, path)]
+    problems += misspelled_types(parameters, at)
     if problems:
+        for i, item in enumerate(parameters if isinstance(parameters, list) else ()):
+            if schema.DESCRIPTION.fits(item, "inputParam"):  # what would be a warning is named with the rest
+                problems += within(_parameter(item, join(at, i), []), join(at, i))
         raise InvalidDescription(bounded(problems))
     read, unclear = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),
         of_component(read, document, path),
         unclear,
-        contradictions(read.parameters, join(path, "inputParam")),
+        contradictions(read.parameters, at),
     )
     return read, bounded(warnings)
 

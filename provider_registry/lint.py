@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from provider_registry import schema
-from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join
+from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near
 from provider_registry.types import NAMES, Kind, full_match, kind_of, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
@@ -18,6 +17,8 @@ UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
 UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
 _SHOWN = 5
 """how many values a warning lists"""
+_MISSPELLED = 0.8
+"""how alike a known type must be for another word to be a mistake: int32 may be a vendor's own, strng is none"""
 
 _FIELDS = {name: schema.DESCRIPTION.fields(name) for name in ("inputParam", "inputData", "outputData", "result")}
 _COMPONENT_FIELDS = schema.DESCRIPTION.fields()
@@ -65,11 +66,13 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
             yield from _OF[field](item, at)
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words was probably meant; empty where that is not clear."""
-    by_lower = {name.lower(): name for name in reversed(list(known))}
-    found = get_close_matches(word[:64].lower(), list(by_lower), n=1)
-    return by_lower[found[0]] if found else ""
+def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
+    """Find the types that are known ones misspelled, in a list that may break its schema."""
+    for i, item in enumerate(parameters if isinstance(parameters, list) else ()):
+        given = item.get("type") if isinstance(item, Mapping) else None
+        spelled = given if isinstance(given, str) and given.isalpha() else ""
+        if spelled and kind_of(spelled) is Kind.OTHER and (meant := near(spelled, NAMES, _MISSPELLED)):
+            yield Problem(join(path, i, "type"), "is not a known type", spelled, meant)
 
 
 def none_of(value: str, usual: Sequence[str], path: str, rule: str = "is none of {}") -> Iterator[Problem]:
@@ -147,14 +150,19 @@ def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Probl
     allowed: Allowed = {p.name: None if p.binding is None else frozenset(p.binding) for p in parameters}
     for i, parameter in enumerate(parameters):
         at = join(path, i)
-        for name, rule, got in _of_values(parameter, kind_of(parameter.type)):
-            yield Problem(join(at, name), rule, got)
-        if parameter.default and parameter.binding:
-            yield from none_of(parameter.default, parameter.binding, join(at, "defaultValue"))
-        yield from repeats(parameter.binding or (), join(at, "bindingData"))
+        yield from within(parameter, at)
         for k, condition in enumerate(parameter.depends_on):
             yield from _unmet_condition(parameter.name, condition, allowed, join(at, "dependsOn", k))
     yield from _circles(parameters, allowed, path)
+
+
+def within(parameter: Parameter, at: str) -> Iterator[Problem]:
+    """Find the contradictions within one parameter."""
+    for name, rule, got in _of_values(parameter, kind_of(parameter.type)):
+        yield Problem(join(at, name), rule, got)
+    if parameter.default and parameter.binding:
+        yield from none_of(parameter.default, parameter.binding, join(at, "defaultValue"))
+    yield from repeats(parameter.binding or (), join(at, "bindingData"))
 
 
 def _of_values(parameter: Parameter, kind: Kind) -> Iterator[tuple[str, str, Any]]:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -291,6 +292,13 @@ def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     if len(kept) > MAX_PROBLEMS:
         kept[MAX_PROBLEMS] = MORE
     return tuple(kept)
+
+
+def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
+    """Return which of the known words was probably meant; empty where that is not clear."""
+    by_lower = {name.lower(): name for name in reversed(list(known))}
+    found = get_close_matches(word[:64].lower(), list(by_lower), n=1, cutoff=certain)
+    return by_lower[found[0]] if found else ""
 
 
 def encodable(text: str) -> bool:

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, shorten
+from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
 
 _TYPES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}
 _TYPES |= {type(None): "null"}
 _WORDS = {"object": "an object", "array": "a list", "string": "text", "number": "a number"}
 _WORDS |= {"integer": "a whole number", "boolean": "true or false"}
+_CERTAIN = 0.8
+"""how alike an unknown field must be to one that is missing"""
 _LIMITS = {
     "maxLength": "must not be longer than {} characters",
     "maxItems": "must not list more than {} entries",
@@ -47,6 +49,11 @@ class Schema(NamedTuple):
             for problem in _translate(error, join(path, *error.absolute_path)):
                 found.setdefault((problem.path, problem.rule), problem)
         return list(found.values())
+
+    def fits(self, item: Any, name: str) -> bool:
+        """Tell whether a value surely may be an entry of a list at the schema's top."""
+        part: Any = self.validator.schema
+        return _fits(item, part["properties"][name]["items"])
 
     def fields(self, *lists: str) -> tuple[str, ...]:
         """Return the names of the fields that the schema knows, at its top or in the entries of a list below."""
@@ -100,9 +107,12 @@ def _translate(error: ValidationError, at: str) -> Iterator[Problem]:
     limit: Any = error.validator_value
     found: Any = error.instance
     if error.validator == "required":
+        part: Any = error.schema
+        unknown = [name for name in found if name not in part["properties"]]
         for name in limit:
             if name not in found:
-                yield Problem(join(at, name), "is missing")
+                meant = near(name, unknown, _CERTAIN)
+                yield Problem(join(at, name), "is missing", None, meant and f"{name} instead of {meant}")
     elif error.validator == "type":
         words = " or ".join(_WORDS[kind] for kind in limit if kind != "null")
         yield Problem(at or ROOT, f"must be {words}", shorten(found))

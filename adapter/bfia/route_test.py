@@ -64,6 +64,11 @@ _ALERTS = tuple(
 )
 """beginnings of OpenSSL's names for what a peer reports about this node's certificate"""
 _PEERS_TLS = "look at the peer's TLS settings"
+_SIGN = (
+    "have the partner accept this node's invitation (bfia-gateway partner accept) and use a version that signs its"
+    " answers; otherwise look at what stands before its gateway (proxy, load balancer)"
+)
+"""The usual cause: the partner's route has no key of this node yet."""
 _AGAIN = "try again, then look at the peer"
 
 
@@ -105,7 +110,8 @@ def _route(table: RouteTable, node: NodeId) -> Step:
     try:
         route = table.resolve(node)
     except UnknownNode as error:
-        return _failed(str(error), "enable it, or give it another way" if error.disabled else "add an entry")
+        remedy = f"accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add {node} --to URL"
+        return _failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
     found = f"{route.url}, profile {route.profile}" + (f", passed on by {route.via}" if route.via else "")
     if table.knows(node):
         return _ok(found)
@@ -181,7 +187,8 @@ class _Test:
                 remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
                 return _failed(error.message, remedy)
             if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
-                return _failed(error.message, f"look at the gateway of {hop} and at what stands before it")
+                remedy = f"look at the gateway of {hop} and at what stands before it"
+                return _failed(error.message, _SIGN if error.reason == "ANSWER_NOT_SIGNED" else remedy)
             return _ok(f"{hop} passes on")
         if route.via != route.node and greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
@@ -197,7 +204,7 @@ class _Test:
             return self._other_product()
         except PeerUnreachable as error:
             remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
-            return _failed(error.message, remedy)
+            return _failed(error.message, _SIGN if error.reason == "ANSWER_NOT_SIGNED" else remedy)
         except GatewayError as error:
             if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
                 greeting["node_id"] = self._relay_there() or "another one"

@@ -254,7 +254,7 @@ def _from_node(name: str, config: Path, url: str) -> Mapping[str, "Component"]:
     with connect(config, url) as node:
         found = node.get(_path(node, name))
     return {
-        key: description.component(document, provider=found["name"], version=found["version"])[0]
+        key: description.from_valid(document, provider=found["name"], version=found["version"])[0]
         for key, document in found["components_description"].items()
     }
 

@@ -17,6 +17,7 @@ from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
 from gateway.errors import PeerUnreachable
 from gateway.http.server import Tls
+from gateway.identity.keys import Keyring
 from gateway.runtime.checks import Result, Step, good
 from route_table.live import LiveRoutes
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
@@ -112,8 +113,17 @@ def test_what_ends_before_the_peer_is_named_and_the_rest_is_skipped(
 ):
     steps = tried(tmp_path, entry)
     assert wrong(steps) == [step]
+    assert entry is not None or f"bfia-gateway route add {PEER} --to" in steps[step].remedy
     after = list(STEPS)[list(STEPS).index(step) + 1 :]
     assert {steps[name].result for name in after} == {Result.SKIPPED}
+
+
+def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
+    with a_peer() as port:
+        keys = Keyring(tmp_path / "theirs").make("ed25519").public
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys, "signing": "required"})
+    assert wrong(steps) == ["answer"]
+    assert "accept this node's invitation" in steps["answer"].remedy
 
 
 def test_a_port_without_tls_is_named_where_the_route_says_https(tmp_path: Path):
