@@ -146,7 +146,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
     def download_output(
         wanted: _Wanted, range_: Range = "", if_range: IfRange = "", want: WantDigest = ""
     ) -> Response:
-        """The bytes of all parts, one after the other; each part of a table begins with its header line.
+        """The bytes of all parts, one after the other; a table whose metadata says that it is one has one header.
 
         The whole comes with its sha256 where the request asks for it.
         """

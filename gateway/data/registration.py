@@ -308,7 +308,9 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                         keys = [row[id_at].encode() for row in good] if id_at is not None else []
                     else:
                         break
-                    ids.see(keys, range(count + 1, count + 1 + len(keys)), findings)
+                    ids.see(
+                        keys, range(count + 2, count + 2 + len(keys)), findings
+                    )  # lines, as if all were one file
                     count += seen
                     if lines.bytes > _SAMPLE and not wanted.count:
                         whole = False
@@ -322,9 +324,10 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
 
 
 def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:
-    form = recognised(file)
+    names = file.peek()[:BLOCK].partition(b"\n")[0]
+    form = recognised(file, delimiter="," if b"," in names else "")
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
         rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
         raise Invalid([Problem(name, f"{rule}: {remedy}")])
-    return Lines(file, form.encoding, findings)
+    return Lines(file, form.encoding, findings, name)

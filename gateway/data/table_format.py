@@ -21,7 +21,7 @@ ENCODINGS = {
 }
 """by the names that an upload may give; none has a line end inside a character"""
 OTHER_ENCODING = (
-    f"if it is in another encoding, name it: --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
+    f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
 )
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BLOCK = 256 * 1024

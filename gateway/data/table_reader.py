@@ -56,7 +56,8 @@ class Findings:
 class Lines:
     """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
-    def __init__(self, file: BinaryIO, encoding: str, findings: Findings) -> None:
+    def __init__(self, file: BinaryIO, encoding: str, findings: Findings, name: str = "file") -> None:
+        self.name = name
         self._file = file
         self._encoding = encoding
         self._findings = findings
@@ -73,17 +74,17 @@ class Lines:
             self.row_bytes += len(raw)
             if self.row_bytes > LARGEST_ROW:
                 rule = f"must have rows of at most {LARGEST_ROW} bytes; is a quote not closed, or is this not CSV?"
-                self._findings.add("row size", f"file:{self.number}", rule)
+                self._findings.add("row size", f"{self.name}:{self.number}", rule)
                 raise self._findings.error()
             if b"\0" in raw:
-                self._findings.add("NUL bytes", f"file:{self.number}", "must not hold NUL bytes", raw[:80])
+                self._findings.add("NUL bytes", f"{self.name}:{self.number}", "must not hold NUL bytes", raw[:80])
                 raw = raw.replace(b"\0", b"")
             try:
                 text = raw.decode(self._encoding)
             except UnicodeDecodeError as error:
                 got = raw[max(0, error.start - 10) : error.start + 10]
                 rule = f"must be {shown(self._encoding)} text, byte {error.start + 1} is not; {OTHER_ENCODING}"
-                self._findings.add("encoding", f"file:{self.number}", rule, got)
+                self._findings.add("encoding", f"{self.name}:{self.number}", rule, got)
                 text = raw.decode(self._encoding, errors="replace")
             yield text.removeprefix(_BOM) if self.number == 1 else text
 
@@ -99,7 +100,7 @@ def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int
         except StopIteration:
             return
         except csv.Error as error:
-            findings.add("CSV syntax", f"file:{line}", f"must be CSV: {_explained(error)}")
+            findings.add("CSV syntax", f"{lines.name}:{line}", f"must be CSV: {_explained(error)}")
             continue
         if row:
             yield line, row

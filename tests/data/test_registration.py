@@ -162,8 +162,12 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str]] = {
     "semicolons": ({"t/a.csv": "id;x\n1;2\n"}, "UTF-8 with commas.*data upload converts"),
     "gbk": ({"t/a.csv": "编号,姓名\n1,甲乙丙\n".encode("gbk")}, "UTF-8 with commas.*data upload converts"),
     "cells": ({"t/a.csv": "id,x\n1\n"}, "must have 2 cells"),
+    "not text": (
+        {"t/a.csv": "id\n1\n", "t/b.csv": b"id\n\xff\n"},
+        r"b\.csv:2: must be UTF-8 text.*data upload --encoding",
+    ),
     "no such column": ({"t/a.csv": "key,x\n1,2\n"}, "match_id_name: must name a column"),
-    "repeated ids": ({"t/a.csv": "id\n1\n", "t/b.csv": "id\n1\n"}, "repeats that of line 1"),
+    "repeated ids": ({"t/a.csv": "id\n1\n", "t/b.csv": "id\n1\n"}, "repeats that of line 2"),
     "broken parquet": ({"t/a.parquet": b"PAR1 and no more"}, "cannot be read as Parquet"),
     "two schemas": (
         {"t/a": parquet(id=[1]), "t/b": parquet(id=["1"])},
@@ -180,6 +184,11 @@ def test_what_is_no_table_is_refused(case: str, here: Site) -> None:
     with pytest.raises((Invalid, NotFound), match=rule):
         here.register("in/t", match_id_name="id", count=True)
     assert here.tables.list() == []
+
+
+def test_a_comma_divides_names_that_hold_other_delimiters(here: Site) -> None:
+    here.write("in/t.csv", "id,per|year;net\n1,2\n")
+    assert here.register("in/t.csv").columns == ("id", "per|year;net")
 
 
 def test_of_a_large_table_the_beginning_is_read_unless_all_is_asked_for(here: Site) -> None:
