@@ -160,6 +160,7 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
             "engine": {"kind": engine, "process": {"images": {IMAGE: {"command": command}}}},
             "route_table": {"file": "routes.yml"},
             "data": {"grants": "listed"},
+            "trust": {"level": "permit"},
         }
         node.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         (node.home / "routes.yml").write_text("{}\n", encoding="utf-8")

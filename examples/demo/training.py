@@ -136,6 +136,24 @@ def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
     for node, shown in zip(nodes, words, strict=True):
         console.print(f"  {node.name:<8} [bold]{shown}[/]")
     console.print("  now partners: TLS with both certificates; requests, answers and jobs signed")
+    bank, partner = nodes
+    places = {"url": str(partner.addresses["peer"]), "address": str(bank.addresses["peer"])}
+    _apply(bank, partner, {"kind": "contract", **places})
+    console.print("  bank applied for a contract, partner approved it")
+
+
+def _apply(node: NodeProcess, owner: NodeProcess, wanted: dict[str, Any]) -> None:
+    """Let a node apply for something, its partner's person approve it, and wait until the node knows."""
+    at = "/api/v1/applications"
+    applied = _ask("POST", f"{node.operator}{at}", json={"partner": owner.node, **wanted})
+    waiting = _ask("GET", f"{owner.operator}{at}", params={"side": "theirs", "status": "APPLIED"})["applications"]
+    for one in waiting:
+        _ask("POST", f"{owner.operator}{at}/{one['number']}/approve", json={"reason": "the demo's job"})
+    end = time.monotonic() + 30
+    while _ask("GET", f"{node.operator}{at}/{applied['number']}")["status"] != "APPROVED":
+        if time.monotonic() > end:
+            raise DemoFailed(f"{node.name} does not hear of the approval of its {wanted['kind']}")
+        time.sleep(0.05)
 
 
 def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Console) -> None:
@@ -153,10 +171,13 @@ def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Co
         console.print(
             f"{node.name}: provider {message}; uploaded {found['count']} rows x {columns} columns as demo#{role}"
         )
-        other = next(n for n in nodes if n is not node)
-        why = {"reason": "the demo's job"}
-        _ask("PUT", f"{node.operator}/api/v1/datasets/demo/{role}/grants/{other.node}", json=why)
-        console.print(f"{node.name}: granted demo#{role} to {other.name}'s jobs", soft_wrap=True)
+    bank, partner = nodes
+    why = {"reason": "the demo's job"}
+    _ask("PUT", f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}", json=why)
+    console.print("bank: granted demo#guest to partner", soft_wrap=True)
+    _ask("PUT", f"{partner.operator}/api/v1/datasets/demo/host/published", json={"nodes": [bank.node], **why})
+    _apply(bank, partner, {"kind": "dataset", "subject": "demo#host", "jobs": 1})
+    console.print("partner: published demo#host; bank applied for it and got a permit for one job", soft_wrap=True)
 
 
 _ABOUT_DATA = {
