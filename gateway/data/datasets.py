@@ -15,10 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gateway.data import parquet
-from gateway.data.buckets import IdCheck
 from gateway.data.parquet import PARQUET
 from gateway.data.reception import Reception, Source, storage_errors
-from gateway.data.registration import CSV, Registration, change, dataset_at
+from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
@@ -274,43 +273,41 @@ class Datasets:
 
     def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return it before and after. Raises `NotFound`, `Conflict`, `Invalid`."""
-        with self._changing:
-            return self._edited(address, change)
+        while True:
+            before = self.get(namespace=address.namespace, name=address.name)
+            if not self.uploaded(address):
+                text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
+                raise Conflict(text, reason="DATASET_NOT_UPLOADED")
+            after = change.of(before)
+            match_id = after.meta.get("match_id_name")
+            with storage_errors():
+                if match_id and match_id != before.meta.get("match_id_name"):
+                    self._check_ids(before, match_id)  # reads all of it: others do not wait meanwhile
+                with self._changing:
+                    if self.get(namespace=address.namespace, name=address.name) == before:
+                        self._write_edited(before, after)
+                        return before, after
 
-    def _edited(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
-        before = self.get(namespace=address.namespace, name=address.name)
-        if not self.uploaded(address):
-            text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
-            raise Conflict(text, reason="DATASET_NOT_UPLOADED")
-        after = change.of(before)
+    def _write_edited(self, before: Dataset, after: Dataset) -> None:
         if after == before:
-            return before, after
-        match_id = after.meta.get("match_id_name")
-        with storage_errors():
-            if match_id and match_id != before.meta.get("match_id_name"):
-                self._check_ids(before, match_id)
-            if before.in_place:
-                self._repository.put(after)
-                return before, after
-            self._storage.write_metadata(before.address, metadata_of(after))
-            try:
-                self._repository.put(after)
-            except BaseException:
-                self._storage.write_metadata(before.address, metadata_of(before))
-                raise
-        return before, after
+            return
+        if before.in_place:
+            self._repository.put(after)
+            return
+        self._storage.write_metadata(before.address, metadata_of(after))
+        try:
+            self._repository.put(after)
+        except BaseException:
+            self._storage.write_metadata(before.address, metadata_of(before))
+            raise
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
-        """Raise `Invalid` unless each row of a table of one partition has an id of its own in a column."""
+        """Raise `Invalid` unless each row has an id of its own in a column."""
         findings = Findings()
         at, found = dataset.columns.index(column), self._storage.iter_rows(dataset.address)
         if dataset.format == PARQUET:
             at, found = 0, parquet.rows_of(self._storage, dataset.address, [column])
-        with self._storage.staging() as staging:
-            ids = IdCheck(staging.folder / "ids")
-            for line, row in enumerate(found, 2):
-                ids.see([row[at].encode()], [line], findings)
-            ids.finish(findings)
+        check_ids(self._storage, (row[at] if at < len(row) else "" for row in found), findings)
         if findings:
             raise findings.error()
 

@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -251,14 +251,19 @@ def _look_at_parquet(storages: Storages, address: Address, parts: Sequence[Store
     check_header(first.columns, wanted.table, findings)
     match_id = wanted.table.match_id_name
     if wanted.count and match_id and not findings:
-        with storages.staging() as staging:
-            ids = IdCheck(staging.folder / "ids")
-            for line, row in enumerate(parquet.rows_of(storages, address, [match_id]), 1):
-                ids.see([row[0].encode()], [line], findings)
-            ids.finish(findings)
+        check_ids(storages, (row[0] for row in parquet.rows_of(storages, address, [match_id])), findings)
     if findings:
         raise findings.error()
     return _Seen(first.columns, first.types, count)
+
+
+def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> None:
+    """Find the rows of a table whose match id is missing or another's; the first is in line 2."""
+    with storages.staging() as staging:
+        ids = IdCheck(staging.folder / "ids")
+        for line, cell in enumerate(cells, 2):
+            ids.see([cell.encode()], [line], findings)
+        ids.finish(findings)
 
 
 def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:

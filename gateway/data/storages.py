@@ -9,7 +9,7 @@ from urllib.parse import quote
 import structlog
 
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote, RemoteStorage, StorageFailed
+from gateway.data.remote_storage import FILE, Remote, RemoteStorage, StorageFailed
 from gateway.data.staging import Staging
 from gateway.data.storage import Parts, Storage, Stored
 from gateway.domain.problems import Problem
@@ -17,8 +17,6 @@ from gateway.domain.run import Address, Run
 from gateway.errors import Invalid, NotFound
 
 log = structlog.get_logger(__name__)
-
-FILE = "file"
 
 
 class Storages(Storage):

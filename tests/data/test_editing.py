@@ -55,6 +55,22 @@ def test_what_a_table_cannot_be_called_is_refused_with_every_problem(site: Site)
     assert refused(site, match_id_name="name") == ["file:4"]  # repeated
 
 
+def test_others_change_a_table_while_its_ids_are_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.store(TABLE)
+    check, checked = site.datasets._check_ids, list[str]()
+
+    def checking(dataset: Dataset, column: str) -> None:
+        if not checked:
+            site.datasets.switch(HERE, disabled=True)
+        checked.append(column)
+        check(dataset, column)
+
+    monkeypatch.setattr(site.datasets, "_check_ids", checking)
+    before, after = site.datasets.edit(HERE, Edit(match_id_name="id"))
+    assert before.disabled and after.disabled and checked == ["id", "id"]
+    assert site.datasets.get("testspace#test_guest") == after
+
+
 def test_a_table_keeps_the_match_id_by_which_it_is_divided(site: Site) -> None:
     site.store(TABLE, partitions=2, match_id_name="id")
     assert refused(site, match_id_name="x") == ["match_id_name"]

@@ -109,6 +109,11 @@ def test_a_registered_folder_gets_its_match_id_later(here: Site) -> None:
     assert after.meta["match_id_name"] == "id" and after.types == ("string", "int")
     with pytest.raises(Invalid, match="repeats"):
         here.tables.edit(ID, Edit(match_id_name="x"))
+    here.write("in/t/b.csv", "x,id\n2\n")
+    here.write("in/t/a.csv", "x,id\n1,1\n")
+    here.register("in/t", overwrite=True)
+    with pytest.raises(Invalid, match="file:3: must have a match id"):
+        here.tables.edit(ID, Edit(match_id_name="id"))
 
 
 def test_one_file_is_a_table_and_what_becomes_of_it_is_noticed(site: Site) -> None:
