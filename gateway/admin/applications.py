@@ -117,7 +117,7 @@ def router(
 
     def shown(one: Application) -> dict[str, Any]:
         plain = {name: value for name, value in to_plain(one).items() if name not in _HIDDEN}
-        return {**plain, "jobs": applications.kept.jobs(one.number), "key": composing.key_of(one)}
+        return {**plain, "key": composing.key_of(one)}
 
     def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
         about = {"application": after.number, "kind": str(after.kind), "partner": after.partner}

@@ -86,6 +86,8 @@ class Application:
     signing: str = "required"
     """of the route that a contract writes: whether the partner's requests must be signed"""
     number: int = 0
+    jobs: int = 0
+    """how many have used it"""
 
     def holds(self, now: datetime) -> bool:
         """Tell whether it is approved and has not expired."""

@@ -118,10 +118,11 @@ class Applications:
 
     def receive(self, new: Application) -> Application:
         """Keep what a partner applies for. Raises `Conflict` for an id that it has used for something else."""
-        if known := self.kept.find(Side.THEIRS, new.partner, new.kind, new.id):
-            return self._change(known, lambda known: applications.again(known, new))
-        if effect := self._effects.get(new.kind):
+        known = self.kept.find(Side.THEIRS, new.partner, new.kind, new.id)
+        if (known is None or known.status is REJECTED) and (effect := self._effects.get(new.kind)):
             effect.check(new)
+        if known is not None:
+            return self._change(known, lambda known: applications.again(known, new))
         if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
             raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
         return self.kept.add(new) or self.receive(new)

@@ -51,7 +51,7 @@ class Trust:
         used = self._kept.used_by(spec.job_id) if wanted else {}
         now = self._clock()
         for want, held in wanted:
-            if any(one.number not in used and self._spent(one) for one in held):
+            if any(one.number not in used and _spent(one) for one in held):
                 spent.append(self._problem(want, "its permit was used by as many jobs as it allows"))
             elif self._level == "permit" and not any(
                 one.holds(now) and (used.get(one.number) or _presented(one, sender)) for one in held
@@ -94,12 +94,13 @@ class Trust:
             for want in wanted:
                 yield want, [one for (subject, _), one in held.items() if subject == want.dataset.dataset_id]
 
-    def _spent(self, one: Application) -> bool:
-        return one.most_jobs is not None and self._kept.jobs(one.number) >= one.most_jobs
-
     def _problem(self, want: Wanted, rule: str) -> Problem:
         dataset = want.dataset.dataset_id
         return Problem(want.path, f"dataset {dataset} at {self._node}: {rule}; apply for it there", dataset)
+
+
+def _spent(one: Application) -> bool:
+    return one.most_jobs is not None and one.jobs >= one.most_jobs
 
 
 def _presented(one: Application, sender: NodeId) -> bool:

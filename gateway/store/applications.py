@@ -16,7 +16,7 @@ from gateway.store.serialization import dumps, loads
 
 _T, _JOBS = schema.application, schema.application_job
 _C = _T.c
-_ROW = (_C.number, _C.document)
+_ROW = (_C.number, _C.jobs, _C.document)
 
 
 class SqlApplications:
@@ -105,10 +105,6 @@ class SqlApplications:
         """Forget an application that its owner did not take."""
         self._database.execute(_T.delete().where(_C.number == number))
 
-    def jobs(self, number: int) -> int:
-        """Return how many jobs have used an application."""
-        return int(self._database.value(sa.select(_C.jobs).where(_C.number == number)) or 0)
-
     def used_by(self, job_id: str) -> dict[int, bool]:
         """Return the applications that a job has used, and whether it came with their permits."""
         query = sa.select(_JOBS.c.number, _JOBS.c.permit).where(_JOBS.c.job_id == job_id)
@@ -134,7 +130,7 @@ class SqlApplications:
 
 def _columns(value: Application) -> dict[str, Any]:
     due = next_due(value)
-    plain = replace(value, number=0)
+    plain = replace(value, number=0, jobs=0)
     return {
         "status": str(value.status),
         "due_at": None if due is None else due.timestamp(),
@@ -143,4 +139,4 @@ def _columns(value: Application) -> dict[str, Any]:
 
 
 def _application(row: Any) -> Application:
-    return replace(loads(Application, row.document), number=int(row.number))
+    return replace(loads(Application, row.document), number=int(row.number), jobs=int(row.jobs))

@@ -52,5 +52,5 @@ def test_jobs_that_come_at_once_never_use_more_than_allowed(stores: tuple[Store,
     assert made is not None
     with ThreadPoolExecutor(4) as pool:
         used = list(pool.map(lambda n: kept[n % 2].use(made, f"job-{n // 2}", permit=True), range(16)))
-    assert kept[0].jobs(made.number) == 3 == sum(bool(kept[0].used_by(f"job-{n}")) for n in range(8))
+    assert kept[0].get(made.number).jobs == 3 == sum(bool(kept[0].used_by(f"job-{n}")) for n in range(8))
     assert sum(used) == 6, "the two creations of one job count once"

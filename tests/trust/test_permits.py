@@ -112,7 +112,7 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
     assert world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
-    assert world.me.kept_applications.jobs(theirs) == 1
+    assert world.me.kept_applications.get(theirs).jobs == 1
     spec = a_job()
     assert created(world, spec) == ""
     ended(world, mine, theirs)
@@ -127,6 +127,18 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World
     assert [created(world, spec) for spec in (first, first, a_job(), a_job())] == ["", "", "", "PERMIT_USED_UP"]
     world.peer.peers.participant(ME, "bfia").start_job(first.job_id, PEER)
     ended(world, mine, theirs)
+
+
+def test_what_is_published_no_more_cannot_be_applied_for_again(world: World):
+    mine, theirs = applied(world.peer, "dataset", world.me, DATASET), waiting(world.me)
+    person(world.me, "POST", f"/applications/{theirs}/reject", {})
+    person(world.me, "DELETE", PUBLISHED)
+    again = world.peer.kept_applications.get(mine)
+    with pytest.raises(GatewayError) as refused:
+        world.peer.management.apply(again)
+    assert refused.value.reason == "DATASET_NOT_PUBLISHED"
+    assert person(world.me, "GET", f"/applications/{theirs}")["status"] == "REJECTED"
+    person(world.me, "PUT", PUBLISHED, {})
 
 
 def test_a_permit_ends_by_time(world: World):

@@ -1,6 +1,5 @@
 """The bodies of the management layer, and what its kinds of audits differ in."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia.wire import Body, Id, Object, Response, State, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
-from route_table.certificates import public_key, written
-from route_table.document import NODE_ID, NODE_RULE
+from route_table.certificates import written
+from route_table.document import NODE_ID, NODE_RULE, public_keys
 
 _MILLISECONDS = 10**11
 """numbers above are milliseconds: the standard names no unit"""
@@ -63,12 +62,10 @@ def key_of(credential: str) -> str:
     """Return a public key as routes hold it, from a key or a certificate, in PEM or base64. Raises ValueError."""
     if "BEGIN CERTIFICATE" in credential:
         try:
-            key = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
+            credential = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
         except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise ValueError from error
-    else:
-        key = re.sub(r"\s|-----(?:BEGIN|END) PUBLIC KEY-----", "", credential)
-    public_key(key)
+    [key] = public_keys(credential)
     return key
 
 
