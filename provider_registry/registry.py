@@ -273,8 +273,11 @@ class Registry:
         if here:
             rest = f"has no version {shorten(version)}; it has {_some(here)}"
             return Unknown(VERSION_UNKNOWN, f"provider {shorten(provider)} on {device} {rest}")
-        elsewhere = f"; it is registered as {_some(p.key for p in same_name)}" if same_name else ""
-        return Unknown(PROVIDER_UNKNOWN, f"no provider {shorten(provider)} is registered on {device}{elsewhere}")
+        text = f"no provider {shorten(provider)} is registered"
+        text += f" on {device}" if same_name or device != DEVICE else ""
+        elsewhere = f"it is registered as {_some(p.key for p in same_name)}"
+        register = "register it with: bfia-gateway provider register FILE"
+        return Unknown(PROVIDER_UNKNOWN, f"{text}; {elsewhere if same_name else register}")
 
 
 def _merged(known: Provider, added: Provider) -> Provider:

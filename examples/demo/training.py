@@ -79,6 +79,11 @@ def run(options: Options, console: Console | None = None) -> dict[str, Any]:
         if kept:
             pids = " ".join(str(n.addresses["pid"]) for n in nodes)
             console.print(f"\nThe nodes stay up. Stop them with: kill {pids}", soft_wrap=True)
+        else:
+            text = (
+                "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own"
+            )
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
         return result
 
 

@@ -1,6 +1,7 @@
 """``bfia-gateway provider check``: does an image keep its description and the container contract?"""
 
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -179,7 +180,7 @@ def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeo
 def _engine(kind: EngineKind, image: str, program: str, folder: Path, installation: str) -> "Engine":
     from engines.base import EngineError
     from engines.docker import ContainerdEngine, DockerOptions
-    from engines.process.engine import ProcessEngine
+    from engines.process.engine import SEARCH_PATH, ProcessEngine
     from gateway.conformance.sandbox import NODE
 
     made: Engine
@@ -187,9 +188,13 @@ def _engine(kind: EngineKind, image: str, program: str, folder: Path, installati
         made = ContainerdEngine(NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}"))
     elif program:
         try:
-            images = {image: tuple(shlex.split(program))}
+            words = shlex.split(program)
         except ValueError as error:
             raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
+        if not words or shutil.which(words[0], path=SEARCH_PATH) is None:
+            text = f"--command: {' '.join(words[:1])!r} is not an executable in {SEARCH_PATH}; give its whole path"
+            raise CallFailed(text, EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
+        images = {image: tuple(words)}
         made = ProcessEngine(node=NODE, installation=installation, images=images, run_root=folder / "process")
     else:
         text = "the process engine needs --command, the command line that stands for the image"

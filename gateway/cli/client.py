@@ -28,6 +28,8 @@ EXIT_NO_ANSWER = 3
 URL = "BFIA_GATEWAY_URL"
 TOKEN = "BFIA_GATEWAY_TOKEN"
 DEFAULT_CONFIG = Path("node.yml")
+EXAMPLE_NODE = "JG0100001100000010"
+"""the id that `init` gives a node, for trials"""
 LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
 
@@ -152,7 +154,8 @@ class Client:
         except httpx.HTTPError as error:
             cause = f"{type(error).__name__} {error}".strip()
             cause = cause.replace(self._token, "…") if self._token else cause
-            text = f"no response from {self.url}: {cause}; is the node up? (--config, --url)"
+            text = f"no response from {self.url}: {cause}; is the node up? bfia-gateway serve starts it"
+            text += " (another node: --config, --url)"
             raise CallFailed(text, EXIT_NO_ANSWER, "NO_ANSWER") from error
 
     def _read(self, response: httpx.Response) -> Any:
@@ -292,8 +295,9 @@ def read_object(file: Path) -> dict[str, Any]:
 
     from gateway.config.loader import DuplicateKey, load_yaml, syntax_error, unique_keys
 
+    read = content(file)
     try:
-        text = content(file).decode()
+        text = read.decode()
         try:
             body = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import typer
 # check, draft and outputs add commands to the groups job and provider
 from gateway.cli import audit, check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
 from gateway.cli.check import EngineKind
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in
+from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
 from gateway.cli.command import command
 from gateway.cli.console import say
 from gateway.errors import Invalid
@@ -26,7 +26,6 @@ app = typer.Typer(
     "the node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
     pretty_exceptions_enable=False,
 )
-EXAMPLE_NODE = "JG0100001100000010"
 
 
 class DemoData(StrEnum):
@@ -54,7 +53,11 @@ def options(
 @command(app, "init", "--node JG0100001100000010 -o node.yml")
 def init(
     node: Annotated[
-        str | None, typer.Option(help=f"Id of this node; no partner has the same. Default: {EXAMPLE_NODE}.")
+        str | None,
+        typer.Option(
+            help="Id of this node, which no partner may have. "
+            f"Default: {EXAMPLE_NODE}, for trials; change it before you invite partners."
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = DEFAULT_CONFIG,
     engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,

@@ -8,6 +8,7 @@ import typer
 
 from gateway.cli.client import (
     DEFAULT_CONFIG,
+    EXAMPLE_NODE,
     EXIT_BAD_INPUT,
     CallFailed,
     Client,
@@ -51,6 +52,10 @@ def invite(address: Address = "", config: Config = DEFAULT_CONFIG) -> Output:
     """
     found = _own(settings_of(config), address)
     _warn(found)
+    if found["node"] == EXAMPLE_NODE:
+        warn(
+            [f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"]
+        )
     yield found
     print_json(found)
 
@@ -225,6 +230,8 @@ def _own(settings: "Settings", address: str) -> dict[str, Any]:
     if not address:
         text = "give --address, or set listen.peer.advertise: where the partner reaches this node"
         raise CallFailed(text, EXIT_BAD_INPUT)
+    if not address.lower().startswith(("http://", "https://")):
+        raise CallFailed(f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT)
     if keys := [pair.public for pair in Keyring(settings.state_dir).pairs.values()]:
         return {"node": settings.node.id, "address": address, "keys": keys}
     raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")

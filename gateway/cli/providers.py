@@ -12,6 +12,7 @@ import typer
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
+    EXIT_FAILED,
     CallFailed,
     Client,
     connect,
@@ -32,7 +33,7 @@ from gateway.cli.command import (
     providers,
 )
 from gateway.cli.console import Columns, compact, difference, listing, say, table, when
-from gateway.errors import counted
+from gateway.errors import counted, near
 
 if TYPE_CHECKING:
     from provider_registry.model import Component
@@ -212,8 +213,13 @@ def _path(node: Client, name: str) -> str:
         found = node.get("/api/v1/providers", provider_name=name, limit=1000)["providers"]
         keys = [p["provider_name"] for p in found]
         if len(keys) != 1:
-            text = f"{name} may be any of {', '.join(keys)}" if keys else f"no provider {name} is registered"
-            raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS" if keys else "PROVIDER_UNKNOWN")
+            if keys:
+                text = f"{name} may be any of {', '.join(keys)}"
+                raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS")
+            every = node.get("/api/v1/providers", limit=1000)["providers"]
+            meant = near(name.partition(":")[0], [p["provider_name"].partition(":")[0] for p in every])
+            text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")
+            raise CallFailed(text, EXIT_FAILED, "PROVIDER_UNKNOWN")
         name = keys[0]
     return f"/api/v1/providers/{quote(name, safe=':@')}"
 

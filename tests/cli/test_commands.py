@@ -74,6 +74,10 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
     assert chosen.exit_code == 0 and not chosen.stderr
     left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
     assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
+    invited = call(
+        *("partner", "invite", "--address", "https://me", "--config", str(tmp_path / "other" / "node.yml"))
+    )
+    assert invited.exit_code == 0 and "change node.id first" in invited.stderr
 
 
 # ---------------------------------------------------------------- the node and its token
@@ -104,6 +108,7 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
 def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong_listener(tmp_path: Path):
     silent = call("gc", "--url", NOBODY, "--json")
     assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
+    assert "bfia-gateway serve" in silent.stderr
     missing = call("gc", "--config", str(tmp_path / "none.yml"))
     assert missing.exit_code == 2
     for word in ("none.yml is not there", "--config", "--url", "bfia-gateway init"):
@@ -206,6 +211,12 @@ def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path: Path, te
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(said)):
         read_object(tmp_path / "file")
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path):
+    with pytest.raises(NotFit, match=r"nothere.json cannot be read: No such file") as refused:
+        read_object(tmp_path / "nothere.json")
+    assert "JSON nor YAML" not in str(refused.value)
 
 
 # ---------------------------------------------------------------- what is printed

@@ -109,7 +109,9 @@ def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, 
         cli(node, "register", written(tmp_path, a_request(version=version)))
     unclear = cli(node, "retire", "acme")
     assert unclear.exit_code == 2 and "acme:1.0.0@docker, acme:2.0.0@docker" in unclear.stderr
-    assert "no provider nobody" in cli(node, "show", "nobody").stderr
+    for name, said in (("nobody", "no provider nobody is registered\n"), ("amce:1.0.0", "did you mean acme?")):
+        unknown = cli(node, "show", name)
+        assert unknown.exit_code == 1 and said in unknown.stderr
     assert cli(node, "history", "nobody:1@docker").exit_code == 1
 
 

@@ -68,7 +68,10 @@ def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path
 
 
 def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:
-    words = ["provider", "check", str(SHELL / "register.json"), "--command", f"{tmp_path}/nothing"]
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    words = ["provider", "check", str(SHELL / "register.json"), "--command", str(script)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1 and "COMMAND_NOT_FOUND" in done.stdout
     assert "Echo: together\n" in done.stderr, "in a pipe, what is being done is a line each"
@@ -100,6 +103,7 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--parameter", "=1"], "NAME=VALUE"),
         (["--parameter", "fial=3"], "has a parameter fial"),
         (["--engine", "process"], "--command"),
+        (["--command", "nosuchcmd -x"], "'nosuchcmd' is not an executable"),
     ],
 )
 def test_a_wrong_option_is_named(words: list[str], says: str) -> None:

@@ -34,11 +34,14 @@ def test_versions_and_devices_stand_side_by_side(registry):
     assert registry.get("acme:1.0.0@k8s").image == "a:k"  # jobs look for providers on docker
 
 
+REGISTER = "register it with: bfia-gateway provider register FILE"
+
+
 @pytest.mark.parametrize(
     ("asked", "reason", "message"),
     [
-        (("nobody", "1.0.0", "A"), PROVIDER_UNKNOWN, "no provider nobody is registered on docker"),
-        (("*", "1.0.0", "A"), PROVIDER_UNKNOWN, "no provider * is registered on docker"),
+        (("nobody", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider nobody is registered; {REGISTER}"),
+        (("*", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider * is registered; {REGISTER}"),
         (
             ("acme", "9", "A"),
             VERSION_UNKNOWN,

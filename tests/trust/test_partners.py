@@ -118,3 +118,5 @@ def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
     refused = call("partner", "accept", str(file), "--config", str(config))
     assert refused.exit_code == 2 and "give --address" in refused.stderr
     assert call("partner", "invite", "--config", str(config)).exit_code == 2
+    bare = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", str(config))
+    assert bare.exit_code == 2 and "must begin with https:// or http://" in bare.stderr
