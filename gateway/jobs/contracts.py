@@ -39,7 +39,9 @@ class ContractRoutes:
             values |= {"keys": self._key_of(credential), "signing": known.signing}
         before = self._routes.table.routes.get(known.partner)
         proven = origin().node == known.partner  # by the keys that the route has
-        if before is not None and before.keys and not proven:
+        if before is not None and proven:
+            values.pop("signing", None)  # an update of the partner's: that stays as people here have it
+        elif before is not None and before.keys:
             same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
             if values.get("keys") not in before.keys or not same_address:
                 text = f"the route of {known.partner} has another address or key; anybody can apply in its name"

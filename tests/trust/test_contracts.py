@@ -147,8 +147,10 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     mine, _ = contract(me, peer)
     about = {**credentials(me), "contract_id": me.kept_applications.get(mine).id, "address": "http://127.0.0.1:8"}
     assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
+    person(peer, "PATCH", f"/routes/{ME}", {"route": {"signing": "accepted"}})
     me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
-    assert peer.routes.table.routes[ME].url == "http://127.0.0.1:8"
+    route = peer.routes.table.routes[ME]
+    assert (route.url, route.signing) == ("http://127.0.0.1:8", "accepted")
     wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
     assert wrong["data"]["reason"] == "NOT_AUTHORISED"
 
