@@ -81,9 +81,6 @@ def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[N
         for node in federation.nodes.values():
             body = copy.deepcopy(A_PROVIDER)
             body["metadata"]["image"] = IMAGE
-            description = body["components_description"]["Echo"]
-            description["inputData"] = []
-            description["outputData"] = []
             node.register(body)
         yield federation[A], federation[B]
 
