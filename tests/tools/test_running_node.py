@@ -9,6 +9,7 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import process_engine
 from tests.inprocess import ME, running
+from tools.bench import floor
 from tools.bench.__main__ import chain, run_job, two_nodes
 from tools.bench.floor import IMAGE
 from tools.bench.running_node import main
@@ -18,6 +19,9 @@ from tools.bench.running_node import main
 def node(tmp_path: Path):
     with running(tmp_path) as gateway:
         yield gateway
+
+
+NOOP = [sys.executable, str(Path(floor.__file__).with_name("noop.py"))]
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
@@ -51,5 +55,5 @@ def test_a_link_that_fails_is_named(node: Gateway, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_the_jobs_of_the_bench_run():
-    with two_nodes(process_engine(IMAGE, command=["true"])) as (one, _):
+    with two_nodes(process_engine(IMAGE, command=NOOP)) as (one, _):
         assert run_job(one, chain(2)) > 0
