@@ -152,7 +152,7 @@ _CHECKED = "bfia.signed_by"
 _ANSWERED = "answer_is_signed"
 """where the state of a request says that its signature was not refused"""
 _NOWHERE = (404, 405)
-"""HTTP statuses for what no path serves, of which nobody checks a signature"""
+"""HTTP statuses of unknown paths and methods, whose signatures are not checked"""
 
 
 def signed(
@@ -199,7 +199,7 @@ def signing_answers(
     """Sign, after another application, what it answers to signed requests.
 
     Not signed is the refusal of a signature: a request that was repeated on its way would seem refused, though its
-    original was not. What no path serves nobody has checked; that answer is true of every request.
+    original was not. Unknown paths are answered without a check; that answer is true of every request.
     """
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:

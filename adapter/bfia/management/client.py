@@ -64,7 +64,7 @@ class Card:
 
 
 class ManagementClient:
-    """Calls partners, also those to which there is no route yet."""
+    """Calls partners, including those without a route."""
 
     def __init__(
         self,
