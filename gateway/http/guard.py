@@ -122,17 +122,12 @@ class Guard:
         state = scope["state"]
         state["audited"] = True
         status = 500
-
-        async def note_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         at = self._clock()
-        try:
-            await self._app(scope, receive, note_status)
-        finally:
+        written = False
+
+        async def write() -> None:
+            nonlocal written
+            written = True
             ids = {key: state[key] for key in ("asked", "answered") if state.get(key)}
             detail = {**ids, **dict(state.get("audit") or {})}
             refused: GatewayError | None = state.get("refused")
@@ -143,6 +138,20 @@ class Guard:
             with anyio.CancelScope(shield=True):
                 work = partial(self._write, who, action, at, status, code, detail)
                 await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+        async def send_written(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif not message.get("more_body", False) and not written:
+                await write()  # whoever has the whole answer finds the change in the log
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_written)
+        finally:
+            if not written:
+                await write()
 
     def _write(self, who: str, action: str, at: datetime, *result: Any) -> None:
         try:
