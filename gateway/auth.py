@@ -9,12 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, TypeVar, cast
-
-from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.domain.spec import NodeId, Note
 from gateway.errors import GatewayError
@@ -198,12 +193,12 @@ class RequestOrigin:
         return {name: text for name, text in found.items() if text}
 
 
-_ORIGIN: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
+ORIGIN: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
 
 
 def origin() -> RequestOrigin:
     """Return where the request under way comes from; an empty one outside of peers' requests."""
-    return _ORIGIN.get() or RequestOrigin()
+    return ORIGIN.get() or RequestOrigin()
 
 
 def proven(note: Note, asked: RequestOrigin | None = None) -> Note:
@@ -229,29 +224,6 @@ def with_proof(change: Callable[[X], X]) -> Callable[[X], X]:
         return cast(X, replace(after, notes=(*before.notes, *(proven(note, asked) for note in added))))
 
     return proved
-
-
-def noting_origin(app: ASGIApp) -> ASGIApp:
-    """Note the origin of each request, before another application."""
-
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        found = None
-        if scope["type"] == "http":
-            chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
-            found = RequestOrigin((scope.get("client") or ("",))[0], *(_read(chain[0]) if chain[0] else ("", "")))
-        before = _ORIGIN.set(found)
-        try:
-            await app(scope, receive, send)
-        finally:
-            _ORIGIN.reset(before)
-
-    return served
-
-
-@lru_cache(maxsize=256)
-def _read(pem: str) -> tuple[str, str]:
-    certificate = x509.load_pem_x509_certificate(pem.encode("ascii"))
-    return certificate.subject.rfc4514_string(), certificate.fingerprint(SHA256()).hex()
 
 
 # The tokens by which a container proves which run it is.

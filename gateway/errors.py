@@ -24,11 +24,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, get_args
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, get_args
 
 from gateway.domain.problems import Problem as Problem
+
+if TYPE_CHECKING:  # commands need no models, and importing them takes long
+    from pydantic import BaseModel
 
 MOST_PROBLEMS = 200
 
@@ -348,7 +349,7 @@ def _keys(model: Any, where: Sequence[Any]) -> list[str]:
     return sorted({_written(name, field) for one in inner for name, field in one.model_fields.items()})
 
 
-def _below(model: type[BaseModel], part: Any) -> Iterator[type[BaseModel]]:
+def _below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
     if not isinstance(part, str):  # an entry of a list, whose models stand for its entries already
         yield model
         return
@@ -363,9 +364,9 @@ def _written(name: str, field: Any) -> str:
     return field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models(annotation: Any) -> "Iterator[type[BaseModel]]":
     """Return the models in an annotation such as ``list[Model] | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         yield annotation
     for inner in get_args(annotation):
         yield from _models(inner)

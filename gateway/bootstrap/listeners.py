@@ -30,7 +30,7 @@ from gateway.admin import datasets, jobs, models, outputs, providers, routes, st
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
 from gateway.admin.job_view import ArchiveParts
-from gateway.auth import Access, noting_origin
+from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.applications import Application, Kind
@@ -39,7 +39,7 @@ from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Refusals, noting_refusals
-from gateway.http.peers import PeerIdentity, shown, with_identity, with_lookup, with_quota
+from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
 from gateway.ports import Limiters

@@ -17,7 +17,7 @@ from engines.process.engine import ProcessEngine
 from gateway.config.engine import DaemonSettings, DockerEngineSettings
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
-from gateway.data.files import whole
+from gateway.data.reading import whole
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.domain import admission

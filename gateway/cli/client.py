@@ -13,12 +13,12 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote, urlsplit
 
-import httpx
-
-from gateway.data.files import MIB, NotFit, bounded, check_readable, whole
+from gateway.data.reading import MIB, NotFit, bounded, check_readable, whole
 from gateway.errors import Invalid
 
 if TYPE_CHECKING:
+    import httpx
+
     from gateway.config.schema import Settings
 
 EXIT_FAILED = 1
@@ -33,8 +33,9 @@ EXAMPLE_NODE = "JG0100001100000010"
 LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
 
-SLOW = httpx.Timeout(60.0, read=None)
-"""for requests that a node works on before its first byte, such as the checksum of a large file"""
+SLOW = (60.0, None, 60.0, 60.0)
+"""to connect, read, write and get a connection; for requests that a node works on before its first byte, such as
+the checksum of a large file"""
 _NO_TOKEN = (
     f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its auth.token; "
     "an admin makes one by: bfia-gateway token create NAME --role ROLE"
@@ -59,6 +60,8 @@ class Client:
 
     def __init__(self, url: str, word: str = "", *, timeout: float = 60.0, source: str = "the token") -> None:
         """``word`` is the token, ``source`` where it comes from."""
+        import httpx
+
         self.url = url.rstrip("/")
         self._token = token(word, source)
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
@@ -137,7 +140,7 @@ class Client:
             yield from response.iter_lines()
 
     @contextmanager
-    def _streamed(self, path: str, query: Mapping[str, Any]) -> Iterator[httpx.Response]:
+    def _streamed(self, path: str, query: Mapping[str, Any]) -> "Iterator[httpx.Response]":
         with (
             self._reached(),
             self._http.stream("GET", path, params=_given(query), headers=_WANTED, timeout=SLOW) as response,
@@ -149,6 +152,8 @@ class Client:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
+        import httpx
+
         try:
             yield
         except httpx.HTTPError as error:
@@ -158,7 +163,7 @@ class Client:
             text += " (another node: --config, --url)"
             raise CallFailed(text, EXIT_NO_ANSWER, "NO_ANSWER") from error
 
-    def _read(self, response: httpx.Response) -> Any:
+    def _read(self, response: "httpx.Response") -> Any:
         try:
             body = response.json()
         except ValueError:

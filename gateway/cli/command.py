@@ -26,7 +26,7 @@ from gateway.cli.client import (
     new_file,
 )
 from gateway.cli.console import amount, print_json, say, transfer
-from gateway.data.files import NotFit
+from gateway.data.reading import NotFit
 from gateway.errors import Invalid
 
 Output = Iterator[Any]

@@ -26,7 +26,6 @@ from gateway.cli.command import (
     save,
 )
 from gateway.cli.console import Columns, amount, listing, print_json, say, size, table, transfer, warn, when
-from gateway.data.table_format import UTF8, shown
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")
@@ -80,6 +79,7 @@ def upload(
     storage: StorageName = "",
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
+
     meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
     fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
@@ -115,6 +115,7 @@ def import_dataset(
     storage: StorageName = "",
 ) -> Output:
     """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
+    from gateway.data.table_format import UTF8
     from gateway.store.source import Source
 
     word = os.environ.get(SOURCE_PASSWORD, "")
@@ -152,6 +153,8 @@ def _print_stored(found: Mapping[str, Any]) -> None:
 
 
 def _read_as(found: Mapping[str, Any]) -> str:
+    from gateway.data.table_format import shown
+
     delimiter = "tab" if found["delimiter"] == "\t" else found["delimiter"]
     return f"read as {shown(found['encoding'])}, delimiter {delimiter}"
 

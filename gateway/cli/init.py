@@ -17,7 +17,7 @@ from engines.docker.client import Client
 from engines.process.engine import this_machine
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
-from gateway.data.files import nearest
+from gateway.data.reading import nearest
 from gateway.domain.resources import GIB
 from gateway.identity.keys import Keyring
 

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,26 @@ import structlog
 import uvloop
 
 from adapter.bfia.channel.rpc import Grpc
+from engines.base import Engine
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
+from gateway.config.schema import Settings
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens
 
 
-def run(config: Path, log_format: str, ready_file: Path | None) -> None:
+def run(
+    config: Path,
+    log_format: str,
+    ready_file: Path | None,
+    engine: Callable[[Settings, str], Engine] | None = None,
+) -> None:
     """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
     configure_logs(log_format)
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, engine=engine)
     log = structlog.get_logger("gateway")
 
     async def main() -> None:

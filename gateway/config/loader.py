@@ -16,7 +16,7 @@ from pydantic_settings import SettingsError
 
 from gateway.config.schema import PREFIX, Origin, Settings
 from gateway.config.values import DEFAULT_STORAGE, without_password
-from gateway.data.files import MIB, NotFit, whole
+from gateway.data.reading import MIB, NotFit, whole
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, join, problems_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.data import model_archive
-from gateway.data.files import nearest
+from gateway.data.reading import nearest
 from gateway.data.storages import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode

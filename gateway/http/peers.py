@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import anyio.to_thread
 from anyio import CapacityLimiter
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.auth import ORIGIN, RequestOrigin
 from gateway.errors import Busy, GatewayError, NotAllowed
 from gateway.http.app import refusal
 from route_table import certificates
@@ -203,6 +207,29 @@ def with_identity(
         await app(scope, receive, send)
 
     return served
+
+
+def noting_origin(app: ASGIApp) -> ASGIApp:
+    """Note the origin of each request, before another application."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        found = None
+        if scope["type"] == "http":
+            chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
+            found = RequestOrigin((scope.get("client") or ("",))[0], *(_read(chain[0]) if chain[0] else ("", "")))
+        before = ORIGIN.set(found)
+        try:
+            await app(scope, receive, send)
+        finally:
+            ORIGIN.reset(before)
+
+    return served
+
+
+@lru_cache(maxsize=256)
+def _read(pem: str) -> tuple[str, str]:
+    certificate = x509.load_pem_x509_certificate(pem.encode("ascii"))
+    return certificate.subject.rfc4514_string(), certificate.fingerprint(SHA256()).hex()
 
 
 class QuotaReached(Busy):

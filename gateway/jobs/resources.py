@@ -22,7 +22,7 @@ from engines.base import Capacity, Engine, EngineError
 from engines.process.engine import this_machine
 from gateway.config.engine import DaemonSettings
 from gateway.config.schema import ResourceSettings, Settings
-from gateway.data.files import nearest
+from gateway.data.reading import nearest
 from gateway.domain import admission, resources
 from gateway.domain import run as domain_run
 from gateway.domain.resources import (

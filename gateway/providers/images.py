@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
 from engines.docker.signatures import Signed, registry_of, signatures_of
 from gateway.config.engine import SignatureRule
-from gateway.data.files import MIB, whole
+from gateway.data.reading import MIB, whole
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from provider_registry import image_labels

@@ -22,7 +22,7 @@ from gateway.cli.console import print_json, say, table
 from gateway.cli.jobs import _tree
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.data.files import NotFit
+from gateway.data.reading import NotFit
 from gateway.errors import Invalid
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, written

@@ -13,10 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import Signatures
-from gateway.auth import noting_origin, origin
+from gateway.auth import origin
 from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
 from gateway.http.guard import MOST
+from gateway.http.peers import noting_origin
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.certificates import Authority

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -32,7 +32,7 @@ from tests import storages as real
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
-from tools.bench import load, readme
+from tools.bench import load, readme, requests
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
@@ -76,8 +76,10 @@ def main() -> None:
 
 
 @contextmanager
-def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[Node, Node]]:
-    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate) as federation:
+def two_nodes(
+    engine: dict[str, Any], by_fate: bool = False, prefix: Sequence[str] = ()
+) -> Iterator[tuple[Node, Node]]:
+    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate, prefix) as federation:
         for node in federation.nodes.values():
             body = copy.deepcopy(A_PROVIDER)
             body["metadata"]["image"] = IMAGE
@@ -85,8 +87,10 @@ def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[N
         yield federation[A], federation[B]
 
 
-def _federation(home: Path, engine: dict[str, Any], by_fate: bool) -> Federation:
+def _federation(home: Path, engine: dict[str, Any], by_fate: bool, prefix: Sequence[str]) -> Federation:
     federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate})
+    for node in federation.nodes.values():
+        node.prefix = list(prefix)
     for node in federation.nodes.values() if by_fate else ():
         routes = yaml.safe_load((node.home / "routes.yml").read_text())
         node.route(
@@ -212,6 +216,34 @@ def create_all(asked: argparse.Namespace) -> None:
         ["clients", "throughput", "p50", "p95"],
         rows,
     )
+
+
+def request_path(asked: argparse.Namespace) -> None:
+    """Without containers: what requests to a node cost by themselves."""
+    body = json.dumps(chain(1)).encode()
+    with two_nodes({"kind": "process"}, prefix=memory_node()) as (node, other), TemporaryDirectory() as folder:
+        first = load.at_once(node, chain(1), 200, 8)[0]
+        load.until_none_left((node, other), 120)
+        bare, status, listed = requests.reads(node, first, Path(folder), asked.rounds)
+        commands = requests.starts(node, asked.rounds)
+        rows = [
+            ["status_all, 8 clients", f"{status:.0f}/s"],
+            ["a bare path with one indexed SELECT, 8 clients", f"{bare:.0f}/s"],
+            ["status_all by the bare path", f"{status / bare:.2f}"],
+            ["query_job_list of 200 jobs, 8 clients", f"{listed:.0f}/s"],
+            *([f"command: {name}", f"{seconds:.2f} s"] for name, seconds in commands),
+        ]
+        for clients in (1, 8, 32):
+            over = partial(load.until_none_left, (node, other), 600)
+            rate, median = requests.creates(node, body, over, asked.rounds, clients)
+            rows.append(
+                [f"create_all at two nodes, {clients} clients", f"{rate:.0f}/s, p50 {median * 1000:.0f} ms"]
+            )
+    table("requests", "Requests without containers (memory engine), and commands", ["what", "median"], rows)
+
+
+def memory_node() -> list[str]:
+    return [sys.executable, "-m", "tools.bench.memory_node"]
 
 
 def channel(asked: argparse.Namespace) -> None:
@@ -420,6 +452,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "makespan": makespan,
     "fate": by_fates_protocol,
     "create": create_all,
+    "requests": request_path,
     "channel": channel,
     "memory": memory,
     "upload": upload,
