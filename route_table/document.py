@@ -47,6 +47,7 @@ KEYS: dict[str, str] = {
     "port": "1 to 65535",
     "scheme": "http (default) or https",
     "url": "in place of host and port; may have a path prefix",
+    "transport": "URL of the peer's transport layer (messages of containers); default: the same address",
     "profile": f"the peer's dialect; default {DEFAULT_PROFILE}",
     "institution": "id of who owns the node",
     "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
@@ -281,7 +282,8 @@ class _Entry:
 def _route(node: str, entry: _Entry) -> Route:
     """Make a route of an entry; a refused value is replaced by a default, and the table is never built."""
     url = _address(entry)
-    _check_tls(entry, url)
+    transport = _from_url(entry, "transport") if url and "transport" in entry.values else None
+    _check_tls(entry, url, transport)
     if node == DEFAULT_ENTRY:
         for key in ("institution", "components", "peer_certificate", "keys"):
             if key in entry.values:
@@ -292,32 +294,35 @@ def _route(node: str, entry: _Entry) -> Route:
         entry.refuse("keys", text)
     if values["keys"] and values["profile"] == FATES:
         entry.reject("keys", "has no use for FATE's protocol, whose signatures are those of fate.sites")
-    return Route(node, url, **{key: value for key, value in values.items() if value is not None})
+    return Route(
+        node, url, transport=transport, **{key: value for key, value in values.items() if value is not None}
+    )
 
 
 def _address(entry: _Entry) -> str:
     """Return the URL of an entry; empty where it is reached through another node."""
-    given = [key for key in ("url", *ADDRESS_KEYS) if key in entry.values]
+    given = [key for key in ("url", *ADDRESS_KEYS, "transport") if key in entry.values]
     if "via" in entry.values:
         for key in given:
             entry.reject(key, "must not be given with via: a node is reached directly or through another")
         return ""
     if "url" in entry.values:
-        for key in given[1:]:
+        for key in set(given) & set(ADDRESS_KEYS):
             entry.reject(key, "must not be given with url, which has it all")
-        return _from_url(entry, entry.values["url"])
+        return _from_url(entry, "url")
     for key in ("host", "port"):
         if not entry.has(key) and not entry.has("url"):
             entry.refuse(key, "is missing; give host and port, or url")
     return _url(entry.read("scheme") or "http", entry.read("host") or "", entry.read("port"), "")
 
 
-def _from_url(entry: _Entry, text: str) -> str:
+def _from_url(entry: _Entry, key: str) -> str:
+    text = entry.values[key]
     try:
         split = urlsplit(text)
         port, host = split.port, _host(split.hostname or "")
     except ValueError:
-        entry.reject("url", "must be a URL such as https://gateway.example:7380/prefix")
+        entry.reject(key, "must be a URL such as https://gateway.example:7380/prefix")
         return ""
     prefix = split.path.rstrip("/")
     for broken, rule in (
@@ -330,18 +335,18 @@ def _from_url(entry: _Entry, text: str) -> str:
         (not _PREFIX.fullmatch(prefix), "must have a plain path, if any"),
     ):
         if broken:  # a password in it is not repeated
-            entry.refuse("url", rule, "a URL with a user name or password" if "@" in text else short(text))
+            entry.refuse(key, rule, "a URL with a user name or password" if "@" in text else short(text))
             return ""
     return _url(split.scheme.lower(), host or "", port, prefix)
 
 
-def _check_tls(entry: _Entry, url: str) -> None:
+def _check_tls(entry: _Entry, url: str, transport: str | None) -> None:
     for key in TLS_KEYS:
         if key not in entry.values:
             continue
         if not url:
             entry.reject(key, "belongs to the entry of the node that via names")
-        elif not url.startswith("https://"):
+        elif not any((address or "").startswith("https://") for address in (url, transport)):
             entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
         else:
             entry.read(key)
@@ -485,7 +490,7 @@ def _update(entry: CommentedMap, change: Change) -> None:
     if not change.whole:
         given = {key for key, value in values.items() if value is not None}
         if "via" in given:
-            values |= dict.fromkeys({"url", *ADDRESS_KEYS, *TLS_KEYS} - given)
+            values |= dict.fromkeys({"url", "transport", *ADDRESS_KEYS, *TLS_KEYS} - given)
         elif "url" in given:
             values |= dict.fromkeys(("via", *ADDRESS_KEYS))
         elif given & set(ADDRESS_KEYS):

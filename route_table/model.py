@@ -117,7 +117,8 @@ class Route:
     """How one node is reached.
 
     ``url`` is scheme, host, port unless it is the scheme's own, and path prefix, without a slash at its end; it is
-    empty where ``via`` names the node that requests are handed to, to be passed on.
+    empty where ``via`` names the node that requests are handed to, to be passed on. ``transport`` is the same for
+    the messages of containers, where that is another address.
     ``profile`` names the peer's dialect, ``institution`` its owner where that is known. ``deadline`` is the
     time in seconds that one call may take. A disabled route is kept, but not used. ``relay``: this node passes on
     what comes from that node or is for it, where the other end's route says so too.
@@ -145,6 +146,12 @@ class Route:
     keys: tuple[str, ...] = ()
     signing: str | None = None
     bundles: str = BUNDLES[1]
+    transport: str | None = None
+
+    @property
+    def channel(self) -> "Route":
+        """The route of containers' messages."""
+        return self if self.transport is None else replace(self, url=self.transport)
 
     @property
     def signed(self) -> str:
@@ -220,4 +227,5 @@ class RouteTable:
             key=hop.key,
             server_name=hop.server_name,
             peer_certificate=hop.peer_certificate,
+            transport=hop.transport,
         )

@@ -295,6 +295,20 @@ class Peer:
                 raise PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED") from error
         return status, answer
 
+    def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
+        route = self._route.channel
+        seconds = min(route.deadline, LONGEST_CALL)
+        client = self._connections.to(route.url, route.identity)
+        extensions, timeout = asked_name(route.identity), httpx.Timeout(seconds, connect=min(3.0, seconds))
+        request = client.build_request(
+            "POST", path, content=body, headers=headers, extensions=extensions, timeout=timeout
+        )
+        try:
+            return _exchange(client, request, seconds)[:2]
+        except httpx.HTTPError as error:
+            raise PeerUnreachable(f"no answer from {route.url}: {type(error).__name__} {error}") from error
+
     def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Whether a response means that nothing is served there, rather than that something was refused.
 

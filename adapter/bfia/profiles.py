@@ -93,7 +93,9 @@ PROFILES: Mapping[str, Profile] = {
     )
 }
 
-_OTHER_PROTOCOL = Profile("other protocol", unknown_path_code=6000, errors_as_200=True, longest_job_id=25)
+_OTHER_PROTOCOL = Profile(
+    "other protocol", unknown_path_code=6000, errors_as_200=True, longest_job_id=25, encapsulates=True
+)
 """a peer whose route says that it speaks another protocol: what holds for the standard's own paths there"""
 
 

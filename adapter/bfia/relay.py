@@ -111,6 +111,7 @@ class Relay:
         source, target = ends
         try:
             route = judge(self._table(), self._node, source, target, _passed(request))
+            route = route.channel if channel else route
             async with self._places:
                 answer = await self._pass_on(request, route, channel)
         except Refused as error:

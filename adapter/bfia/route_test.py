@@ -12,6 +12,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, outgoing
+from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.peer import (
     INTERCONN,
     RELAY_CODES,
@@ -22,8 +25,9 @@ from adapter.bfia.peer import (
     context,
     relayed,
 )
+from adapter.bfia.profiles import profile_named
 from gateway.domain.spec import NodeId
-from gateway.errors import GatewayError, NotServed, PeerUnreachable
+from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.ports import as_mapping
 from gateway.runtime.checks import Result, Step, Stopped, Trial
 from route_table.certificates import expiries
@@ -32,7 +36,7 @@ from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, Unknow
 HELLO = "/node/hello"
 STEPS = (
     *("route", "dns", "tcp", "tls", "relay", "answer"),
-    *("identity", "profile", "clock", "body", "latency", "way back"),
+    *("identity", "profile", "clock", "body", "channel", "latency", "way back"),
 )
 BODY = 1024 * 1024
 """bytes of the large request that is tried; a job's description is rarely larger"""
@@ -47,6 +51,17 @@ _EVERYBODY_HAS = f"{INTERCONN}/task/poll"
 """a path between nodes that every product of the standard serves (control layer 3.9)"""
 _NOBODY_HAS = f"{INTERCONN}/no/such/path"
 _OTHER_PROTOCOL = "fate-partner"
+
+_BARE = "application/octet-stream"
+_PEEK = "/v1/interconn/chan/peek"
+_TOPIC = "route-test"
+_PROBES = {
+    Form.JSON: b'{"topic": "route-test"}',
+    Form.PROTOBUF: PopInbound(topic=_TOPIC).SerializeToString(),
+    Form.RAW: b"",
+}
+_UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
+"""codes of a transport that has read a request: there is no message, or it gives none to another node"""
 
 _OTHER_NAME = (
     "is for another name than {name}",
@@ -137,13 +152,14 @@ class _Test:
             self._take(name, work)
         if self._take("answer", self._answer).result is not Result.OK:
             self._take("profile", self._other_profile, needed=False)
+            self._take("channel", self._channel, needed=False)
             return
         self._take("identity", self._identity, needed=False)
         if self._greeting.get("node_id") != self._route.node and "time_ms" not in self._greeting:
             return  # what responds there serves its own requests only
         for name, work in (
             *(("profile", self._profile), ("clock", self._skew), ("body", self._body)),
-            *(("latency", self._latency), ("way back", self._way_back)),
+            *(("channel", self._channel), ("latency", self._latency), ("way back", self._way_back)),
         ):
             self._take(name, work, needed=False)
 
@@ -283,6 +299,35 @@ class _Test:
             text = f"a request of {BODY} bytes does not pass: {error.message}"
             return _failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
         return _ok(f"{BODY} bytes")
+
+    def _channel(self) -> Step:
+        """Look for a message at the peer's transport, in each form in which messages are sent there."""
+        profile = profile_named(self._route.profile)
+        forms = (Form.RAW,) if profile.bare_payloads else (Form.JSON, Form.PROTOBUF)
+        results = {form: self._peek(form, encapsulated=profile.encapsulates) for form in forms}
+        found = ", ".join(f"{form.name.lower()}: {result or 'ok'}" for form, result in results.items())
+        if not any(results.values()):
+            return _ok(found)
+        remedy = "set transport in the entry to the address of the peer's transport layer"
+        if self._greeting and all(results.values()):
+            return _failed(found, remedy)
+        remedy = remedy if all(results.values()) else "containers that send this form do not reach that node's"
+        return _warning("", found, remedy)
+
+    def _peek(self, form: Form, *, encapsulated: bool) -> str:
+        """Return what is wrong with the peer's answer to one form; empty for nothing."""
+        ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
+        headers = outgoing(ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated)
+        headers |= {"x-ptp-uri": _PEEK, "content-type": form.value if form is not Form.RAW else _BARE}
+        body = encode_envelope(_PROBES[form], headers, form) if encapsulated else _PROBES[form]
+        try:
+            status, content = self._peer.invoke(INVOKE, body, headers)
+            answer = decode_answer(content, "" if content[:1] == b"{" else Form.PROTOBUF.value)
+        except PeerUnreachable as error:
+            return error.message
+        except Invalid:
+            return f"HTTP {status} without a transport's answer"
+        return "" if status == 200 and answer.code in _UNDERSTOOD else f"{answer.code} {answer.message}".strip()
 
     def _latency(self) -> Step:
         taken = []

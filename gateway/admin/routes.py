@@ -52,6 +52,9 @@ class RouteEntry(BaseModel):
     port: int | None = Field(default=None, description="1 to 65535.")
     scheme: str | None = Field(default=None, description="http (default) or https.")
     url: str | None = Field(default=None, description="In place of host and port; may have a path prefix.")
+    transport: str | None = Field(
+        default=None, description="URL of the peer's transport layer, if that is another address."
+    )
     profile: str | None = Field(
         default=None, description="The peer's dialect: spec (default), fate, kuscia or audited."
     )

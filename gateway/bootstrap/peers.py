@@ -233,7 +233,8 @@ class PeerTable:
 
     def route_of(self, node: str) -> Route | None:
         """Return where messages for a node go; None where there is no way to it."""
-        return self._resolved(node)
+        route = self._resolved(node)
+        return route and route.channel
 
     def route_here(self, url: str | None) -> Route | None:
         """Return the route to another gateway of this node, with the TLS files of an entry of its own id."""

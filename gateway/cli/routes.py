@@ -26,6 +26,7 @@ _ENTRY: dict[str, Any] = {
     "relay": Annotated[
         bool | None, typer.Option("--relay/--no-relay", help="Whether this node relays requests from it or to it.")
     ],
+    "transport": _text("Address of its transport layer (messages of containers), if that is another one."),
     "profile": _text(f"Its dialect: {', '.join(PROFILES)}."),
     "institution": _text("Its owner."),
     "deadline": Annotated[

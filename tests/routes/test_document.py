@@ -70,6 +70,7 @@ def test_a_node_id_is_the_text_that_is_written(node):
         ("{url: 'HTTP://H:80/'}", "http://h"),
         ("{url: 'https://h:80/a/b%20c//'}", "https://h:80/a/b%20c"),
         ("{url: 'http://[::1]:9380/x'}", "http://[::1]:9380/x"),
+        ("{host: h, port: 9380, transport: 'HTTP://T:80/'}", "http://h:9380"),
     ],
 )
 def test_an_address_is_normalised(entry, url):
@@ -144,6 +145,8 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         ),
         (f"default: {{url: 'http://x', keys: {KEY}}}", "default.keys", "line 1: belongs to one node"),
         ("X: {url: 'http://x'}\nA: {via: X, host: h}", "A.host", "line 2: must not be given with via"),
+        ("A: {host: h, port: 1, transport: t:2}", "A.transport", "line 1: must begin with http"),
+        ("X: {url: 'http://x'}\nA: {via: X, transport: 'http://t'}", "A.transport", "line 2: must not be given"),
         ("A: {via: X}", "A.via", "line 1: names a node without an entry of its own"),
         ("D: {via: A}\nA: {via: B}\nB: {via: A}", "A.via", "line 2: leads in a circle"),
         ("default: {url: 'http://x', institution: JG}", "default.institution", "line 1: belongs to one node"),
@@ -165,14 +168,17 @@ def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rul
 def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
     table = parse(
         "B: {via: Y, profile: fate, deadline: 3, institution: JG}\nY: {via: X}\n"
-        "X: {url: 'https://x', profile: kuscia, ca: /ca.pem, server_name: gw}"
+        "X: {url: 'http://x', transport: 'https://t', profile: kuscia, ca: /ca.pem, server_name: gw}"
     )
     found = table.resolve("B")
     assert (found.node, found.via, found.url, found.profile, found.deadline, found.institution) == (
-        *("B", "X", "https://x", "fate", 3.0, "JG"),
+        *("B", "X", "http://x", "fate", 3.0, "JG"),
     )
+    assert (found.channel.url, found.channel.node) == ("https://t", "B")
     assert (found.ca, found.server_name) == ("/ca.pem", "gw")
-    assert table.resolve("X").via is None
+    assert (
+        table.resolve("X").via is None and parse("A: {host: h, port: 80}").resolve("A").channel.url == "http://h"
+    )
 
 
 def test_the_default_route_serves_who_has_no_entry_and_admits_nobody():
@@ -225,6 +231,7 @@ routes = st.builds(
     enabled=st.booleans(),
     relay=st.booleans(),
     components=st.sampled_from([(), ("*",), ("unionpay/*", "a/b")]),
+    transport=st.none() | st.just("https://transport.example:7304"),
 )
 behind = st.builds(
     Route,

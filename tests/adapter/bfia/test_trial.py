@@ -232,6 +232,31 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
         assert steps["profile"].result is Result.WARNING and "set profile: spec" in steps["profile"].remedy
 
 
+@pytest.mark.parametrize(
+    ("profile", "forms"),
+    [("spec", ["json", "protobuf"]), ("fate", ["json", "protobuf"]), ("kuscia", ["raw"])],
+)
+def test_the_channel_is_tried_at_its_own_address_in_each_form_of_the_profile(
+    tmp_path: Path, profile: str, forms: list[str]
+):
+    answers = [{"code": "E0000000404"}, {"code": "E0000000616", "message": "what is that"}]
+    with a_peer() as port, scripted() as (transport, url):
+        entry = {"host": "127.0.0.1", "port": port, "profile": profile, "transport": url}
+        transport.will(says({"code": "E0000000000"}))
+        step = tried(tmp_path, entry)["channel"]
+        assert (step.result, step.found) == (Result.OK, ", ".join(f"{form}: ok" for form in forms))
+        assert {asked.target for asked in transport.asked} == {"/v1/interconn/chan/invoke"}
+        assert ("x-ptp-version" in transport.asked[0].headers) is (profile != "fate")
+        transport.will(*map(says, answers))
+        step = tried(tmp_path, entry)["channel"]
+        assert step.result is (Result.WARNING if len(forms) == 2 else Result.OK), step
+        assert len(forms) == 1 or step.cause == "json: ok, protobuf: E0000000616 what is that"
+        transport.will(text(b"<html>no</html>", 404))
+        step = tried(tmp_path, entry)["channel"]
+        assert step.result is Result.FAILED and "set transport in the entry" in step.remedy
+        assert step.cause.startswith(f"{forms[0]}: HTTP 404 without a transport's answer")
+
+
 @pytest.fixture(scope="module")
 def me(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running(tmp_path_factory.mktemp("me"), ME) as node:
@@ -260,6 +285,14 @@ def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Pa
         assert found["good"], found
         nobody = ask(me, "operator", "POST", "/api/v1/routes/JG404/test").json()
         assert [s["name"] for s in nobody["steps"] if s["result"] == "failed"] == ["route"]
+
+
+def test_messages_go_to_the_transport_layer_and_requests_to_the_control_layer(me: Gateway):
+    entry = {"url": "http://control:1", "transport": "http://transport:2"}
+    assert ask(me, "operator", "PUT", "/api/v1/routes/FLOW", json={"route": entry}).status_code == 200
+    assert me.routes.resolve("FLOW").url == entry["url"]
+    route = me.peer_table.route_of("FLOW")
+    assert route and route.url == entry["transport"]
 
 
 def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
