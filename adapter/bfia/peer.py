@@ -175,7 +175,7 @@ class Peer:
         self, path: str, body: Mapping[str, Any], timeout_factor: float = 1.0, permits: str = ""
     ) -> Mapping[str, Any]:
         """Post and return ``data``; ``timeout_factor`` multiplies the time that the route gives a call."""
-        return self._data(*self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits))
+        return self._data(path, *self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits))
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
@@ -184,8 +184,9 @@ class Peer:
         `Invalid`.
         """
         wanted = {"job_id": job_id}
-        status, answer = self.raw(method, "/job/status_all", wanted, query=wanted)
-        data = self._data(status, answer)
+        path = "/job/status_all"
+        status, answer = self.raw(method, path, wanted, query=wanted)
+        data = self._data(path, status, answer)
         if not data and not isinstance(answer.get("data"), Mapping):
             raise Refused(f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
@@ -197,7 +198,7 @@ class Peer:
         status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits)
         if self._knows_no_path(status, answer):
             raise NotServed(f"{self.node} does not serve {path}, an extension: {OPTIONAL[path]}")
-        return self._data(status, answer)
+        return self._data(path, status, answer)
 
     def manage(
         self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None
@@ -206,7 +207,7 @@ class Peer:
         status, answer = self.raw(method, path, body, query=query)
         if self._knows_no_path(status, answer):
             raise NotServed(f"{self.node} does not serve {path}: it does not have the management layer")
-        return self._data(status, answer)
+        return self._data(path, status, answer)
 
     def raw(
         self,
@@ -322,7 +323,7 @@ class Peer:
         code = self.profile.unknown_path_code
         return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
 
-    def _data(self, status: int, body: Any) -> Mapping[str, Any]:
+    def _data(self, path: str, status: int, body: Any) -> Mapping[str, Any]:
         """Read a response: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
         if not isinstance(body, Mapping):
             text = f"{self.node} answers HTTP {status} without a JSON object"
@@ -332,13 +333,16 @@ class Peer:
         data = as_mapping(body.get("data"))
         if number in SUCCESS_CODES and 200 <= status < 300:
             return {**{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}, **data}
-        message = shorten(body.get("msg") or body.get("message") or f"code {code}", _LONGEST_REFUSAL)
+        message = shorten(body.get("msg") or body.get("message") or "", _LONGEST_REFUSAL)
         beyond = relayed(body)
         speaker = f"{beyond.relay}, which answers in the place of {self.node}" if beyond else self.node
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
             raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
-        raise _refusal(f"{speaker}: {message}", number, data)
+        if isinstance(data.get("reason"), str) and data["reason"]:
+            raise _refusal(f"{speaker}: {message or _code(code)}", number, data)
+        text = f"{speaker} refuses {path} with code {_code(code)}"  # some write "success" beside it
+        raise Refused(f"{text}: {message}" if message else text)
 
 
 def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
@@ -422,10 +426,7 @@ def _number(code: Any) -> int | None:
 
 
 def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
-    reason = data.get("reason")
-    if not isinstance(reason, str) or not reason:
-        return Refused(message)
-    reason = shorten(reason, _LONGEST_REASON)
+    reason = shorten(data["reason"], _LONGEST_REASON)
     found = data.get("problems")
     problems = [
         Problem(shorten(one.get("path") or ""), shorten(one.get("rule") or ""), shown(one.get("got")))

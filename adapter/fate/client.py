@@ -128,7 +128,8 @@ def _raced(answer: Any) -> bool:
 
 def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> GatewayError:
     code, data = answer.get("code"), as_mapping(answer.get("data"))
-    text = f"{node}: {answer.get('message') or answer.get('msg') or f'code {code}'}"
+    message = str(answer.get("message") or answer.get("msg") or "")
+    text = f"{node}: {message or f'code {code}'}"
     reason = data.get("reason")
     if isinstance(reason, str) and reason:
         if data.get("status") == Invalid.code:
@@ -138,10 +139,11 @@ def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> G
             return NotServed(text)
         kinds: dict[Any, type[GatewayError]] = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}
         return kinds.get(data.get("status"), Refused)(text, reason=reason)
-    if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(text)):
+    if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(message)):
         return NotServed(f"{node} does not serve {path}")
     kind, reason = _KINDS.get(code if isinstance(code, int) else -1, (Refused, Refused.reason))
-    return kind(text, reason=reason)
+    text = f"{node} refuses {path} with code {code}"  # FATE writes "success" beside some
+    return kind(f"{text}: {message}" if message else text, reason=reason)
 
 
 def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:

@@ -248,7 +248,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                     "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
                 )
                 events = [self._unforeseen(action)]
-            changes = with_calls(self._applied(*events), calls, self._clock(), _tries(local, action))
+            answered = any(isinstance(event, messages.Done) and event.final for event in events)
+            tries = _tries(local, action)
+            changes = with_calls(self._applied(*events), calls, self._clock(), tries, answered=answered)
             while_away(lambda: self.change(local.id, changes))  # else it would be done again, after its deadline
 
     def _unforeseen(self, action: messages.Action) -> messages.Event:

@@ -122,10 +122,11 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
 
     def _perform(self, job: Job, request: messages.Request, claimed: datetime) -> None:
         with traced(job.spec.trace_id), listening() as calls:
+            answered = False
             try:
                 if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):
                     return
-                changes = self._call(job, request)
+                changes, answered = self._call(job, request), True
             except (PeerUnreachable, Busy) as error:
                 if isinstance(error, PeerUnreachable):
                     self._silent(request.node)
@@ -139,13 +140,13 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 changes = self._applied(messages.Refused(request, failure, self._clock()))
             quiet = partial(quiet_polls, request=request) if isinstance(request, messages.PollTaskAt) else None
             tries = 1 if quiet else call_of(job, request).tries
-            changes = with_calls(changes, calls, self._clock(), tries, quiet)
+            changes = with_calls(changes, calls, self._clock(), tries, quiet, answered=answered)
             while_away(lambda: self.change(job.id, changes))
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._applied(messages.TaskUnknown(request, now))
+            return self._applied(messages.TaskUnknown(request, now, error.message))
         if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
             return lambda job: exclude(job, request, now)
         failure = Failure(error.reason, error.message, request.node)

@@ -378,7 +378,7 @@ class _Lane:
 CALLED, STUCK = "called", "cannot go on"
 """events of a timeline"""
 _ALWAYS = 3
-"""tries that are all written; of later ones every second, fourth, eighth and so on"""
+"""tries that are all written; of later ones the fourth, eighth, sixteenth and so on, and the last"""
 
 
 def with_calls(
@@ -387,16 +387,19 @@ def with_calls(
     at: datetime,
     tries: int = 1,
     quiet: Callable[[J], int] | None = None,
+    *,
+    answered: bool = False,
 ) -> Callable[[J], J]:
     """Return the change that also notes these calls, before the notes of what followed from them.
 
+    ``answered``: no further try follows, so these calls are noted whatever their number.
     With ``quiet``, for questions, only where the answer has changed something worth a note; it returns how many
     questions before brought no news.
     """
 
     def changed(record: J) -> J:
         new = change(record)
-        repeated = tries > _ALWAYS and tries & (tries - 1)
+        repeated = not answered and tries > _ALWAYS and tries & (tries - 1)
         if not calls or (len(new.notes) == len(record.notes) if quiet else repeated):
             return new
         more: dict[str, int] = {"tries": tries} if tries > 1 else {}

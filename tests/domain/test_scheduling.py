@@ -108,6 +108,25 @@ def test_what_is_due(job: Job, steps: Sequence[Step], expected: Mapping[float, l
     assert {seconds: due(job, seconds) for seconds in expected} == expected
 
 
+def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
+    polled, called_back = (
+        after(running(job_params={"common": {"sync_type": mode}}), AllAnswer(0)) for mode in ("poll", "callback")
+    )
+    assert next_due(called_back) == next_due(polled)
+    assert [due(called_back, s) for s in (0.1, 1, 2)] == [due(polled, s) for s in (0.1, 1, 2)]
+
+
+def test_the_words_of_a_node_that_does_not_know_its_task_are_kept():
+    unknown = [
+        replace(UNKNOWN, at=at(t + 50), message="n1 refuses /task/poll with code 1: no")
+        for t in range(0, 500, 100)
+    ]
+    steps = [s for one, t in zip(unknown, range(0, 500, 100), strict=True) for s in (t, ok(A1, t), t + 50, one)]
+    job = after(ALONE, *steps)
+    assert job.ending is not None and job.ending.failure is not None
+    assert job.ending.failure.message.endswith("does not know it: n1 refuses /task/poll with code 1: no")
+
+
 SILENT = [1, unsent(POLL_2, 2)]
 
 ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {

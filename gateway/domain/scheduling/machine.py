@@ -480,8 +480,11 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
 
 
 def _pause(job: Job, part: NodeTask, timing: Timing) -> timedelta:
-    """Return the pause before the next poll: it grows while nothing changes; long where states are pushed."""
-    if job.spec.by_callback or job.nodes[part.node].pushes or part.node == job.spec.scheduler:
+    """Return the pause before the next poll: it grows while nothing changes; long where states are pushed.
+
+    That a job asks for reports is not enough: some nodes never send any.
+    """
+    if job.nodes[part.node].pushes or part.node == job.spec.scheduler:
         return timedelta(seconds=timing.poll_pushing)
     return timedelta(seconds=min(timing.poll_first * 2.0 ** min(part.polls, 20), timing.poll_max))
 
@@ -499,10 +502,13 @@ def _unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
         return job.with_part(task.name, replace(part, start=Call(tries=part.start.tries), poll=Call()))
     if part.unknowns >= _MAX_UNKNOWNS:
         text = f"the node was told {part.unknowns} times to start the task and does not know it"
+        text += f": {event.message}" if event.message else ""
         return _failed_part(job, task.name, part, Failure("TASK_UNKNOWN", text), event.at)
     part = replace(part, start=replace(part.start, state=CallState.IDLE, due_at=event.at), poll=Call())
     job = job.with_part(task.name, part)
-    return job.noted(event.at, "task unknown there, starting again", request.node, task=task.name)
+    return job.noted(
+        event.at, "task unknown there, starting again", request.node, task=task.name, message=event.message
+    )
 
 
 def _failed_part(job: Job, name: str, part: NodeTask, failure: Failure, at: datetime) -> Job:

@@ -144,6 +144,8 @@ class TaskUnknown(Response):
 
     request: PollTaskAt
     at: datetime
+    message: str = ""
+    """what it answered"""
 
 
 @dataclass(frozen=True)

@@ -86,15 +86,21 @@ def test_what_is_no_success(peer: ScriptedPeer, spec_peer: Clients, answer: Any,
 @pytest.mark.parametrize(
     ("body", "shown"),
     [
-        ({"code": 6000, "message": "/v1/x not found"}, "/v1/x not found"),
-        ({"code": 1, "msg": "原因", "message": "other"}, "原因"),
+        ({"code": 6000, "message": "/v1/x not found"}, "code 6000: /v1/x not found"),
+        ({"code": 1, "msg": "原因", "message": "other"}, "code 1: 原因"),
+        ({"code": 1, "msg": "success"}, "code 1: success"),
         ({"code": 1, "msg": None}, "code 1"),
-        ({"code": 1, "msg": {"a": 1}}, "{'a': 1}"),
+        ({"code": 1, "msg": {"a": 1}}, "code 1: {'a': 1}"),
     ],
 )
-def test_the_peers_words_are_passed_on(peer: ScriptedPeer, spec_peer: Clients, body: Any, shown: str):
+def test_the_peers_words_are_passed_on_with_path_and_code(
+    peer: ScriptedPeer, spec_peer: Clients, body: Any, shown: str
+):
     peer.will(says(body))
-    assert error_of(lambda: spec_peer.participant.start_job("job-1", ME)).message == f"{PEER}: {shown}"
+    assert (
+        error_of(lambda: spec_peer.participant.start_job("job-1", ME)).message
+        == f"{PEER} refuses /job/start with {shown}"
+    )
 
 
 @pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])

@@ -105,6 +105,20 @@ def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(
     assert len(tries) < len(site.asked(spec.job_id))
 
 
+def test_the_try_that_was_answered_is_told_whatever_its_number(site: Site, monkeypatch: pytest.MonkeyPatch):
+    """A stop that arrives with the seventh try was not lost, as those before it say."""
+    quick = replace(site.node.scheduler._timing, retry_first=0.02, retry_max=0.02)
+    monkeypatch.setattr(site.node.scheduler, "_timing", quick)
+    lost = iter(range(6))
+    site.peer.will(by_path(job_stop=lambda h: (says() if next(lost, None) is None else raw(b"", reset=True))(h)))
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    stop = wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02)
+    told = [c for c in calls(site, spec.job_id) if c["path"] == f"{CONTROL}/job/stop"]
+    assert stop and [(c.get("tries", 1), c["http"]) for c in told][-2:] == [(4, None), (7, 200)]
+
+
 def test_what_a_platform_caused_at_another_node_is_told(site: Site):
     spec = a_job_with(SPEC, scheduler=SPEC)
     spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})

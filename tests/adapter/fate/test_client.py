@@ -104,7 +104,7 @@ def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, the
 def test_roles_that_had_accepted_a_job_are_told_when_another_refuses(partner: ParticipantClient, there: Fate):
     refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
     there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
-    with pytest.raises(Refused, match="9999: Create job failed"):
+    with pytest.raises(Refused, match="9999 refuses /v2/partner/job/create with code 1002: Create job failed"):
         partner.create_job(SPEC, ME)
     path, body = there.asked[-1]
     assert (path, body["role"], body["status"]) == ("/partner/job/status/update", "host", "failed")
