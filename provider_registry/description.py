@@ -25,7 +25,7 @@ from provider_registry.model import (
     encodable,
     join,
 )
-from provider_registry.types import flaw, json_of, number
+from provider_registry.values import flaw, json_of, number
 
 MAX_BINDING = 1000
 """values that are read from a list given as JSON text; a real list is bounded by the schema"""

@@ -12,7 +12,7 @@ from typing import Any
 
 from provider_registry import description
 from provider_registry.model import Component, Parameter, unfit
-from provider_registry.types import Kind, json_of, kind_of, number, reads_as
+from provider_registry.values import Kind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "runtime.component.parameter."

@@ -11,8 +11,8 @@ from typing import Any
 
 from provider_registry import description
 from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, unfit
-from provider_registry.revisions import parts
-from provider_registry.types import json_of
+from provider_registry.registry import parts
+from provider_registry.values import json_of
 
 JSON_LABEL = "bfia.description"
 _MOST_LABELS = 20_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from provider_registry import schema
 from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near
-from provider_registry.types import NAMES, Kind, full_match, kind_of, number, reads_as
+from provider_registry.values import NAMES, Kind, full_match, kind_of, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
 STORAGES = ("s3", "hdfs", "eggroll", "file", "localfile", "oss", "mysql", "hive")

@@ -23,7 +23,7 @@ from gateway.errors import Invalid, NotAllowed
 from gateway.identity.keys import KeyPair
 from gateway.identity.messages import Answer as SignedAnswer
 from gateway.identity.messages import Signable, Verifier, digest, headers, nonce_of, sign
-from gateway.jobs.trust import presented
+from gateway.jobs.contracts import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.model import Route

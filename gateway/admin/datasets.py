@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
 
 from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, View, Why, api_router, named, noted, paged, shape
-from gateway.admin.files import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
+from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET

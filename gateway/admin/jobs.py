@@ -33,8 +33,8 @@ from gateway.admin.deps import (
     paged,
     shape,
 )
-from gateway.admin.files import attachment
 from gateway.admin.job_view import ArchiveParts, approval_of, archived, job_in_full
+from gateway.admin.outputs import attachment
 from gateway.auth import Role
 from gateway.domain.dag import ComponentRef
 from gateway.domain.dry_run import Item as Check

@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
 from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, View, api_router, noted, paged, shape
-from gateway.admin.files import attachment
+from gateway.admin.outputs import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storages import Storages

@@ -31,8 +31,7 @@ from gateway.providers.registration import By, Providers, asking, audited, shown
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
-from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
-from provider_registry.revisions import changes
+from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written, changes
 
 ONE = "/providers/{provider_name}"
 _REGISTER: dict[str, Any] = {

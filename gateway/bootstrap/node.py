@@ -48,18 +48,16 @@ from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.bundles import Bundles
-from gateway.jobs.contracts import ContractRoutes, DatasetGrants, ModelGrants
+from gateway.jobs.contracts import ContractRoutes, DatasetGrants, ModelGrants, Offers, Trust
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
-from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, TaskPlanner
 from gateway.jobs.resources import EngineCapacities, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
-from gateway.jobs.trust import Trust
 from gateway.ports import Clock
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers

@@ -14,8 +14,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, read_object
-from gateway.cli.command import Output, command, finite
-from gateway.cli.console import compact, say, table
+from gateway.cli.command import Output, command, compact, finite, say, table
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
 

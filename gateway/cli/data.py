@@ -13,19 +13,28 @@ from gateway.cli.client import EXIT_BAD_INPUT, SLOW, CallFailed, Client, content
 from gateway.cli.command import (
     After,
     AsJson,
+    Columns,
     Force,
     Limit,
     NodeId,
     Output,
     Reason,
+    amount,
     command,
     datasets,
     finite,
     group,
+    listing,
     nodes,
+    print_json,
     save,
+    say,
+    size,
+    table,
+    transfer,
+    warn,
+    when,
 )
-from gateway.cli.console import Columns, amount, listing, print_json, say, size, table, transfer, warn, when
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
-from gateway.cli.command import Config, Url, command, components
-from gateway.cli.console import say
+from gateway.cli.command import Config, Url, command, components, say
 from gateway.cli.jobs import commands
 from gateway.cli.providers import allowed, component_of
 

@@ -18,8 +18,25 @@ from gateway.cli.client import (
     segment,
     who,
 )
-from gateway.cli.command import After, AsJson, DryRun, JobId, Limit, Output, command, group, nodes
-from gateway.cli.console import Columns, cell, harmless, listing, print_json, say, warn, when
+from gateway.cli.command import (
+    After,
+    AsJson,
+    Columns,
+    DryRun,
+    JobId,
+    Limit,
+    Output,
+    cell,
+    command,
+    group,
+    harmless,
+    listing,
+    nodes,
+    print_json,
+    say,
+    warn,
+    when,
+)
 from gateway.data.log_levels import Level
 from gateway.errors import counted
 

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 # check, draft and outputs add commands to the groups job and provider
-from gateway.cli import audit, check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
+from gateway.cli import check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
 from gateway.cli.check import EngineKind
 from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
-from gateway.cli.command import command
-from gateway.cli.console import say
+from gateway.cli.command import command, say
 from gateway.errors import Invalid
 from gateway.version import VERSION
 
@@ -152,7 +151,7 @@ for _group in (
     node.commands,
     node.tokens,
     node.identity,
-    audit.commands,
+    node.audit,
     partner.commands,
     data.commands,
     jobs.commands,

@@ -9,8 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
-from gateway.cli.command import AsJson, Config, DryRun, Force, JobId, Output, Url, command, save
-from gateway.cli.console import Columns, amount, compact, listing, print_json, say, size, table, warn
+from gateway.cli.command import (
+    AsJson,
+    Columns,
+    Config,
+    DryRun,
+    Force,
+    JobId,
+    Output,
+    Url,
+    amount,
+    command,
+    compact,
+    listing,
+    print_json,
+    save,
+    say,
+    size,
+    table,
+    warn,
+)
 from gateway.cli.jobs import Party, commands, job_at, path_of, run_of
 from gateway.errors import NotServed, counted
 

@@ -28,9 +28,14 @@ from gateway.cli.command import (
     command,
     finite,
     group,
+    listing,
     nodes,
+    print_json,
+    say,
+    table,
+    warn,
+    when,
 )
-from gateway.cli.console import listing, print_json, say, table, warn, when
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings

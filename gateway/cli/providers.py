@@ -23,16 +23,22 @@ from gateway.cli.client import (
 from gateway.cli.command import (
     After,
     AfterNumber,
+    Columns,
     Config,
     Limit,
     Output,
     Reason,
     Url,
     command,
+    compact,
+    difference,
     group,
+    listing,
     providers,
+    say,
+    table,
+    when,
 )
-from gateway.cli.console import Columns, compact, difference, listing, say, table, when
 from gateway.errors import counted, near
 
 if TYPE_CHECKING:

@@ -6,8 +6,23 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, segment, who
-from gateway.cli.command import After, AfterNumber, Limit, NodeId, Output, Reason, command, finite, group
-from gateway.cli.console import Columns, difference, listing, say, table, when
+from gateway.cli.command import (
+    After,
+    AfterNumber,
+    Columns,
+    Limit,
+    NodeId,
+    Output,
+    Reason,
+    command,
+    difference,
+    finite,
+    group,
+    listing,
+    say,
+    table,
+    when,
+)
 from route_table.model import PROFILES
 
 commands = group("route", "Which nodes there are, how to reach them, and whether that works.")

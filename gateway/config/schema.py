@@ -10,7 +10,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.auth import Role
 from gateway.config.engine import EngineSettings
-from gateway.config.storages import RemoteSettings
 from gateway.config.tls import PeerTls
 from gateway.config.values import (
     DEFAULT_STORAGE,
@@ -20,6 +19,7 @@ from gateway.config.values import (
     FileUrl,
     HttpUrl,
     NodeName,
+    RemoteSettings,
     Section,
     StorageName,
     Token,

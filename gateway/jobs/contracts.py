@@ -1,20 +1,120 @@
-"""What follows from an application: of a contract a route, of a dataset a grant; they end with it."""
+"""What a contract opens between two nodes: what the partner sees, what an approval brings, when jobs may run here.
 
-from collections.abc import Callable
+A partner with a contract sees published datasets, shared projects and components, never rows (`Offers`). An
+approved application brings a route or a grant, which ends with it. A permit (`Trust`, by ``trust.level``) is bound
+to the partner that applied, to the dataset, to a time and to a number of jobs. A job counts when it is created;
+whether it came with the permit is kept, so that its start needs only that the permit still holds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
 
-from gateway.auth import origin
+from gateway.auth import digest, origin
+from gateway.data.datasets import Datasets
 from gateway.data.models import Models
-from gateway.data.sharing import Sharing
-from gateway.domain.applications import Application, Side
+from gateway.data.sharing import NotShared, Sharing
+from gateway.domain import datasets
+from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Side
+from gateway.domain.dag import RolesOf, once_per_component
+from gateway.domain.datasets import Dataset, Wanted
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Conflict, Invalid, NotFound
-from gateway.jobs.offers import Offers
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
+from gateway.ports import Clock
+from gateway.store.applications import SqlApplications
+from provider_registry.model import Component, Provider
+from provider_registry.registry import Registry
 from route_table.document import Change
 from route_table.live import LiveRoutes
 from route_table.model import InvalidRoutes
+
+ALL = "*"
+"""among the nodes that a dataset is published for: every one with a contract"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project between this node and others, as the applications for it have it."""
+
+    id: str
+    request: Mapping[str, Any]
+    nodes: Sequence[NodeId]
+
+
+class Offers:
+    """The lists that partners ask for."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        kept: SqlApplications,
+        datasets: Datasets,
+        sharing: Sharing,
+        registry: Registry,
+        barred: Callable[[NodeId, str], str],
+        clock: Clock,
+    ) -> None:
+        """``barred`` tells why a node may not have a component run here; empty where it may."""
+        self._node = node
+        self._kept = kept
+        self._datasets = datasets
+        self._sharing = sharing
+        self._registry = registry
+        self._barred = barred
+        self._clock = clock
+
+    def datasets(self, partner: NodeId) -> list[Dataset]:
+        """Return the datasets that are published for a node or granted to it."""
+        now = self._clock()
+        granted = {grant.dataset for grant in self._sharing.all_grants(partner) if grant.holds(now)}
+        return [
+            one
+            for one in self._datasets.list()
+            if not one.disabled
+            and (not {ALL, partner}.isdisjoint(one.published) or Address(one.namespace, one.name) in granted)
+        ]
+
+    def dataset(self, partner: NodeId, dataset_id: str) -> Dataset:
+        """Return one of them. Raises `NotFound`, the same for what is not there and what is not for the node."""
+        found = next((one for one in self.datasets(partner) if one.dataset_id == dataset_id), None)
+        if found is None:
+            text = f"no dataset of that id is published here for {partner}"
+            raise NotFound(text, reason="DATASET_NOT_PUBLISHED")
+        return found
+
+    def projects(self, partner: NodeId) -> list[Project]:
+        """Return the projects of this node and a partner, whoever of both applied."""
+        latest = {one.subject: one for one in self._shared(partner)}
+        return [Project(id_, one.request, self._nodes(one)) for id_, one in latest.items()]
+
+    def project(self, partner: NodeId, project_id: str) -> Project:
+        """Return one of them. Raises `NotFound`."""
+        found = next((one for one in self.projects(partner) if one.id == project_id), None)
+        if found is None:
+            raise NotFound(f"no project of that id is shared with {partner}", reason="PROJECT_UNKNOWN")
+        return found
+
+    def components(self, partner: NodeId) -> Iterator[tuple[Provider, Component]]:
+        """Yield the components that a partner may have run here."""
+        for provider in self._registry.query():
+            for component in provider.components.values():
+                if not self._barred(partner, f"{provider.name}/{component.name}"):
+                    yield provider, component
+
+    def _shared(self, partner: NodeId | None) -> list[Application]:
+        found = self._kept.list(kind=Kind.PROJECT, partner=partner)
+        return [one for one in found if one.status in (APPLIED, APPROVED)]
+
+    def _nodes(self, project: Application) -> list[NodeId]:
+        """Return the nodes of a project: of one that this node has begun, all that it has asked."""
+        if project.side is Side.THEIRS:
+            return [project.partner, self._node]
+        asked = (one for one in self._shared(None) if (one.side, one.subject) == (Side.MINE, project.subject))
+        return [self._node, *dict.fromkeys(one.partner for one in asked)]
 
 
 class ContractRoutes:
@@ -113,3 +213,96 @@ def _address(known: Application) -> Address:
 
 def _reason(known: Application) -> str:
     return f"application {known.number}"
+
+
+Level = Literal["open", "known", "contract", "permit"]
+
+
+class Trust:
+    """Contracts and permits of jobs."""
+
+    def __init__(self, node: NodeId, kept: SqlApplications, level: Level, roles_of: RolesOf, clock: Clock) -> None:
+        self._node = node
+        self._kept = kept
+        self._level = level
+        self._roles_of = roles_of
+        self._clock = clock
+
+    def without_contract(self, spec: JobSpec) -> NotAllowed | None:
+        """Return why a job may not run here: contracts with its other nodes are needed, and not in force."""
+        if self._level not in ("contract", "permit"):
+            return None
+        now = self._clock()
+        others = datasets.partners(spec, self._node)
+        if lacking := [other for other in others if self._kept.contract(other, now) is None]:
+            text = f"no contract of {self._node} with {', '.join(lacking)} is in force"
+            return NotAllowed(text, reason="NO_CONTRACT")
+        return None
+
+    def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
+        """Return why a job may not use datasets here: a permit is missing, expired, or used up."""
+        missing, spent = [], []
+        wanted = list(self._held(spec))
+        used = self._kept.used_by(spec.job_id) if wanted else {}
+        now = self._clock()
+        for want, held in wanted:
+            if any(one.number not in used and _spent(one) for one in held):
+                spent.append(self._problem(want, "its permit was used by as many jobs as it allows"))
+            elif self._level == "permit" and not any(
+                one.holds(now) and (used.get(one.number) or _presented(one, sender)) for one in held
+            ):
+                missing.append(self._problem(want, "a valid permit of the node that asks is needed"))
+        if not missing and not spent:
+            return None
+        return NotShared("PERMIT_MISSING" if missing else "PERMIT_USED_UP", [*missing, *spent])
+
+    def use(self, spec: JobSpec, sender: NodeId) -> None:
+        """Count a job that is created. Raises `NotShared` where others were faster."""
+        now = self._clock()
+        for want, held in self._held(spec):
+            for one in held:
+                permit = _presented(one, sender)
+                if one.holds(now) and not self._kept.use(one, spec.job_id, permit=permit):
+                    text = "its permit was used by as many jobs as it allows"
+                    raise NotShared("PERMIT_USED_UP", [self._problem(want, text)])
+
+    def header(self, node: NodeId, spec: JobSpec) -> str:
+        """Return ``x-mprac-token-set`` for a job at a node: what it permitted this one of what the job names."""
+        names = {
+            want.dataset.dataset_id for want in datasets.wanted(spec, node, once_per_component(self._roles_of))
+        }
+        names |= {spec.job_id, spec.flow_id or spec.job_id}
+        now = self._clock()
+        held = self._kept.list(Side.MINE, None, APPROVED, node)
+        sent = (one for one in held if one.token and one.holds(now) and one.subject in names)
+        return ",".join(f"{quote(one.subject, safe='')}/{one.level}/{one.token}" for one in sent)
+
+    def _held(self, spec: JobSpec) -> Iterator[tuple[Wanted, Sequence[Application]]]:
+        """Yield the datasets here that a job of others names, with the newest approval for each of its nodes."""
+        others = datasets.partners(spec, self._node)
+        if not others or {spec.scheduler, spec.initiator} <= {self._node}:
+            return
+        wanted = list(datasets.wanted(spec, self._node, once_per_component(self._roles_of)))
+        approved = self._kept.list(Side.THEIRS, Kind.DATASET, APPROVED) if wanted else ()
+        held = {(one.subject, one.partner): one for one in approved if one.partner in others}
+        if held or self._level == "permit":
+            for want in wanted:
+                yield want, [one for (subject, _), one in held.items() if subject == want.dataset.dataset_id]
+
+    def _problem(self, want: Wanted, rule: str) -> Problem:
+        dataset = want.dataset.dataset_id
+        return Problem(want.path, f"dataset {dataset} at {self._node}: {rule}; apply for it there", dataset)
+
+
+def _spent(one: Application) -> bool:
+    return one.most_jobs is not None and one.jobs >= one.most_jobs
+
+
+def _presented(one: Application, sender: NodeId) -> bool:
+    return one.partner == sender and one.digest in origin().permits
+
+
+def presented(header: str) -> tuple[str, ...]:
+    """Return digests of the tokens in ``x-mprac-token-set``: ``<name>/<level>/<token>``, separated by commas."""
+    parts = (part.strip().split("/", 2) for part in header.split(",")[:1000])
+    return tuple(digest(part[2]) for part in parts if len(part) == 3)

@@ -14,8 +14,7 @@ from gateway.providers.images import Images, Looked, pinned
 from provider_registry.model import InvalidDescription, Provider, bounded, join
 from provider_registry.model import Problem as DescriptionProblem
 from provider_registry.registration import read, read_value
-from provider_registry.registry import Registry, Unknown, Written
-from provider_registry.revisions import Change
+from provider_registry.registry import Change, Registry, Unknown, Written
 
 _SHOWN = 5
 """how many jobs a reason names"""

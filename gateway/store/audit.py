@@ -12,8 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.identity.chain import HEAD, Line, hash_of, head
 from gateway.identity.keys import KeyPair
+from gateway.identity.statements import HEAD, Line, hash_of, signed_head
 from gateway.store import schema
 from gateway.store.database import Database, repeating
 from gateway.store.serialization import as_time, to_plain
@@ -63,7 +63,7 @@ class SqlAudit:
 
     def sign(self, node: str, pair: KeyPair, at: datetime) -> None:
         """Write a line that signs the one before."""
-        self._append(at, "gateway", HEAD, 200, None, lambda *last: {"head": head(pair, node, at, *last)})
+        self._append(at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)})
 
     def sign_daily(self, node: str, pair: KeyPair | None, at: datetime) -> None:
         """Write such a line where there is none yet, or the newest is a day old and others follow it."""

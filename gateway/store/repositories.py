@@ -22,14 +22,14 @@ from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import from_document
-from provider_registry.revisions import Action, Revision, Stale
+from provider_registry.registry import Action, Revision, Stale
 from route_table.live import Export, Version
 
 _PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
 
 
 class SqlProviders:
-    """Providers, their history and their names' owners: `provider_registry.revisions.Repository`."""
+    """Providers, their history and their names' owners: `provider_registry.registry.Repository`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

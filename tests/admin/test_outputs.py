@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engines.base import LaunchSpec, labels
-from gateway.admin.files import MOST_BYTES, one_range
+from gateway.admin.outputs import MOST_BYTES, one_range
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED
 from gateway.cli.main import app

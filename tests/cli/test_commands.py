@@ -17,8 +17,7 @@ import yaml
 from rich.console import Console
 
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import reporting
-from gateway.cli.console import print_json, say, table
+from gateway.cli.command import print_json, reporting, say, table
 from gateway.cli.jobs import _tree
 from gateway.cli.main import app
 from gateway.config.loader import load

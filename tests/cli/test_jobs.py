@@ -14,7 +14,7 @@ import yaml
 from adapter.bfia.examples import A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed, Client
-from gateway.cli.console import cell
+from gateway.cli.command import cell
 from gateway.cli.jobs import SILENT_SECONDS, _watch, in_short, looks
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of

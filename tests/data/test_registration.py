@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.admin.files import preview
+from gateway.admin.outputs import preview
 from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from provider_registry import description, schema
 from provider_registry.model import InvalidDescription, Validator
-from provider_registry.types import MAX_PATTERN, MAX_VALUE, flaw, full_match
+from provider_registry.values import MAX_PATTERN, MAX_VALUE, flaw, full_match
 from tests.registry.builders import (
     a_component,
     a_component_request,

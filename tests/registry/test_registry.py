@@ -14,8 +14,9 @@ from provider_registry.registry import (
     VERSION_UNKNOWN,
     Registry,
     Unknown,
+    changes,
+    order,
 )
-from provider_registry.revisions import changes, order
 from tests.builders import at
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider
 from tests.registry.memory import MemoryRepository

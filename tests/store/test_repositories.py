@@ -31,8 +31,7 @@ from gateway.store.repositories import (
 from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
-from provider_registry.registry import Registry
-from provider_registry.revisions import Action, Repository, Revision, Stale
+from provider_registry.registry import Action, Registry, Repository, Revision, Stale
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider

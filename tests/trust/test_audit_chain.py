@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from gateway.identity.chain import HEAD, hash_of, head, verified
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
+from gateway.identity.statements import HEAD, hash_of, signed_head, verify_log
 from gateway.store import schema
 from gateway.store.audit import SqlAudit
 from gateway.store.store import Store
@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Lines:
 
 
 def problems(lines: Lines, key: KeyPair = OWN) -> list[str]:
-    return verified(json.loads(json.dumps(lines)), [key.public]).problems
+    return verify_log(json.loads(json.dumps(lines)), [key.public]).problems
 
 
 def rehashed(lines: Lines, pair: KeyPair | None = None) -> Lines:
@@ -51,14 +51,14 @@ def rehashed(lines: Lines, pair: KeyPair | None = None) -> Lines:
     for number, line in enumerate(lines, 1):
         line = {**line, "id": number}
         if pair and line["action"] == HEAD:
-            line["detail"] = {"head": head(pair, ME, at(0), number - 1, previous)}
+            line["detail"] = {"head": signed_head(pair, ME, at(0), number - 1, previous)}
         previous = hash_of(line, previous)
         made.append({**line, "hash": previous})
     return made
 
 
 def test_a_log_as_it_was_written_is_good(log: Lines):
-    found = verified(log, [OWN.public])
+    found = verify_log(log, [OWN.public])
     assert (found.problems, found.lines, found.head, found.after_head, found.key) == ([], 11, 11, 0, OWN.id)
     assert problems(rehashed(log)) == []
 
@@ -104,7 +104,7 @@ def test_hashes_that_are_computed_anew_do_not_fit_the_signed_heads(log: Lines, a
 
 
 def test_old_lines_may_go_up_to_a_signed_head(log: Lines):
-    found = verified(log[5:], [OWN.public])
+    found = verify_log(log[5:], [OWN.public])
     assert (found.problems, found.first) == ([], 6)
     assert any("lines 1 to 6 are missing" in text for text in problems(log[6:]))
 
@@ -124,7 +124,7 @@ def test_a_head_is_signed_once_a_day_if_lines_follow_it(tmp_path: Path):
                 audit.add(now, "ann", f"PUT /{HEAD}", 200, None, {})
             audit.sign_daily(ME, pair, now)
             assert sum(line["action"] == HEAD for line in audit.lines()) == heads
-        assert verified(audit.lines(), [OWN.public]).problems == []
+        assert verify_log(audit.lines(), [OWN.public]).problems == []
 
 
 def test_several_gateways_write_one_chain(database_url: str):
@@ -139,7 +139,7 @@ def test_several_gateways_write_one_chain(database_url: str):
 
         assert at_once(8, write) == []
         logs[0].sign(ME, OWN, at(40))
-        found = verified(logs[1].lines(), [OWN.public])
+        found = verify_log(logs[1].lines(), [OWN.public])
         assert (found.problems, found.lines) == ([], 41)
 
 
@@ -151,7 +151,7 @@ def test_lines_from_before_the_chain_stay_and_are_counted(tmp_path: Path):
         audit = SqlAudit(store)
         audit.add(at(4), "ann", "PUT /x", 200, None, {})
         audit.sign(ME, OWN, at(5))
-        found = verified(audit.lines(), [OWN.public])
+        found = verify_log(audit.lines(), [OWN.public])
         assert (found.problems, found.lines, found.before) == ([], 5, 3)
         with store.write() as connection:
             connection.execute(schema.audit.insert(), {**old, "at": at(6)})
@@ -201,5 +201,5 @@ def test_a_running_node_chains_what_it_is_asked_and_signs_what_it_finds(tmp_path
         wait_for(lambda: ask(node, "operator", "GET", "/api/v1/audit", **signed).json()["audit"])
         for _ in range(2):
             assert ask(node, "operator", "POST", "/api/v1/gc", json={"dry_run": True}).status_code == 200
-        found = verified(node.audit.lines(), [pair.public])
+        found = verify_log(node.audit.lines(), [pair.public])
         assert (found.problems, found.lines, found.after_head) == ([], 4, 2)

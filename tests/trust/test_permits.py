@@ -15,7 +15,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError
 from gateway.identity.keys import Keyring
-from gateway.jobs.trust import presented
+from gateway.jobs.contracts import presented
 from tests.builders import a_spec
 from tests.contracts.apis import World, two_nodes
 from tests.inprocess import ME, PEER, STRANGER, ask

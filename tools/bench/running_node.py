@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gateway.cli.client import DEFAULT_CONFIG, URL, CallFailed, Client, connect, segment, settings_of
-from gateway.cli.console import table
+from gateway.cli.command import table
 
 _PATHS = {"the process responds": "/health/live", "a page of jobs": "/api/v1/jobs", "the routes": "/api/v1/routes"}
 _MIB = 1024 * 1024

@@ -25,7 +25,7 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.jobs.applications import Applications
-from gateway.jobs.offers import Offers, Project
+from gateway.jobs.contracts import Offers, Project
 from gateway.ports import Clock
 from provider_registry.model import Component, DataSpec, Provider
 
