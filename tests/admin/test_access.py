@@ -258,15 +258,6 @@ def test_whoever_is_not_let_in_is_in_the_audit_once(tmp_path: Path):
         assert node.audit.list()[0].detail["from"] == "127.0.0.1"
 
 
-def test_nodes_that_are_not_known_are_in_the_audit(node: Gateway):
-    path, sender = "/v1/interconn/schedule/node/hello", {"x-source-node-id": "JG405"}
-    answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers=sender)
-    assert answer.status_code == 200 and answer.json()["code"] == 403
-    (hello,) = wait_for(lambda: audited(node, path))
-    assert (hello.who, hello.code, hello.detail["reason"]) == ("node JG405", 403, "NOT_AUTHORISED")
-    assert "JG405" in hello.detail["message"]
-
-
 def test_a_flood_is_counted_and_not_written():
     now = NOW
     written: list[tuple[str, Mapping[str, Any]]] = []

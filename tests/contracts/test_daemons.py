@@ -148,25 +148,6 @@ def job(version: str, name: str = "daemon", cpu: float = -1) -> Any:
     return replace(spec, dag=replace(spec.dag, nodes=(replace(task, component=component),)))
 
 
-@pytest.mark.parametrize(("version", "name"), [("1.0.0", FAR), ("3.0.0", "")])
-def test_a_provider_runs_at_the_daemon_that_it_names(node: Gateway, version: str, name: str):
-    spec = job(version)
-    node.coordinator.submit_job(spec, ME)
-    jobs = node.store.local_jobs
-
-    def up() -> bool:
-        return any(run.status is RunStatus.RUNNING for run in jobs.get(spec.job_id).runs)
-
-    wait_for(up, 20, 0.01, "its container is up")
-    (run,) = jobs.get(spec.job_id).runs
-    assert run.engine == name
-    assert isinstance(node.engine, SeveralEngines)
-    assert [found.name for found in node.engine.at(name).list()] == [run.name]
-    node.coordinator.stop_job(spec.job_id, "", ME)
-    wait_for(lambda: jobs.get(spec.job_id).closed, 20, 0.01, "it is stopped")
-    assert node.engine.at(name).list() == []
-
-
 def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
     with pytest.raises((Invalid, Refused)) as caught:
         node.participant.create_job(job("2.0.0"), ME)
@@ -253,7 +234,7 @@ def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Ga
     """Killed by hand while a far daemon is away, a container has failed by itself."""
     near, distant = job("3.0.0", "killed"), job("1.0.0", "hidden")
     runs = {}
-    for spec in (near, distant):
+    for spec, name in ((near, ""), (distant, FAR)):
         node.coordinator.submit_job(spec, ME)
         (run,) = wait_for(
             lambda spec=spec: [
@@ -264,6 +245,9 @@ def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Ga
             "its container is up",
         )
         runs[spec.job_id] = run
+        assert run.engine == name
+        assert isinstance(node.engine, SeveralEngines)
+        assert [found.name for found in node.engine.at(name).list()] == [run.name]
 
     def now(spec: Any) -> Any:
         return node.store.local_jobs.get(spec.job_id).runs[0]
@@ -272,7 +256,7 @@ def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Ga
     try:
         FAR_WORLD.go_away()
         assert now(distant).away_at is not None and now(near).away_at is None
-        assert isinstance(node.engine, SeveralEngines) and isinstance(node.engine.main, MemoryEngine)
+        assert isinstance(node.engine.main, MemoryEngine)
         node.engine.main.finish(runs[near.job_id].name, 137)
         wait_for(lambda: now(near).over, 20, 0.01, "it has ended")
         assert now(near).failure.reason == "EXIT_137"

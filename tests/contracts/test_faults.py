@@ -195,28 +195,6 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
     assert scheduler == ME or answer["data"]["reason"] == "PEER_UNREACHABLE"
 
 
-def test_a_stop_that_was_lost_is_learned_by_asking(world: World, scratch: list[str]):
-    spec = a_job_of(scratch, TWO)
-    world.me.coordinator.submit_job(spec, ME)
-    world.run(spec.job_id, "a", "host.0", world.peer)
-    url = world.peer.addresses()["peer"]
-    routes = world.home / ME / "routes.yml"
-    kept = routes.read_text()
-    assert url in kept
-    try:
-        routes.write_text(kept.replace(url, "http://127.0.0.1:9"))
-        world.me.routes.reload()
-        world.me.coordinator.stop_job(spec.job_id, "", ME)
-        ended(world, spec)
-        (local,) = world.closed(spec.job_id, world.peer)
-        assert local.ending is not None and local.ending.outcome is Outcome.STOPPED
-        waiting = world.me.coordinator.status(spec.job_id).waiting
-        assert waiting is not None and waiting.reason == "STOP_NOT_ACKNOWLEDGED" and PEER in waiting.message
-    finally:
-        routes.write_text(kept)
-        world.me.routes.reload()
-
-
 def test_an_exit_is_heard_of_by_everybody_although_nobody_asks(world: World, scratch: list[str]):
     """The engine tells its node, that node the scheduling one, and this one stops the others."""
     nodes, never = (world.me, world.peer), 36_000.0

@@ -22,14 +22,6 @@ def test_types_agree_within_their_group(kind, expected):
     assert group(kind) == expected
 
 
-def test_a_flow_finds_its_nodes_by_name():
-    dag = a_dag("a -> b")
-    assert dag["b"].upstream == {"a"}
-    assert dag.get("x") is None
-    with pytest.raises(KeyError):
-        dag["x"]
-
-
 def test_equal_ranks_keep_the_order_of_the_flow():
     assert order(a_dag("x; y; y -> p; x -> q")) == ["x", "y", "p", "q"]
     assert order(a_dag("b -> c; a -> c")) == ["b", "a", "c"]

@@ -50,9 +50,7 @@ LAUNCHING, RUNNING, STOPPING = RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus
 SUCCESS, FAILED = RunStatus.SUCCESS, RunStatus.FAILED
 ENDING = Ending(Outcome.STOPPED, T0)
 NO_IMAGE = Failure("IMAGE_NOT_FOUND", "no such image")
-TELL_RUNNING, TELL_SUCCESS, TELL_FAILED = (
-    Tell(ID, s) for s in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
-)
+TELL_RUNNING, TELL_FAILED = Tell(ID, TaskStatus.RUNNING), Tell(ID, TaskStatus.FAILED)
 LAUNCH, PROBE, COLLECT, STOP = Launch(ID), Probe(ID), Collect(ID), StopRun(ID, TIMING.stop_grace)
 REPORTED_RUNNING = Reporting(TaskStatus.RUNNING)
 UP = a_run(status=RUNNING, reporting=REPORTED_RUNNING)
@@ -353,13 +351,6 @@ def test_every_move_of_a_run_is_written_into_the_timeline():
     assert words.items() <= detail.items()
     run = only(local)
     assert (run.started_at, run.ended_at, run.image_digest) == (at(1), at(3), "sha256:1")
-
-
-def test_a_stop_of_some_tasks_leaves_the_others_and_the_job():
-    local = a_local_job(a_run("a", RUNNING), a_run("b", RUNNING), a_run("c"))
-    local = after(local, stopped(1, "a", "c"))
-    assert [run.status for run in local.runs] == [STOPPING, RUNNING, FAILED]
-    assert (local.status, local.ending) == (JobStatus.RUNNING, None)
 
 
 @pytest.mark.parametrize("status", [JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING])

@@ -15,14 +15,6 @@ from tests.domain.strategies import REPEATABLE
 RUNNING, SUCCESS = TaskStatus.RUNNING, TaskStatus.SUCCESS
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [({}, False), ({"common": {"sync_type": "poll"}}, False), ({"common": {"sync_type": "callback"}}, True)],
-)
-def test_participants_push_only_where_the_job_says_so(params, expected):
-    assert a_spec(job_params=params).by_callback is expected
-
-
 @given(st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6), st.sampled_from([None, *Outcome]))
 @REPEATABLE
 def test_progress_is_the_share_of_successes_and_whole_only_for_a_succeeded_job(statuses, outcome):
@@ -40,13 +32,6 @@ def test_runs_are_found_by_task_role_and_index():
     assert [r.party for r in local.runs_of("task_a", "host")] == [host, second]
     assert [r.party for r in local.runs_of("task_a", "host", 0)] == [host]
     assert local.runs_of("task_x") == ()
-
-
-def test_the_timeline_is_no_part_of_a_jobs_value():
-    job = a_job()
-    noted = job.noted(job.created_at, "something", "n1", more=1)
-    assert noted == job
-    assert [(n.event, n.by, n.detail) for n in noted.notes] == [("something", "n1", {"more": 1})]
 
 
 def test_a_problem_shows_what_was_found_but_not_without_end():

@@ -37,7 +37,7 @@ from tests.inprocess import settings
 
 PENDING, READY, RUNNING, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING, JobStatus.REJECTED
 R1, R2, R3 = (ReserveAt(f"n{i}") for i in range(1, 4))
-G1, G2 = ReleaseAt("n1"), ReleaseAt("n2")
+G1 = ReleaseAt("n1")
 STOP = StopRequested("n1", at(3))
 REFUSED = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")
 BUSY = Failure(reservations.BUSY, "needs cpu 4 on node n2, free cpu 1")

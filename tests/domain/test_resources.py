@@ -263,11 +263,6 @@ def test_the_runs_of_one_task_borrow_together_or_not_at_all():
     assert domain_run.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
 
 
-def test_without_a_pool_nothing_waits():
-    runs = [a_run(name, limits={"cpu": 100.0}) for name in "ab"]
-    assert len(due(a_local_job(*runs))) == 2
-
-
 def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
     pool = Pool(Amounts.of(4, disk=2 * GIB), 2, {FAR: Amounts.of(2)})
     near, far, late = (

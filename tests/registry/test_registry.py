@@ -26,15 +26,6 @@ def keys(providers):
     return [p.key for p in providers]
 
 
-def test_versions_and_devices_stand_side_by_side(registry):
-    registry.register(a_provider(a_description("A"), version="1.0.0", metadata={"image": "a:1"}))
-    registry.register(a_provider(a_description("A"), version="2.0.0", metadata={"image": "a:2"}))
-    registry.register(a_provider(a_description("A"), device="k8s", metadata={"image": "a:k"}))
-    assert registry.find("acme", "1.0.0", "A")[0].image == "a:1"
-    assert registry.find("acme", "2.0.0", "A")[0].image == "a:2"
-    assert registry.get("acme:1.0.0@k8s").image == "a:k"  # jobs look for providers on docker
-
-
 REGISTER = "register it with: bfia-gateway provider register FILE"
 
 
@@ -99,15 +90,6 @@ def test_providers_are_listed_and_removed_by_any_of_their_parts(registry, asked,
     if any(asked.values()):
         assert [registry.remove(p.key).revision.key for p in registry.query(**asked)] == found
         assert keys(registry.query()) == sorted(p.key for p in every if p.key not in found)
-
-
-def test_components_registered_one_by_one_gather_in_their_provider(registry):
-    assert registry.register_component(provider_from_component(a_component_request("A"))).created
-    assert registry.register_component(provider_from_component(a_component_request("B"))).created
-    assert not registry.register_component(provider_from_component(a_component_request("B", title="new"))).created
-    [provider] = registry.query()
-    assert {name: c.title for name, c in provider.components.items()} == {"A": "A", "B": "new"}
-    assert provider.images == {}
 
 
 def test_warnings_of_a_replaced_component_go_with_it(registry):

@@ -137,12 +137,6 @@ def test_another_node_brings_no_message_in_the_name_of(target: Target, claimed: 
     assert target.node.broker.sessions() == ()
 
 
-def test_browsers_are_refused_where_programs_are_served(target: Target):
-    for listener in ("peer", "container"):
-        answer = target.send(listener, "POST", HELLO, PEER, headers={"origin": "null"}, json={})
-        assert reason(answer) == "FOREIGN_ORIGIN"
-
-
 def test_what_was_tried_is_in_the_audit(target: Target):
     target.send("peer", "POST", "/v1/interconn/schedule/job/stop", PEER, headers={"x-source-node-id": ME}, json={})
     found = target.node.audit.list()

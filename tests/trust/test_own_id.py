@@ -7,7 +7,6 @@ import pytest
 
 from adapter.bfia import examples
 from gateway.bootstrap.node import Gateway
-from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 
 SCHEDULE = "/v1/interconn/schedule"
@@ -84,16 +83,6 @@ def test_a_message_whose_body_claims_the_own_id_is_not_taken(node: Gateway):
     body = {"metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME}, "payload": ""}
     said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
     assert said["code"] == "E0000000403" and "own id" in said["message"]
-
-
-def test_the_denial_is_in_the_audit_with_the_address(node: Gateway):
-    ask(node, "peer", "POST", f"{SCHEDULE}/job/stop_all", headers={"x-source-node-id": ME}, json={"job_id": "x"})
-
-    def noted() -> bool:  # after the answer
-        found = [e["detail"] for e in ask(node, "operator", "GET", "/api/v1/audit").json()["audit"]]
-        return any(d.get("reason") == "OWN_NODE_ID" and d["from"] == "127.0.0.1" for d in found)
-
-    wait_for(noted)
 
 
 def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):

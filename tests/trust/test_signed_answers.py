@@ -19,8 +19,6 @@ from gateway.runtime.checks import Result
 from tests.inprocess import ME, PEER, running
 from tests.plain import NO_TLS
 
-STATUS = "/v1/interconn/schedule/job/status_all"
-
 
 @dataclass(frozen=True)
 class Passing:
