@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,25 +36,6 @@ class Buckets:
         if self._bytes > self._budget:
             self.finish()
 
-    def add_each(self, numbers: Iterable[int], records: Iterable[bytes], size: int) -> None:
-        """Append records of ``size`` bytes in all, each to a file. Raises `OSError`."""
-        buffer = self._buffer
-        for number, record in zip(numbers, records, strict=False):
-            buffer[number] += record
-        self._bytes += size
-        if self._bytes > self._budget:
-            self.finish()
-
-    def pop(self, number: int) -> Iterator[bytes]:
-        """Yield what a bucket holds, on disk and in memory, and delete it. Raises `OSError`."""
-        path = self.path(number)
-        if path.exists():
-            with path.open("rb") as file:
-                while data := file.read(_RECORD.size * 4096):
-                    yield data
-            path.unlink()
-        yield bytes(self._buffer.pop(number, b""))
-
     def finish(self) -> None:
         """Write the whole buffer. Raises `OSError`."""
         for number, data in self._buffer.items():
@@ -66,25 +48,43 @@ class Buckets:
 class IdCheck:
     """Finds the lines whose id an earlier line has, with a hash per id on disk, bucket by bucket."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._buckets = Buckets(folder, "", _BUDGET)
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._buffer = [bytearray() for _ in range(_BUCKETS)]
+        self._bytes = 0
+        self._written: list[array[int]] = []
+        """where each bucket ends in the file, for every time that the buffer was written"""
 
-    def see(self, keys: Sequence[bytes], lines: Sequence[int], findings: Findings) -> list[int]:
-        """Take in the ids of some lines; return the crc32 of each."""
+    @staticmethod
+    def refuse_blank(keys: Sequence[bytes], lines: Sequence[int], findings: Findings) -> None:
+        """Find rows without an id."""
         for line, key in zip(lines, keys, strict=True):
             if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
                 findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
-        crcs = list(map(zlib.crc32, keys))
-        records = map(_RECORD.pack, map(hash, keys), crcs, lines)
-        self._buckets.add_each([crc % _BUCKETS for crc in crcs], records, _RECORD.size * len(keys))
+
+    def see(self, keys: Sequence[bytes], lines: Sequence[int]) -> list[int]:
+        """Take in the ids of some lines; return the crc32 of each. Raises `OSError`."""
+        crcs, buffer = list(map(zlib.crc32, keys)), self._buffer
+        for crc, record in zip(crcs, map(_RECORD.pack, map(hash, keys), crcs, lines), strict=True):
+            buffer[crc % _BUCKETS] += record
+        self._bytes += _RECORD.size * len(keys)
+        if self._bytes > _BUDGET:
+            self._write()
         return crcs
+
+    def _write(self) -> None:
+        with self._file.open("ab") as file:
+            file.writelines(self._buffer)
+            end = file.tell() - self._bytes
+        self._written.append(array("q", (end := end + len(data) for data in self._buffer)))
+        self._buffer = [bytearray() for _ in range(_BUCKETS)]
+        self._bytes = 0
 
     def finish(self, findings: Findings) -> None:
         """Report every line whose id an earlier line has, the first ones in full."""
         total, first = 0, list[tuple[int, int]]()
         for number in range(_BUCKETS):
-            for pair in self._repeats(self._buckets.pop(number)):
+            for pair in self._repeats(self._bucket(number)):
                 total += 1
                 if len(first) < SHOWN or pair < first[-1]:
                     first = sorted([*first, pair])[:SHOWN]
@@ -93,11 +93,25 @@ class IdCheck:
             findings.add("repeated ids", f"file:{line}", rule)
         findings.more("repeated ids", total - len(first))
 
+    def _bucket(self, number: int) -> Iterator[bytes]:
+        if self._written:
+            with self._file.open("rb") as file:
+                begin = 0
+                for ends in self._written:
+                    file.seek(start := ends[number - 1] if number else begin)
+                    yield file.read(ends[number] - start)
+                    begin = ends[-1]
+        yield bytes(self._buffer[number])
+
     @staticmethod
     def _repeats(records: Iterable[bytes]) -> Iterator[tuple[int, int]]:
         """Yield (line, the first line with the same id)."""
         seen: dict[bytes, int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
         for data in records:
+            found = dict(_READ.iter_unpack(data))
+            if len(found) * _READ.size == len(data) and seen.keys().isdisjoint(found):
+                seen |= found
+                continue
             for digest, line in _READ.iter_unpack(data):
                 earlier = seen.setdefault(digest, line)
                 if earlier != line:

@@ -155,7 +155,7 @@ class Datasets:
                 count=written.count,
                 partitions=upload.partitions,
                 meta={**upload.meta, **written.format._asdict()},
-                checksum=source.checksum,
+                checksum=written.sent,
                 size=source.size,
                 created_at=self._clock(),
                 origin=origin.encode(errors="replace").decode(),
@@ -164,7 +164,7 @@ class Datasets:
                 description=upload.description,
                 storage=storage,
                 place=place,
-                stored=written.checksum,
+                stored=written.stored,
             )
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:

@@ -2,7 +2,6 @@
 
 import contextvars
 import fcntl
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,11 +16,10 @@ from gateway.errors import GatewayError, TooLarge
 
 
 class Source(RawIOBase):
-    """The bytes of an upload, which are measured while they are read, once."""
+    """The bytes of an upload, which are counted while they are read."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
-        self._digest = hashlib.sha256()
         self.size = 0
 
     def readable(self) -> bool:
@@ -33,14 +31,8 @@ class Source(RawIOBase):
         view, filled = memoryview(buffer), 0
         while filled < len(view) and (count := self._file.readinto(view[filled:])):
             filled += count
-        self._digest.update(view[:filled])
         self.size += filled
         return filled
-
-    @property
-    def checksum(self) -> str:
-        """Return the sha256 of what was read, in hex."""
-        return self._digest.hexdigest()
 
     def close(self) -> None:
         """Close the file, too."""

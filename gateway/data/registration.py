@@ -262,7 +262,8 @@ def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> N
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
         for line, cell in enumerate(cells, 2):
-            ids.see([cell.encode()], [line], findings)
+            ids.refuse_blank([cell.encode()], [line], findings)
+            ids.see([cell.encode()], [line])
         ids.finish(findings)
 
 
@@ -298,10 +299,10 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                     block = block[: block.rfind(b"\n") + 1]
                     if count and (same := plain.stored(block, types.kinds)):
                         file.read(len(block))
-                        lines.number += len(same)
+                        keys = plain.ids(same)
+                        seen = len(keys) or same.count(b"\n")
+                        lines.number += seen
                         lines.bytes += len(block)
-                        seen = len(same)
-                        keys = [row.split(b",", id_at + 1)[id_at] for row in same] if id_at is not None else []
                     elif read := list(islice(source, _ROWS if block else 1)):  # one row fills the buffer
                         for line, row in read:
                             if len(row) != len(columns):
@@ -310,12 +311,13 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                         good = [row for _, row in read if len(row) == len(columns)]
                         types.see(good)
                         seen = len(read)
-                        keys = [row[id_at].encode() for row in good] if id_at is not None else []
+                        keys = []
+                        if id_at is not None:
+                            keys = [row[id_at].encode() for row in good]
+                            ids.refuse_blank(keys, range(count + 2, count + 2 + len(keys)), findings)
                     else:
                         break
-                    ids.see(
-                        keys, range(count + 2, count + 2 + len(keys)), findings
-                    )  # lines, as if all were one file
+                    ids.see(keys, range(count + 2, count + 2 + len(keys)))  # lines, as if all were one file
                     count += seen
                     if lines.bytes > _SAMPLE and not wanted.count:
                         whole = False
@@ -335,4 +337,4 @@ def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lin
         rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
         raise Invalid([Problem(name, f"{rule}: {remedy}")])
-    return Lines(file, form.encoding, findings, name)
+    return Lines(file.readline, form.encoding, findings, name)

@@ -5,8 +5,8 @@ the first few are kept.
 """
 
 import csv
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from gateway.data.storage import LARGEST_ROW
 from gateway.data.table_format import OTHER_ENCODING, shown
@@ -56,9 +56,11 @@ class Findings:
 class Lines:
     """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
-    def __init__(self, file: BinaryIO, encoding: str, findings: Findings, name: str = "file") -> None:
+    def __init__(
+        self, readline: Callable[[int], bytes], encoding: str, findings: Findings, name: str = "file"
+    ) -> None:
         self.name = name
-        self._file = file
+        self._readline = readline
         self._encoding = encoding
         self._findings = findings
         self.number = 0
@@ -68,7 +70,7 @@ class Lines:
         """bytes read since the reader of rows last set this to 0"""
 
     def __iter__(self) -> Iterator[str]:
-        while raw := self._file.readline(LARGEST_ROW + 1):
+        while raw := self._readline(LARGEST_ROW + 1):
             self.number += 1
             self.bytes += len(raw)
             self.row_bytes += len(raw)

@@ -9,6 +9,7 @@ import codecs
 import csv
 import hashlib
 import json
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,7 +130,9 @@ class Written:
     count: int
     """rows, without the header"""
     format: Format
-    checksum: str
+    sent: str
+    """sha256 of the file"""
+    stored: str
     """sha256 of the table as it is stored; '' where it has several partitions"""
 
 
@@ -140,10 +143,11 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     Generated sids are ``<sid>-<row number>``; the first half follows from the dataset's id and the first block.
     """
     findings = Findings()
+    sums, recorded = Sums(), _Recorded(file)
     first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
     sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
-    lines = Lines(file, form.encoding, findings)
+    lines = Lines(recorded.readline, form.encoding, findings)
     source = rows(lines, form.delimiter, findings)
     first = next(source, None)
     if first is None:
@@ -160,22 +164,27 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     ids = IdCheck(scratch)
     types = ColumnTypes(len(columns))
     plain = PlainBlocks(form, id_at)
+    divided = upload.partitions > 1 or upload.extend_sid
     out = Partitions(parts, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
+    sums.see(recorded.taken(), out.header)
 
     count = 0
     while True:
         block = file.peek()
         block = block[: block.rfind(b"\n") + 1]
         numbers: Sequence[int]
-        if stored := plain.stored(block, types.kinds) if block and count else []:
-            file.read(len(block))
-            numbers = range(lines.number + 1, lines.number + 1 + len(stored))
-            lines.number += len(stored)
-            seen = len(stored)
-            keys = [row.split(b",", id_at + 1)[id_at] for row in stored] if id_at is not None else []
+        if whole := plain.stored(block, types.kinds) if block and count else b"":
+            sent = file.read(len(block))
+            keys = plain.ids(whole)
+            seen = len(keys) or whole.count(b"\n")
+            numbers = range(lines.number + 1, lines.number + 1 + seen)
+            lines.number += seen
+            stored = whole.split(b"\n")[:-1] if divided else []
         else:
             read = list(_until(lines.bytes + len(block), source, lines))
+            sent = recorded.taken()
             if not read:
+                sums.see(sent, b"")
                 break
             good = [(line, row) for line, row in read if len(row) == len(columns)]
             seen = len(read)
@@ -187,16 +196,23 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
             numbers, cells = [line for line, _ in good], [row for _, row in good]
             types.see(cells)
             stored = list(map(out.stored, cells))
-            keys = [row[id_at].encode() for row in cells] if id_at is not None else []
+            if id_at is not None:
+                keys = [row[id_at].encode() for row in cells]
+                ids.refuse_blank(keys, numbers, findings)
+            whole = b"" if divided else b"\n".join([*stored, b""])
         following = range(count + 1, count + 1 + len(stored))
         if id_at is not None:
-            crcs = ids.see(keys, numbers, findings)
+            crcs = ids.see(keys, numbers)
         else:
             crcs = [zlib.crc32(str(number).encode()) for number in following] if upload.partitions > 1 else []
         if not findings:
             if upload.extend_sid:
                 stored = [f"{sid}-{number},".encode() + row for number, row in zip(following, stored, strict=True)]
-            out.add(crcs, stored)
+            if divided:
+                whole = out.add(crcs, stored)
+            else:
+                parts.add(0, whole)
+            sums.see(sent, whole)
         count += seen
     if count == 0:
         findings.add("empty", "file", "must have at least one row after the header")
@@ -208,7 +224,10 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
         kinds[id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
-    return Written(tuple(columns), tuple(kind or "string" for kind in kinds), count, form, out.checksum)
+    types_found = tuple(kind or "string" for kind in kinds)
+    return Written(
+        tuple(columns), types_found, count, form, sums.sent, sums.stored if upload.partitions == 1 else ""
+    )
 
 
 def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -246,24 +265,26 @@ class Partitions:
 
     def __init__(self, parts: Parts, count: int, header: Sequence[str]) -> None:
         self._parts = parts
-        self._digest = hashlib.sha256()
         self._count = count
         self._plain = csv.writer(_Returned(), lineterminator="\n")
         self._quoted = csv.writer(_Returned(), lineterminator="\n", quoting=csv.QUOTE_ALL)
-        head = self.stored(header) + b"\n"
+        self.header = self.stored(header) + b"\n"
         for number in range(count):
-            self._add(number, head)
+            parts.add(number, self.header)
 
-    def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> None:
-        """Append rows, each to the partition that follows from a checksum."""
+    def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> bytes:
+        """Append rows, each to the partition that follows from a checksum; return what one partition got."""
         divided: defaultdict[int, list[bytes]] = defaultdict(list)
         if self._count == 1:
             divided[0] = [*stored]
         else:
             for crc, row in zip(crcs, stored, strict=True):
                 divided[crc % self._count].append(row)
+        data = b""
         for number, some in divided.items():
-            self._add(number, b"\n".join([*some, b""]))
+            data = b"\n".join([*some, b""])
+            self._parts.add(number, data)
+        return data
 
     def stored(self, row: Sequence[str]) -> bytes:
         """Return a row as it is stored, without its line end."""
@@ -272,15 +293,48 @@ class Partitions:
             text = self._quoted.writerow(row)
         return text[:-1].encode()
 
-    @property
-    def checksum(self) -> str:
-        """Return the sha256 of a table of one partition, else nothing."""
-        return self._digest.hexdigest() if self._count == 1 else ""
 
-    def _add(self, number: int, data: bytes) -> None:
-        if self._count == 1:
-            self._digest.update(data)
-        self._parts.add(number, data)
+class Sums:
+    """The sha256 of a file and of the table that it becomes, computed once while these do not differ."""
+
+    def __init__(self) -> None:
+        self._sent = hashlib.sha256()
+        self._stored: Any = None
+
+    def see(self, sent: bytes, stored: bytes) -> None:
+        """Take in what was sent next, and what became of it."""
+        if self._stored is None and sent != stored:
+            self._stored = self._sent.copy()
+        self._sent.update(sent)
+        if self._stored is not None:
+            self._stored.update(stored)
+
+    @property
+    def sent(self) -> str:
+        """Return the file's, in hex."""
+        return self._sent.hexdigest()
+
+    @property
+    def stored(self) -> str:
+        """Return the table's, in hex."""
+        return (self._stored or self._sent).hexdigest()
+
+
+class _Recorded:
+    """A file whose lines are kept until they are taken."""
+
+    def __init__(self, file: "BufferedReader[Any]") -> None:
+        self._file = file
+        self._kept: list[bytes] = []
+
+    def readline(self, size: int) -> bytes:
+        self._kept.append(self._file.readline(size))
+        return self._kept[-1]
+
+    def taken(self) -> bytes:
+        kept = b"".join(self._kept)
+        self._kept.clear()
+        return kept
 
 
 class ColumnTypes:
@@ -320,32 +374,39 @@ class PlainBlocks:
         self._id_at = id_at
         self._kinds: list[str] = []
         self._row: Any = None
+        text = b"[^,\\n]*"
+        self._ids = re.compile(b"(?:%s,){%d}(%s)[^\\n]*\n" % (text, id_at or 0, text))
 
-    def stored(self, block: bytes, kinds: list[str]) -> list[bytes]:
-        """Return the rows of a block as they are stored; none where it is not plain."""
+    def ids(self, stored: bytes) -> list[bytes]:
+        """Return the ids of a block as it is stored; none where the table has none."""
+        return self._ids.findall(stored) if self._id_at is not None else []
+
+    def stored(self, block: bytes, kinds: list[str]) -> bytes:
+        """Return a block as it is stored; nothing where it is not plain."""
         if self._form.delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
-            return []
+            return b""
         if kinds == [""]:  # an empty line makes no row
-            return []
+            return b""
         try:
             if self._form.encoding not in (UTF8, UTF8_BOM):
                 block = block.decode(self._form.encoding).encode()
             elif codecs.BOM_UTF8 in block:
-                return []
+                return b""
             elif not block.isascii():
                 block.decode()
         except UnicodeDecodeError:
-            return []
+            return b""
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         if kinds != self._kinds:
             self._kinds, self._row = [*kinds], self._expression(kinds)
         if not self._row.fullmatch(block):
-            return []
+            return b""
         if self._form.delimiter != ",":
             block = block.replace(self._form.delimiter.encode(), b",")
-        found = block.split(b"\n")[:-1]
-        return found if max(map(len, found)) <= csv.field_size_limit() else []
+        most = csv.field_size_limit() // 2  # a row is shorter than two pieces where each has a line's end
+        pieces = range(0, len(block) - most, most)
+        return block if all(block.find(b"\n", at, at + most) >= 0 for at in pieces) else b""
 
     def _expression(self, kinds: list[str]) -> Any:
         text = rf'[^",\n\r\x00{self._form.delimiter}]'
