@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Self
 
 from engines import logs as engines_logs
 from engines.base import (
@@ -106,6 +107,13 @@ class MemoryEngine:
     """Scripts in threads; see `engines.base.Engine` for what each method promises."""
 
     kind = "memory"
+
+    @classmethod
+    def making(cls, images: Mapping[str, Image], **more: Any) -> Callable[[Any, str], Self]:
+        """Return what makes the engine of a node in this process from settings and installation."""
+        return lambda settings, installation: cls(
+            node=settings.node.id, installation=installation, images=images, **more
+        )
 
     def __init__(
         self,

@@ -27,9 +27,7 @@ def script(launch: LaunchSpec) -> Script:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    def make(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
-
+    make = MemoryEngine.making({IMAGE: script})
     with running(tmp_path_factory.mktemp("node"), make_engine=make) as gateway:
         yield gateway
 

@@ -3,7 +3,6 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,9 +26,7 @@ class Engine(MemoryEngine):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory):
-    def make(settings: Any, installation: str) -> Engine:
-        return Engine(node=settings.node.id, installation=installation, images={IMAGE: Script()})
-
+    make = Engine.making({IMAGE: Script()})
     with running(tmp_path_factory.mktemp("node"), make_engine=make) as gateway:
         yield gateway
 

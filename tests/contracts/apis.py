@@ -209,7 +209,8 @@ def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
 def two_nodes(home: Path, *, me: Mapping[str, Any] = {}, peer: Mapping[str, Any] = {}) -> Iterator[World]:
     """Serve two nodes that know each other and `THIRD`, but not `STRANGER`. ``me``, ``peer``: further settings."""
     over = {ME: {"fate": {"enabled": True}, **me}, PEER: peer}
-    nodes = {node: Gateway(settings(home / node, node, **over[node]), engine=_engine) for node in (ME, PEER)}
+    engine = MemoryEngine.making({IMAGE: Script(code=None)})
+    nodes = {node: Gateway(settings(home / node, node, **over[node]), engine=engine) for node in (ME, PEER)}
     routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
     routes[THIRD] = {"host": "127.0.0.1", "port": 9}
     assert STRANGER not in routes
@@ -236,10 +237,6 @@ def a_provider_of(name: str, image: str) -> Provider:
     described = {**request["components_description"]["Thing"], "componentName": name, "provider": name}
     request |= {"name": name, "metadata": {"base_url": "", "image": image}}
     return provider_from_request(request | {"components_description": {name: described}})
-
-
-def _engine(settings: Any, installation: str) -> MemoryEngine:
-    return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(code=None)})
 
 
 def registration() -> dict[str, Any]:

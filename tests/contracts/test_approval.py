@@ -148,9 +148,7 @@ def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_b
     """The scheduling node is away when the person decides; the other is restarted before it is back."""
 
     def node(name: str, port: int = 0, **over: Any) -> Gateway:
-        def engine(settings: Any, installation: str) -> MemoryEngine:
-            return MemoryEngine(node=name, installation=installation, images={IMAGE: Script(code=None)})
-
+        engine = MemoryEngine.making({IMAGE: Script(code=None)})
         listen = {part: {"bind": "127.0.0.1:0"} for part in ("container", "operator")}
         listen["peer"] = {"bind": f"127.0.0.1:{port}"}
         gateway = Gateway(settings(tmp_path / name, name, listen=listen, **over), engine=engine)

@@ -172,12 +172,7 @@ def test_a_registration_and_an_approval_are_refused(
 
 
 def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]) -> None:
-    with running(
-        tmp_path,
-        make_engine=lambda settings, installation: MemoryEngine(
-            node=settings.node.id, installation=installation, images={"example:1.0.0": Script(0)}
-        ),
-    ) as node:
+    with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
         node.signatures.check = signed_by(key).check  # type: ignore[method-assign]
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message

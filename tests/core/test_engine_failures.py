@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,16 +22,9 @@ IMAGE = "example:1.0.0"
 Fetch = Callable[[Callable[[str], None]], Script]
 
 
-def making(kind: Callable[..., MemoryEngine] = MemoryEngine, script: Script = Script(0)) -> Any:
-    """Return what makes the engine of a node, with one image."""
-    return lambda settings, installation: kind(
-        node=settings.node.id, installation=installation, images={IMAGE: script}
-    )
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("node"), make_engine=making()) as node:
+    with running(tmp_path_factory.mktemp("node"), make_engine=MemoryEngine.making({IMAGE: Script(0)})) as node:
         yield node
 
 
@@ -103,7 +95,7 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
     def moves() -> None:
         nodes[0].door._advertised = ELSEWHERE
 
-    with running(tmp_path, make_engine=making(partial(Elsewhere, moves))) as node:
+    with running(tmp_path, make_engine=Elsewhere.making({IMAGE: Script(0)}, moves=moves)) as node:
         nodes.append(node)
         played(node)
         assert isinstance(node.engine, Elsewhere)
@@ -170,7 +162,7 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
         }
     }
     engine = {"kind": "process", "docker": {"allow": allow}}
-    with running(tmp_path, make_engine=making(), engine=engine) as node:
+    with running(tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), engine=engine) as node:
         runs = ask(node, "operator", "GET", f"/api/v1/jobs/{played(node).id}").json()["runs"]
         granted = [f"{tmp_path} at /opt/models, read-only", "capability NET_BIND_SERVICE"]
         assert runs and all(run["granted"] == granted for run in runs)
@@ -180,7 +172,7 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
 
 
 def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
-    make = making(script=Script(refused=EngineError("is not reached")))
+    make = MemoryEngine.making({IMAGE: Script(refused=EngineError("is not reached"))})
     with running(tmp_path, make_engine=make, limits={"storage_reserve_bytes": 2**60}) as node:
         refused = submit(node).json()
         assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
@@ -203,7 +195,7 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         inside.asked_to_end.wait(60)
         return 0
 
-    make = making(script=Script(None, body=fill))
+    make = MemoryEngine.making({IMAGE: Script(None, body=fill)})
     with running(tmp_path, make_engine=make, limits={"disk_check_seconds": 0.1}) as node:
         job_id = submit(node, disk=0.001).json()["data"]["job_id"]
         assert written.wait(30)

@@ -25,9 +25,7 @@ OWN = {"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Serve one node with a dataset; `Thing` reads and writes one table."""
 
-    def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=ME, installation=installation, images={IMAGE: Script(code=None)})
-
+    engine = MemoryEngine.making({IMAGE: Script(code=None)})
     home = tmp_path_factory.mktemp("node")
     with running(home, make_engine=engine) as node:
         node.registry.register(provider_from_request(registration()))

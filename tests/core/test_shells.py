@@ -471,10 +471,7 @@ def test_that_a_container_was_started_is_stored_once_the_database_is_back(
 ):
     """It would be started again only after the deadline of a launch, which is two minutes."""
 
-    def make(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(None)})
-
-    with running(tmp_path, make_engine=make) as node:
+    with running(tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(None)})) as node:
         engine, write, lost = cast(MemoryEngine, node.engine), node.store.write, list[int]()
 
         @contextmanager

@@ -115,10 +115,7 @@ class Stage:
 
 @contextmanager
 def stage(home: Path) -> Iterator[Stage]:
-    def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=ME, installation=installation, images={IMAGE: Script(code=None)})
-
-    with running(home, make_engine=engine) as gateway:
+    with running(home, make_engine=MemoryEngine.making({IMAGE: Script(code=None)})) as gateway:
         found = Stage(gateway)
         assert found.ask("/v2/provider/register", method="POST", json=registration())["code"] == 0
         yield found

@@ -120,12 +120,8 @@ def test_invented_sessions_leave_places_for_peers(site: Site):
 def one_port(tmp_path: Path) -> Iterator[Gateway]:
     (tmp_path / "routes.yml").write_text(yaml.safe_dump({SPEC: {"host": "127.0.0.1", "port": 9}}))
     any_port = {"bind": "127.0.0.1:0"}
-
-    def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=ME, installation=installation, images={})
-
     listen = {"peer": any_port, "container": None, "operator": any_port}
-    with running(tmp_path, make_engine=engine, listen=listen) as node:
+    with running(tmp_path, make_engine=MemoryEngine.making({}), listen=listen) as node:
         yield node
 
 

@@ -28,12 +28,8 @@ def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
     approval = {"mode": "rules", "rules": rules}
     tokens = {"operator": OWN}
 
-    def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(
-            node=settings.node.id, installation=installation, images={IMAGE: lambda spec: Script()}
-        )
-
-    with running(tmp_path, make_engine=engine, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
+    make = MemoryEngine.making({IMAGE: Script()})
+    with running(tmp_path, make_engine=make, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
         gateway.registry.register(provider_from_request(registration()))
         for name in ("ann", "bob"):
             tokens[name], token = new_token(name, Role.ADMIN, datetime(2026, 11, 1, tzinfo=UTC))

@@ -26,10 +26,7 @@ from tests.memory_engine import MemoryEngine, Script
 def launched(tmp_path: Path, **settings: Any) -> list[Limits]:
     """Run a job that asks for nothing; return the bounds of its containers."""
 
-    def make(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(0)})
-
-    with running(tmp_path, make_engine=make, **settings) as node:
+    with running(tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), **settings) as node:
         ended(node, submit(node).json()["data"]["job_id"])
         assert isinstance(node.engine, MemoryEngine) and node.engine.launches
         return [spec.limits for spec in node.engine.launches]
