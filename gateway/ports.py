@@ -46,7 +46,8 @@ class TaskReport:
 class Callback:
     """What a container says of itself."""
 
-    status: TaskStatus
+    status: TaskStatus | None
+    """None: ``word`` names no status, so that the report changes nothing"""
     task_id: str = ""
     role: str = ""
     run_id: str = ""
@@ -54,6 +55,7 @@ class Callback:
     result_message: str = ""
     address: str = ""
     """from which it came"""
+    word: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,10 @@ class SchedulerApi(Protocol):
         Raises `Refused`, `Invalid`, `Conflict`.
         """
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
         """Stop the job everywhere (``task_name`` empty), or one task and all that needs its output.
 
+        ``why``: what the sender says about it; with another reason than STOPPED the job has failed.
         What is over stays as it is, with all that follows it. Repeated: no error. Raises `NotFound`, and
         `NotAllowed` for a node without a part in the job.
         """

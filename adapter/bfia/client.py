@@ -115,8 +115,8 @@ class SchedulerClient(_Client):
         }
         return translate.rerun_answer(wanted, self._peer.ask("/job/rerun", body, timeout_factor=3.0))
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
-        """Send ``job/stop_all``; ``task_name`` in it is ours."""
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
+        """Send ``job/stop_all``, which has no place for a cause; ``task_name`` in it is ours."""
         body = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name

@@ -22,7 +22,7 @@ from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import Audit
-from gateway.domain.spec import NodeId
+from gateway.domain.spec import Failure, NodeId
 from gateway.errors import NotAllowed, Refused
 from gateway.jobs.participant import JobAudits
 from gateway.ports import ParticipantApi, SchedulerApi, TaskReport
@@ -89,8 +89,12 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
 
     @router.post(f"{SCHEDULE}/job/stop_all", summary="A node of the job has this node stop it everywhere (3.5)")
     async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller = known) -> Done:
+        why = None
+        if caller.profile.stops_for_failures:
+            text = f"stopped by {caller.node}, whose requests do not tell a person's stop from a container's death"
+            why = Failure("STOPPED", text)
         return await caller.done(
-            limiters.rest, lambda: scheduler.stop_job(body.job_id, body.task_name, caller.node)
+            limiters.rest, lambda: scheduler.stop_job(body.job_id, body.task_name, caller.node, why)
         )
 
     @router.post(f"{SCHEDULE}/job/audit_confirm", summary="A node says whether it takes part in a job (1.0, 3.10)")

@@ -6,6 +6,7 @@ are numbered, what makes a line's level, and whose lines a node with several rol
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -26,7 +27,7 @@ from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
-from gateway.errors import Invalid, NotAllowed, NotFound, problems_of
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, problems_of, shorten
 from gateway.jobs.coordinator import Coordinator
 from gateway.ports import Callback, Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_problem
@@ -135,9 +136,7 @@ def container_router(
         sender: Sender,
         run: str = Query(default="", description="the run's token; part of the address that the container got"),
     ) -> Done:
-        status = translate.task_status(body.status)
-        if status not in _FROM_CONTAINER:
-            raise Invalid([Problem("status", f"must be one of {', '.join(_FROM_CONTAINER)}", body.status)])
+        status = next((one for one in _FROM_CONTAINER if one == body.status.upper()), None)
         if not run and not body.task_id:
             raise Invalid([Problem("task_id", "is required where the address has no ?run=", body.task_id)])
         if not run and not by_address:
@@ -146,8 +145,14 @@ def container_router(
         if run_id is None:
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         address = request.client.host if request.client else ""
-        news = Callback(status, body.task_id, body.role, run_id, body.result_code, body.result_message, address)
-        await on(limiters.news, sender, lambda: take(news))
+        about = body.task_id, body.role, run_id, body.result_code, body.result_message, address
+        work = partial(take, Callback(status, *about, shorten(body.status, 100)))
+        if status is None:
+            with suppress(GatewayError):  # of whichever run: the report is refused
+                await on(limiters.news, sender, work)
+            rule = f"must be one of {', '.join(_FROM_CONTAINER)}"
+            raise Invalid([Problem("status", rule, body.status)], reason="STATUS_UNKNOWN")
+        await on(limiters.news, sender, work)
         return ok()
 
     return router

@@ -51,6 +51,8 @@ class Profile:
     """whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200"""
     status_by_name: bool = False
     """whether it finds a task in ``status_all`` by the task's name instead of its id"""
+    stops_for_failures: bool = False
+    """whether its ``stop_all`` may also mean that a container of its own has died"""
     longest_job_id: int = 100
     """characters; what is longer it may not be able to store"""
 
@@ -69,6 +71,7 @@ PROFILES: Mapping[str, Profile] = {
             without_paths="FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own",
             errors_as_200=True,
             status_by_name=True,
+            stops_for_failures=True,
             longest_job_id=25,
             takes_confirm=False,
             encapsulates=True,

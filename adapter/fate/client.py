@@ -484,7 +484,7 @@ class SchedulerClient:
             text = f"{self.caller.node} does not report the state of job {job_id}: FATE's protocol has no request"
             raise NotServed(f"{text} for it. {_OWN_IDS}") from refused
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
         """Cancel the job; a single task is stopped in the standard's protocol."""
         if task_name:
             self.standard.stop_job(job_id, task_name, sender)

@@ -276,7 +276,11 @@ def _of_parties(parts: FateParts, post: Post) -> None:
     @post(f"{SCHEDULER}/job/stop")
     async def stop(body: wire.StopAll, request: Request) -> Envelope[Any]:
         job, who = await scheduled(request, body.job_id)
-        await on(parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who))
+        why = None  # for a person's stop; FATE's own watch over its tasks reports a failure in this way
+        if (reason := REASONS.get(body.stop_status, "STOPPED")) != "STOPPED":
+            text = f"{who} says that its part has {body.stop_status}, and had the job stopped"
+            why = Failure(reason, text, who)
+        await on(parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who, why))
         return ok()
 
     @post(f"{SCHEDULER}/job/rerun")

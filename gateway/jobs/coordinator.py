@@ -312,14 +312,16 @@ class Coordinator:
             finally:
                 self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
         """Record that it was asked for; the scheduler tells the nodes afterwards."""
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
         if task_name:
             _known_task(job.spec, task_name)
-        asked = messages.TaskStopRequested(task_name, by, now) if task_name else messages.StopRequested(by, now)
-        self._scheduler.record(job_id, asked)
+            self._scheduler.record(job_id, messages.TaskStopRequested(task_name, by, now))
+            return
+        why = why or Failure("STOPPED")
+        self._scheduler.record(job_id, messages.StopRequested(by, now, why.message, reason=why.reason))
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
         """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""

@@ -8,7 +8,7 @@ from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.dry_run import Item
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import Decided, Reported, StopRequested
+from gateway.domain.execution.messages import Decided, Misreported, Reported, StopRequested
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
@@ -274,6 +274,9 @@ class Participant:
 
         def take() -> None:
             job_id, run_id = self._find_run(report)
+            if report.status is None:
+                self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
+                return
             message = report.result_message
             if report.result_code and not message:
                 message = self._described(job_id, run_id, report.result_code)

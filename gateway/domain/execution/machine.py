@@ -187,6 +187,8 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return approval.prepared(local, event.failure, event.at)
         case messages.SchedulerAlive():
             return _alive(local, event.at)
+        case messages.Misreported():
+            return _misreported(local, event)
         case messages.RunEvent():
             local = with_run(local, event.run, lambda run: runs.apply(run, event, timing), at=event.at)
             if isinstance(event, messages.LaunchFailed) and event.engine_message:
@@ -196,6 +198,17 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return local
         case _:
             assert_never(event)
+
+
+def _misreported(local: LocalJob, event: messages.Misreported) -> LocalJob:
+    """Warn of a report that was refused: the run counts by its exit code alone."""
+    run = next(run for run in local.runs if run.run_id == event.run)
+    text = f"task {run.task_name} as {run.party.label} reported the status {event.word!r}, which is none"
+    text += " that a container can have: what counts is its exit code"
+    if text in local.warnings:
+        return local
+    local = replace(local, warnings=(*local.warnings, text))
+    return local.noted(event.at, "report refused", task=run.task_name, role=run.party.label, message=text)
 
 
 def _prepares(local: LocalJob) -> bool:

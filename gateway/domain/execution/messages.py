@@ -171,6 +171,15 @@ class Reported(RunEvent):
 
 
 @dataclass(frozen=True)
+class Misreported:
+    """A container reported a status that it cannot have; its report was refused."""
+
+    run: str
+    word: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Done:
     """An action without an event of its own is finished; ``final`` False: retry later."""
 
@@ -251,4 +260,5 @@ class SchedulerAlive:
 
 
 OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
-Event = OfRun | Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
+OfJob = Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
+Event = OfRun | OfJob | Misreported

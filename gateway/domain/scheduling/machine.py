@@ -100,8 +100,9 @@ def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
                 job = job.with_node(node).noted(event.at, "resources free", event.node)
         case messages.StopRequested():
             if job.ending is None and not (event.if_waiting and job.status is JobStatus.RUNNING):
-                failure = Failure("STOPPED", event.message or f"stopped by {event.by}")
-                job = _ended_as(job, Ending(Outcome.STOPPED, event.at, failure, event.by))
+                failure = Failure(event.reason, event.message or f"stopped by {event.by}")
+                outcome = Outcome.STOPPED if event.reason == "STOPPED" else Outcome.FAILED
+                job = _ended_as(job, Ending(outcome, event.at, failure, event.by))
         case messages.TaskStopRequested():
             job = retries.stop(job, event.task, event.by, event.at, event.message)
         case messages.SuspendRequested():

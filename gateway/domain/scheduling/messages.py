@@ -187,6 +187,7 @@ class StopRequested:
     at: datetime
     message: str = ""
     if_waiting: bool = False  # do not stop a job that is already running
+    reason: str = "STOPPED"  # another one: it is stopped as something has failed there
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.domain.job import Job
 from gateway.domain.run import Run
-from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.site import Site, serving_site
@@ -136,6 +136,24 @@ def test_a_success_whose_container_exits_with_an_error_has_failed_and_both_are_s
     assert "exit code 7" in failure.message and "SUCCESS" in failure.message
     run = stage.now(job_id, guest)
     assert (run.status, run.reported) == (RunStatus.FAILED, TaskStatus.SUCCESS)
+
+
+def test_a_refused_report_is_told_where_the_run_then_counts_by_its_exit_code(stage: Stage, call: Caller):
+    job_id, guest, host = stage.job()
+    for _ in range(2):  # containers repeat what was refused
+        refused(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": "Done"}), 400, "STATUS_UNKNOWN")
+    for run in (guest, host):
+        table = stage.site.node.storage.path(run.outputs["out"])
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text("id\n1\n")
+        stage.engine.finish(run.name, 0)
+    assert stage.ended(job_id).outcome is Outcome.SUCCEEDED
+    assert stage.now(job_id, guest).no_callback
+    warnings = stage.site.node.store.local_jobs.get(job_id).warnings
+    [warning] = [text for text in warnings if "task a as guest.0 reported the status 'Done'" in text]
+    assert "exit code" in warning
+    events = [e.event for e in stage.site.node.store.timeline(job_id)]
+    assert events.count("report refused") == 1
 
 
 @pytest.mark.parametrize("spelling", ["result_code", "resultCode"])

@@ -156,6 +156,17 @@ def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str
     assert other != KUSCIA or asked == []
 
 
+@pytest.mark.parametrize("other", PROFILES)
+def test_a_stop_that_may_mean_a_dead_container_is_not_said_to_be_a_persons(site: Site, other: str):
+    spec = a_job_with(other)
+    site.node.coordinator.submit_job(spec, ME)
+    assert site.asks(other, "/job/stop_all", {"job_id": spec.job_id})["code"] in (0, 200)
+    ending = site.node.store.jobs.get(spec.job_id).ending
+    assert ending is not None and ending.failure is not None and ending.outcome is Outcome.STOPPED
+    assert ending.failure.message.startswith(f"stopped by {other}")
+    assert ("a container's death" in ending.failure.message) is (other == FATE)
+
+
 def test_a_lost_answer_is_asked_for_again_with_a_fresh_nonce_and_the_same_job(site: Site):
     creates = iter([raw(b"", reset=True), raw(b"HTTP/1.1 200 OK\r\n")])
     site.peer.will(by_path(job_create=lambda handler: next(creates, says())(handler)))

@@ -216,6 +216,20 @@ def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: 
         world.me.coordinator.stop_job(made, "", ME)
 
 
+@pytest.mark.parametrize("word", ["failed", "timeout"])
+def test_a_stop_for_a_failed_part_is_no_persons_stop(world: World, flow: Flow, word: str):
+    """FATE's watch over its processes asks for a stop in this way where one has died."""
+    job_id = flow.post("/scheduler/job/create", dag(ME), **{"initiator-party-id": PEER})["job_id"]
+    assert (
+        flow.post("/scheduler/job/stop", {"job_id": job_id, "stop_status": word}, **{"x-source-node-id": PEER})
+        == OK
+    )
+    ending = world.wait_status(job_id, JobStatus.FINISHED).ending
+    assert ending is not None and ending.failure is not None
+    assert (ending.outcome, ending.failure.reason) == (Outcome.FAILED, word.upper())
+    assert f"{PEER} says that its part has {word}" in ending.failure.message
+
+
 def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
     (tmp_path / "routes.yml").write_text(f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n")
     node = Gateway(settings(tmp_path))
