@@ -6,12 +6,14 @@ interface (``/v2/provider``, ``/v2/component``) has ``message`` instead of ``msg
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,10 +48,23 @@ Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 
 
 class Route(JsonRoute):
-    """A path of this protocol: its response has the fields that were set."""
+    """A path of this protocol: its response has the fields that were set, and is not checked again."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options | {"response_model_exclude_unset": True})
+        super().__init__(path, _written(endpoint), **options)
+
+
+def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def written(*given: Any, **named: Any) -> Any:
+        made = await endpoint(*given, **named)
+        if not isinstance(made, BaseModel):
+            return made
+        return Response(
+            made.__pydantic_serializer__.to_json(made, exclude_unset=True), media_type="application/json"
+        )
+
+    return written
 
 
 def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import Done, Sender, given, on, required, texts
+from adapter.bfia.requests import Done, Sender, given, incoming, on, required, texts
 from adapter.bfia.validation import unknown_fields
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
@@ -56,6 +56,14 @@ def _spelled(router: APIRouter, path: str, *methods: str, **described: Any) -> C
     return serve
 
 
+class _Job(BaseModel):
+    job_id: str = Field(description="the job's id")
+
+
+class _Flow(BaseModel):
+    flow_id: str = Field(description="only this flow")
+
+
 def operator_router(
     jobs: Coordinator,
     own_node: NodeId,
@@ -80,11 +88,16 @@ def operator_router(
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 
-    @_spelled(router, "/job/status_all", "GET", "POST", summary="State of a job and of all its tasks")
-    async def status_all(
-        request: Request, sender: Sender, job_id: str | None = Query(default=None, description="the job's id")
-    ) -> wire.Answer[wire.StatusData]:
-        wanted = await required(request, "job_id")
+    @_spelled(
+        router,
+        "/job/status_all",
+        "GET",
+        "POST",
+        summary="State of a job and of all its tasks",
+        openapi_extra=_described(_Job),
+    )
+    async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
+        wanted, sender = await required(request, "job_id"), incoming(request)
         view = await on(limiters.rest, sender, lambda: jobs.status_here(wanted))
         if view is None:  # another node knows, and may take its time
             view = await on(limiters.peers, sender, lambda: jobs.status(wanted))
@@ -104,13 +117,17 @@ def operator_router(
         await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
         return ok()
 
-    @_spelled(router, "/job/query_job_list", "GET", summary="All jobs of a flow, or all jobs")
-    async def query_job_list(
-        request: Request, sender: Sender, flow_id: str | None = Query(default=None, description="only this flow")
-    ) -> wire.Answer[wire.JobList]:
+    @_spelled(
+        router,
+        "/job/query_job_list",
+        "GET",
+        summary="All jobs of a flow, or all jobs",
+        openapi_extra=_described(_Flow),
+    )
+    async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
         wanted = (await texts(request, "flow_id")).get("flow_id")
-        found = await on(limiters.peers, sender, lambda: jobs.jobs(wanted))
-        return ok(wire.JobList(job_list={job_id: str(status) for job_id, status in found.items()}))
+        found = await on(limiters.peers, incoming(request), lambda: jobs.jobs(wanted))
+        return ok(wire.JobList(job_list=dict(found)))
 
     return router
 

@@ -278,9 +278,14 @@ async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) 
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
+_BODY = frozenset({"content-length", "transfer-encoding"})
+"""without these headers a GET has no body"""
+
+
 async def given(request: Request, *names: str) -> dict[str, Any]:
     """Return parameters from the query or, as some peers send them, from a JSON body; None where absent."""
-    raw = await request.body()
+    may_have_body = request.method != "GET" or not _BODY.isdisjoint(request.headers)
+    raw = await request.body() if may_have_body else b""
     body = read_json(raw) if raw.strip() else {}
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])

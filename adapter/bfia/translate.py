@@ -336,7 +336,7 @@ def _task_body(task: TaskView) -> dict[str, Any]:
 
 
 def _party_body(detail: PartyDetail) -> dict[str, Any]:
-    return asdict(detail) | {"next_try": _iso(detail.next_try)}
+    return vars(detail) | {"next_try": _iso(detail.next_try)}
 
 
 def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:

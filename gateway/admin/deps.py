@@ -209,7 +209,7 @@ Until = Annotated[_Moment, Query(description="only before that")]
 
 async def only_known(request: Request) -> None:
     """Refuse query parameters that a path of ours does not have. Raises `Invalid`."""
-    if not request.url.path.startswith(f"{API}/"):
+    if not request.scope["path"].startswith(f"{API}/"):
         return
     known = set(_names(request.scope["route"].dependant))
     problems = []

@@ -206,6 +206,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         node.run_tokens,
     )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
+    ours = [only_known]
     for_operators = [
         Mounted(
             platform.operator_router(
@@ -217,9 +218,9 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(platform.log_router(node.run_logs, limiters), body, bfia.Refusal),
         Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
-        Mounted(providers.router(node.providers), body),
-        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body),
-        Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None),
+        Mounted(providers.router(node.providers), body, first=ours),
+        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
+        Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None, first=ours),
     ]
     small = (
         streams.logs_router(node.run_logs),
@@ -236,7 +237,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )
-    for_operators += [Mounted(router, SMALL) for router in small]
+    for_operators += [Mounted(router, SMALL, first=ours) for router in small]
     for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,
@@ -246,7 +247,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     )
     for_operators += mounted(node, uploads, facts, limiters)
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
+        "operator": create_app("operators", for_operators, documented=True),
     }
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     signed = [

@@ -8,6 +8,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,8 @@ class Mounted:
     router: APIRouter
     max_body: int | None
     refusal: type[BaseModel] | None = None
+    first: Sequence[Callable[[Request], Awaitable[None]]] = ()
+    """each may refuse a request"""
 
 
 class PathTaken(Exception):
@@ -81,7 +84,10 @@ def create_app(
     for mounted in routers:
         refused = {"model": mounted.refusal, "description": "Refused."}
         responses: dict[int | str, dict[str, Any]] = {"default": refused} if mounted.refusal else {}
-        app.include_router(mounted.router, max_body_size=mounted.max_body, responses=responses)
+        checks = [Depends(check) for check in mounted.first]
+        app.include_router(
+            mounted.router, max_body_size=mounted.max_body, responses=responses, dependencies=checks
+        )
     return app
 
 
@@ -136,6 +142,7 @@ def from_elsewhere(scope: Scope) -> str:
     return "without auth.mode: on this listener serves requests to and from loopback addresses only"
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(url: str) -> bool:
     try:
         host = urlsplit(url).hostname or ""

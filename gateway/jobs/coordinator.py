@@ -236,10 +236,7 @@ class Coordinator:
 
     def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
         """Return every job this node submitted, schedules or takes part in, newest first."""
-        here = {one.job_id: one for one in self._store.local_jobs.list(flow_id)}
-        here |= {one.job_id: one for one in self._store.jobs.list(flow_id)}  # who schedules a job knows best
-        newest_first = sorted(here.values(), key=lambda one: one.created_at, reverse=True)
-        found = {one.job_id: JobStatus(one.status) for one in newest_first}
+        found = queries.statuses(self._store, flow_id)
         elsewhere = [(job_id, node) for job_id, node in self._store.submissions(flow_id) if job_id not in found]
         return found | self._asked_elsewhere(elsewhere)
 

@@ -91,7 +91,7 @@ class Database:
     def rows(self, query: sa.Executable, **parameters: Any) -> list[Any]:
         """Return the rows of a query."""
         with self.read() as connection:
-            return list(connection.execute(query, parameters))
+            return list(connection.execute(query, parameters).all())
 
     def first(self, query: sa.Executable, **parameters: Any) -> Any:
         """Return the first row of a query; None: there is none."""

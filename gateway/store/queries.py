@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from gateway.auth import proven
 from gateway.domain.spec import JobSpec, NodeId, Note
+from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.records import Listed
 from gateway.store.serialization import as_time, dumps, loads
@@ -37,6 +39,25 @@ def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
         query = sa.select(*RUN_COLUMNS).where(c.name.in_(wanted[start : start + _MANY]))
         found.update({r.name: KnownRun(*r) for r in store.rows(query)})
     return found
+
+
+def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
+    """Return the state of each job with a record here, newest first; who schedules a job knows best."""
+    found: dict[str, str] = {}
+    for job_id, status, scheduled, _ in store.rows(_statuses(flow_id is not None), flow=flow_id):
+        if scheduled or job_id not in found:
+            found[job_id] = status
+    return {job_id: JobStatus(status) for job_id, status in found.items()}
+
+
+@cache
+def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
+    """Build the query once, since that takes longer than its rows."""
+    halves = []
+    for t, scheduled in ((schema.job, True), (schema.local_job, False)):
+        half = sa.select(t.c.job_id, t.c.status, sa.literal(scheduled).label("scheduled"), t.c.created_at)
+        halves.append(half.where(t.c.flow_id == sa.bindparam("flow")) if of_a_flow else half)
+    return sa.union_all(*halves).order_by(sa.desc("created_at"))
 
 
 def over_and_created_before(store: Store, moment: datetime) -> list[str]:
