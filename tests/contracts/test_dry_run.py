@@ -142,20 +142,6 @@ def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> N
         assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
 
 
-def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: World) -> None:
-    place = world.peer.storage.root / "space" / "theirs"
-    place.mkdir(parents=True)
-    (place / "data_0").write_text("id,x\na,1\n")
-    told = []
-    for name in ("space#theirs", "space#nothing"):
-        spec = a_job(task_params={"host": {"0": {"a": {"dataset_id": name}}}})
-        plan = world.me.dry_run.plan(spec)
-        assert problems(plan) == {(PEER, "datasets")}
-        assert "data" not in of(plan, PEER)
-        told.append(str(world.peer.participant.dry_run(spec.for_node(PEER), ME)).replace(name, "…"))
-    assert told[0] == told[1]
-
-
 def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: World) -> None:
     busy = a_job(job_params=cores(2))
     world.me.coordinator.submit_job(busy, ME)

@@ -20,7 +20,7 @@ from gateway.domain.run import Run
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import GatewayError, NotFound, Refused
 from gateway.ports import Callback, JobView
-from tests.adapter.bfia.scripted import raw, says
+from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
 from tests.contracts.apis import at_once
@@ -139,32 +139,6 @@ def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pyte
     run = site.run(spec.job_id, "guest.0")
     succeed(site, run, spec.job_id)
     assert len([a for a in site.asked(spec.job_id) if a.target.endswith("/task/poll")]) >= 2
-
-
-def test_our_own_report_is_repeated_until_it_is_heard(site: Site):
-    dropped = [threading.Event() for _ in range(3)]
-
-    def drop(handler: BaseHTTPRequestHandler) -> None:
-        waiting = next((d for d in dropped if not d.is_set()), None)
-        if waiting is None:
-            says()(handler)
-            return
-        waiting.set()
-        raw(b"", reset=True)(handler)
-
-    site.peer.will(by_path(task_callback=drop))
-    spec = replace(a_job_with(SPEC, scheduler=SPEC), job_params=BY_CALLBACK)
-    site.node.participant.create_job(spec, SPEC)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
-    run = site.run(spec.job_id, "guest.0")
-    report_success(site, run)
-
-    def heard() -> bool:
-        return site.node.store.local_jobs.get(spec.job_id).runs[0].reporting.status is SUCCESS
-
-    wait_for(heard, 60, 0.02, "the end is told")
-    assert all(d.is_set() for d in dropped)
-    site.node.participant.stop_job(spec.job_id, "", None, SPEC)
 
 
 def test_a_hung_partner_holds_up_nobody_else(site: Site, patient_routes: None):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -216,16 +216,6 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------ several gateways
-
-
-def test_a_second_gateway_on_the_database_leaves_running_runs_alone(tmp_path: Path):
-    with running(tmp_path / "one", engine=lasting()) as node:
-        job_id = submitted(node)
-        wait_for(lambda: {str(r.status) for r in node.store.local_jobs.get(job_id).runs} == {"RUNNING"}, 15)
-        local = node.store.local_jobs.get(job_id)
-        assert len({r.owner for r in local.runs}) == 1
-        late = datetime(2027, 1, 1, tzinfo=UTC) + timedelta(days=365)
-        assert machine.plan(local, late, owner="another/process") == []
 
 
 def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(

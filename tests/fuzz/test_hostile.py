@@ -218,23 +218,6 @@ def test_json_that_no_other_reader_takes(target: Target, text: str):
         assert said["code"] in ("E0000000000", "E0000000400")
 
 
-@pytest.mark.parametrize(
-    ("listener", "path", "field"),
-    [
-        ("operator", SUBMIT, "flow_id"),
-        ("operator", f"{PLATFORM}/job/stop_all", "job_id"),
-        ("operator", "/v2/provider/delete", "name"),
-        ("operator", REGISTRATION, "name"),
-        ("peer", f"{CONTROL}/job/status_all", "job_id"),
-        ("peer", f"{CONTROL}/task/poll", "task_id"),
-        ("container", f"{PLATFORM}/task/callback", "task_id"),
-    ],
-)
-def test_half_of_a_surrogate_pair_in_a_field(target: Target, listener: str, path: str, field: str):
-    for text in HALVES.values():
-        assert target.post(listener, path, with_text({field: "@@", "status": "SUCCESS"}, text))["code"] == 400
-
-
 @pytest.mark.parametrize("amount", ["1e308", '"inf"', '"1e999"', "[]", "true", "-0.0", "5e-324"])
 def test_amounts_that_no_machine_has(target: Target, amount: str):
     for resource in ("cpu", "disk"):

@@ -340,33 +340,6 @@ def specs(*pairs):
     return [DataSpec(name, "", category, ("csv",)) for name, category in pairs]
 
 
-@pytest.mark.parametrize(
-    ("task", "name", "names"),
-    [
-        (0, "Intersection", {"train_data": "train_data", "report0": "train-intersection"}),
-        (
-            1,
-            "HeteroSecureBoost",
-            {
-                "data0": "train_data",
-                "model0": "model",
-                "report0": "train-loss",
-                "report1": "train-auc",
-                "report2": "train-ks",
-            },
-        ),
-    ],
-)
-def test_the_published_flow_finds_all_its_outputs(task, name, names):
-    provider, job = published()
-    node = job["dag"]["components"][task]
-    outputs = match_outputs([(o["type"], o["key"]) for o in node["output"]], provider.components[name].outputs)
-    assert outputs == names
-    assert (outputs.keys_left, outputs.specs_left) == ((), ())
-    inputs = match_inputs([(i["type"], i["key"]) for i in node["input"]], provider.components[name].inputs)
-    assert inputs == ({} if task == 0 else {"intersect_rsa_1.train_data": "train_data"})
-
-
 def test_equal_names_come_before_position():
     described = specs(("loss", "report"), ("auc", "report"), ("ks", "metric"))
     found = match_outputs([("report", "first"), ("report", "loss"), ("metric", "third")], described)

@@ -1,0 +1,201 @@
+"""A partner names data, jobs and tasks so that its job gets at, or learns of, what is another's."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.peer import INTERCONN
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
+from gateway.domain.states import JobStatus
+from gateway.errors import GatewayError
+from tests.builders import OK, a_local_job, a_run, a_spec
+from tests.contracts.apis import THIRD, World, bfia, two_nodes
+from tests.inprocess import ME, PEER, ask
+
+ROLES = {"guest": (PEER,), "host": (ME,)}
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"data": {"grants": "open"}}) as world:
+        yield world
+
+
+@pytest.fixture
+def earlier(world: World) -> JobSpec:
+    """A job that `PEER` scheduled with `ME`, over, which left an output at `ME`."""
+    spec = a_spec("a", ROLES, job_id=f"job-earlier-{next(_numbers)}", scheduler=PEER)
+    name = f"run-{spec.job_id}"
+    run = a_run("a", party=spec.parties[1], run_id=name, name=name, task_id=name, launch=OK)
+    local = replace(a_local_job(run, status=JobStatus.FINISHED, closed=True), spec=spec, node=ME)
+    assert world.me.store.local_jobs.add(local, spec.flow_id)
+    place = world.me.storage.root / output(spec).namespace / output(spec).name
+    place.mkdir(parents=True)
+    (place / "data_0").write_text("id,x\na,1\n")
+    return spec
+
+
+def output(spec: JobSpec) -> Address:
+    return Address(f"{spec.job_id}-host-0", "task-1-data0")
+
+
+def reading(spec: JobSpec, **changes: Any) -> JobSpec:
+    """Return a further job that names an output of the earlier one as its data."""
+    where = {"dataset_id": f"{output(spec).namespace}#{output(spec).name}"}
+    params = {"host": {"0": {"a": where}}}
+    return replace(spec, job_id=f"job-reading-{next(_numbers)}", task_params=params, **changes)
+
+
+def reason(world: World, spec: JobSpec) -> str:
+    try:
+        world.me.participant.create_job(spec, spec.scheduler)
+    except GatewayError as error:
+        return error.reason
+    return ""
+
+
+# ---------------------------------------------------------------- what another job left
+
+
+def test_another_job_of_a_partner_does_not_get_an_output_by_its_id(world: World, earlier: JobSpec):
+    assert reason(world, reading(earlier)) == "NOT_AUTHORISED"
+
+
+def test_a_grant_lets_it(world: World, earlier: JobSpec):
+    world.me.sharing.grant(output(earlier), PEER, "ann")
+    assert reason(world, reading(earlier)) == ""
+
+
+def test_the_same_parties_go_on_with_what_their_own_job_left(world: World, earlier: JobSpec):
+    assert reason(world, reading(earlier, old_job_id=earlier.job_id)) == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheduler": THIRD},
+        {"parties": a_spec("a", {"guest": (PEER,), "host": (ME, THIRD)}).parties},
+        {"old_job_id": "job-of-nobody"},
+    ],
+)
+def test_old_job_id_opens_it_to_nobody_else(world: World, earlier: JobSpec, changes: dict[str, Any]):
+    assert reason(world, reading(earlier, **{"old_job_id": earlier.job_id, **changes})) == "NOT_AUTHORISED"
+
+
+def test_what_an_output_says_of_itself_does_not_make_it_an_upload(world: World, earlier: JobSpec):
+    place = world.me.storage.root / output(earlier).namespace / output(earlier).name
+    (place / "metadata").write_text('{"origin": {"source": "file:t.csv"}}')
+    for disabled in (True, False):
+        world.me.sharing.switch(output(earlier), disabled=disabled)
+    assert reason(world, reading(earlier)) == "NOT_AUTHORISED"
+
+
+def test_an_output_is_free_for_a_job_without_other_nodes(world: World, earlier: JobSpec):
+    own = a_spec("a", {"guest": (ME,), "host": (ME,)})
+    assert reason(world, replace(reading(earlier), parties=own.parties, scheduler=ME, initiator=ME)) == ""
+
+
+def test_a_job_gets_checkpoints_only_of_its_own_family(world: World, earlier: JobSpec):
+    follows = world.me.planner.follows
+    assert follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id))
+    assert not follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id, scheduler=THIRD))
+
+
+# ---------------------------------------------------------------- an output where a table was uploaded
+
+JOB = a_spec("a", ROLES, job_id="bank", scheduler=PEER)
+
+
+@pytest.mark.parametrize(
+    ("job", "table", "task_id"),
+    [
+        (JOB, "loans-out", "loans"),
+        (replace(JOB, job_params={"common": {"checkpoints": True}}), "a-checkpoint", "task-1"),
+    ],
+    ids=["output", "checkpoint"],
+)
+def test_a_task_whose_outputs_would_lie_where_data_is_does_not_start(
+    tmp_path: Path, job: JobSpec, table: str, task_id: str
+):
+    """The container would get the table to read and to write, and deleting the job would delete it."""
+    with two_nodes(tmp_path / "nodes") as world, bfia(world.me, tmp_path) as apis:
+        place = world.me.storage.path(Address("bank-host-0", table))
+        place.mkdir(parents=True)
+        (place / "data_0").write_text("id,x\na,1\n")
+        partner = apis.participant(PEER)
+        partner.create_job(job, PEER)
+        partner.start_job("bank", PEER)
+        with pytest.raises(GatewayError, match="TASK_ID_CONFLICT"):
+            partner.start_task("bank", task_id, "a", PEER)
+        assert world.local("bank").runs == ()
+        assert (place / "data_0").read_text() == "id,x\na,1\n"
+
+
+# ---------------------------------------------------------------- a job with the id of a task
+
+
+def test_no_job_has_the_id_of_another_jobs_task(tmp_path: Path):
+    """It would share the task's session."""
+    first = a_spec("a; b", ROLES, job_id="job-first", scheduler=PEER)
+    with two_nodes(tmp_path / "nodes") as world, bfia(world.me, tmp_path) as apis:
+        partner = apis.participant(PEER)
+        for job_id in ("job-first", "job-second"):
+            partner.create_job(replace(first, job_id=job_id), PEER)
+            partner.start_job(job_id, PEER)
+        partner.start_task("job-first", "task-first", "a", PEER)
+        with pytest.raises(GatewayError, match="JOB_ID_CONFLICT"):
+            partner.create_job(replace(first, job_id="task-first"), PEER)
+        with pytest.raises(GatewayError, match="JOB_ID_CONFLICT"):
+            partner.start_task("job-first", "job-second", "b", PEER)
+
+
+# ---------------------------------------------------------------- guessed names of datasets
+
+UNKNOWN, THERE, OTHERS, EXPIRED, DISABLED = (f"space#{n}" for n in ("none", "there", "others", "ended", "off"))
+
+
+@pytest.fixture(scope="module", params=["listed", "open"])
+def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """`ME` has datasets: one that nobody was granted, one of `THIRD`, one that `PEER` had, one out of use."""
+    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"data": {"grants": request.param}}) as world:
+        for name in ("others", "ended", "off", *(["there"] if request.param == "listed" else [])):
+            form = {"namespace": "space", "name": name, "head": "true", "partitions": "1"}
+            form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
+            file = {"file": ("t.csv", b"id,x\na,1\nb,2\n", "text/csv")}
+            answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
+            assert answer.json()["code"] == 0, answer.text
+            if name != "there":
+                world.me.sharing.grant(Address("space", name), THIRD, "ann")
+        world.me.sharing.grant(Address("space", "ended"), PEER, "ann")
+        world.me.sharing.revoke(Address("space", "ended"), PEER, "ann")
+        world.me.sharing.switch(Address("space", "off"), disabled=True)
+        yield world
+
+
+def asked(world: World, command: str, dataset: str) -> dict[str, Any]:
+    """Return what `ME` answers to a job of `PEER` that names a dataset; without the name itself."""
+    spec: JobSpec = a_spec("a", ROLES)
+    params = {"host": {"0": {"a": {"dataset_id": dataset}}}}
+    body = create_body(spec, PROFILES["spec"]) | {"job_id": f"job-oracle-{next(_numbers)}"}
+    body["config"]["task_params"] = params
+    answer = ask(
+        world.me, "peer", "POST", f"{INTERCONN}/job/{command}", json=body, headers={"x-source-node-id": PEER}
+    )
+    return dict(json.loads(answer.text.replace(dataset, "(asked)")))
+
+
+@pytest.mark.parametrize("command", ["plan", "create"])
+@pytest.mark.parametrize("dataset", [THERE, OTHERS, EXPIRED, DISABLED])
+def test_one_that_is_not_granted_is_answered_as_one_that_is_not_there(oracle: World, command: str, dataset: str):
+    told = asked(oracle, command, UNKNOWN)
+    assert "NOT_AUTHORISED" in str(told)
+    assert asked(oracle, command, dataset) == told
