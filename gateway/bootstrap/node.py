@@ -169,7 +169,9 @@ class Gateway:
         made(self.runs_folder, "state_dir", 0o700)
         self.lock = parts.only_process(settings)
         self._timing, self._run_timing = parts.call_timing(settings), parts.run_timing(settings)
-        self.store = Store(opened(settings.database.url), self._timing, self._run_timing)
+        self.store = Store(
+            parts.when_there(partial(opened, settings.database.url)), self._timing, self._run_timing
+        )
         self.owner = f"{parts.instance_of(state)}/{settings.engine.kind}"
         self.context = NodeContext(settings.node.id, self.store, self.clock, self.owner)
         self.installation = self.store.installation()

@@ -3,10 +3,13 @@
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 from uuid import uuid4
+
+import structlog
 
 from adapter.bfia.peer import LONGEST_CALL
 from engines.base import Engine
@@ -24,9 +27,14 @@ from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
 from gateway.domain.timeouts import RunTiming, Timing
-from gateway.errors import Invalid
+from gateway.errors import DatabaseAway, Invalid
 
+log = structlog.get_logger(__name__)
+
+X = TypeVar("X")
 _JITTER = 0.25
+_TELL_AGAIN = 60
+"""seconds between two notices that the database does not answer"""
 
 
 def call_timing(settings: Settings) -> Timing:
@@ -98,6 +106,23 @@ def approval_policy(settings: Settings) -> Policy:
     approval = settings.approval
     rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role, r.command) for r in approval.rules)
     return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
+
+
+def when_there(connect: Callable[[], X], sleep: Callable[[float], None] = time.sleep) -> X:
+    """Connect to the database; wait for one that does not answer yet, as after the machine's start."""
+    tries = 0
+    while True:
+        try:
+            return connect()
+        except DatabaseAway as error:
+            if tries % _TELL_AGAIN == 0:
+                log.warning(
+                    "nothing is served until the database answers",
+                    cause=error.message,
+                    next="start the database, or correct database.url",
+                )
+        tries += 1
+        sleep(1.0)
 
 
 def only_process(settings: Settings) -> TextIO | None:

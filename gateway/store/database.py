@@ -180,7 +180,10 @@ _LOCK = "bfia_gateway_migration"
 
 
 def opened(url: str) -> sa.Engine:
-    """Connect to a database and bring it to the newest schema. Raises `Invalid`, without the password."""
+    """Connect to a database and bring it to the newest schema.
+
+    Raises `Invalid`, without the password, and `DatabaseAway` where nothing answers at the address.
+    """
     try:
         engine = connect(url)
     except (sa.exc.SQLAlchemyError, ValueError) as error:
@@ -191,6 +194,8 @@ def opened(url: str) -> sa.Engine:
         migrate(engine)
     except (sa.exc.SQLAlchemyError, sqlite3.Error, CommandError, TimeoutError, TypeError, ValueError) as error:
         engine.dispose()
+        if isinstance(error, sa.exc.OperationalError) and getattr(error.orig, "args", ())[:1] in _AWAY:
+            raise DatabaseAway(f"no database answers at database.url: {error.orig}") from error
         raise Invalid([_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE") from error
     return engine
 

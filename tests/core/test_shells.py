@@ -14,10 +14,12 @@ from typing import Any, cast
 import httpx
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.base import ImageMetadata, LaunchSpec, Missing
 from engines.process.engine import ProcessEngine
+from gateway.bootstrap import parts
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import DagNode
 from gateway.domain.execution import machine
@@ -418,6 +420,21 @@ def test_a_database_that_is_not_there_is_named():
         with pytest.raises(DatabaseAway, match="does not answer"):
             work()
     store.close()
+
+
+def test_a_node_waits_for_its_database_and_says_so():
+    pauses: list[float] = []
+
+    def connect() -> str:
+        if len(pauses) < 70:
+            opened(f"mysql+pymysql://a:b@127.0.0.1:{nowhere}/c")
+        return "there"
+
+    (nowhere,) = free_ports(1)
+    with capture_logs() as lines:
+        assert parts.when_there(connect, pauses.append) == "there"
+    assert len(pauses) == 70 and len(lines) == 2, "it is told again after a minute"
+    assert "database answers" in lines[0]["event"] and "refused" in lines[0]["cause"]
 
 
 @pytest.mark.mariadb

@@ -17,7 +17,7 @@ from gateway.cli.main import app
 from gateway.config.loader import effective, load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
-from gateway.errors import Invalid
+from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import opened
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running, settings
@@ -134,7 +134,7 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
 )
 def test_a_database_that_cannot_be_used_is_refused_with_its_cause(tmp_path: Path, url: str, cause: str):
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises((Invalid, DatabaseAway)) as caught:
         opened(url.format(home=tmp_path))
     said = str(caught.value)
     assert "database.url" in said and cause in said.lower() and SECRET not in said
