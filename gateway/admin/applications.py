@@ -28,6 +28,7 @@ from gateway.admin.deps import (
 from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
+from gateway.http.pagination import numbered_page
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
@@ -134,8 +135,7 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         found: Sequence[Application] = applications.kept.list(side, kind, status, partner, after or 0, limit + 1)
-        following = found[limit - 1].number if len(found) > limit else None
-        return Reply({"applications": [shown(one) for one in found[:limit]], "next": following})
+        return Reply(numbered_page("applications", found, limit, "number", shown))
 
     @router.get("/applications/{application}", summary="One application", response_model=_LINE)
     def one(application: OneNumber) -> Response:

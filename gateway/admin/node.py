@@ -33,7 +33,7 @@ from gateway.auth import token_place
 from gateway.config.loader import effective
 from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
-from gateway.http.pagination import page_of
+from gateway.http.pagination import numbered_page, page_of
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
 from gateway.store.audit import AuditEntry
@@ -250,8 +250,7 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
     ) -> Response:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
         found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
-        following = found[limit - 1].id if len(found) > limit else None
-        return Reply({"audit": found[:limit], "next": following})
+        return Reply(numbered_page("audit", found, limit, "id"))
 
     @router.get(
         "/tokens",

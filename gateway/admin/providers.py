@@ -26,7 +26,7 @@ from gateway.admin.deps import (
     shape,
 )
 from gateway.errors import NotFound
-from gateway.http.pagination import page_of
+from gateway.http.pagination import numbered_page, page_of
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
 from provider_registry.forms import form
@@ -212,8 +212,7 @@ def router(providers: Providers) -> APIRouter:
     )
     def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = _known(lambda: registry.history(provider_name, after, limit + 1))
-        following = found[limit - 1].number if len(found) > limit else None
-        return Reply({"history": [_shown(r) for r in found[:limit]], "next": following})
+        return Reply(numbered_page("history", found, limit, "number", _shown))
 
     @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=_DIFF)
     def diff(

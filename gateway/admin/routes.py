@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -11,7 +12,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
 from gateway.admin.deps import (
     OPERATOR,
@@ -30,9 +31,9 @@ from gateway.admin.deps import (
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
-from gateway.http.pagination import page_of
+from gateway.http.pagination import numbered_page, page_of
 from gateway.runtime.checks import Step, good
-from route_table.document import Change, parse
+from route_table.document import KEYS, Change, parse
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 
@@ -41,51 +42,13 @@ _LONGEST_TEST = 120.0
 _NO_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "example": {}}}}}}
 _FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
-
-
-class RouteEntry(BaseModel):
-    """The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, or ``via``."""
-
-    model_config = ConfigDict(extra="allow")
-
-    host: str | None = Field(default=None, description="Host name or address.")
-    port: int | None = Field(default=None, description="1 to 65535.")
-    scheme: str | None = Field(default=None, description="http (default) or https.")
-    url: str | None = Field(default=None, description="In place of host and port; may have a path prefix.")
-    transport: str | None = Field(
-        default=None, description="URL of the peer's transport layer, if that is another address."
-    )
-    profile: str | None = Field(
-        default=None, description="The peer's dialect: spec (default), fate, kuscia or audited."
-    )
-    institution: str | None = Field(default=None, description="Who owns the node.")
-    deadline: float | None = Field(default=None, description="Seconds that one call may take; default 10.")
-    enabled: bool | None = Field(default=None, description="false keeps the entry and does not use it.")
-    via: str | None = Field(default=None, description="In place of an address: the node that passes requests on.")
-    relay: bool | None = Field(
-        default=None, description="true: this node passes on what is from or for that node."
-    )
-    ca: str | None = Field(default=None, description="PEM file of the authorities of the peer's certificate.")
-    certificate: str | None = Field(default=None, description="PEM file of the certificate shown to the peer.")
-    key: str | None = Field(default=None, description="PEM file of its key.")
-    server_name: str | None = Field(default=None, description="Name that the peer's certificate must bear.")
-    peer_certificate: str | None = Field(
-        default=None,
-        description="What the certificate that the peer connects with must bear: subject alternative names, or "
-        "sha256: and the digest of its public key, separated by commas; default: the node id.",
-    )
-    components: str | None = Field(
-        default=None, description="What the node may have run here: provider/name patterns, separated by commas."
-    )
-    keys: str | None = Field(
-        default=None, description="Public keys that sign the node's requests: PEM, or base64 separated by commas."
-    )
-    signing: str | None = Field(
-        default=None, description="required, accepted or off; default: required with keys, else accepted."
-    )
-    bundles: str | None = Field(
-        default=None, description="required or accepted (default): whether its jobs need a signed bundle."
-    )
+_TYPES = {"port": int, "deadline": float, "enabled": bool, "relay": bool}
+"""of the keys of an entry that are not text"""
+_FIELDS: dict[str, Any] = {
+    key: (_TYPES.get(key, str) | None, Field(None, description=about)) for key, about in KEYS.items()
+}
+_ABOUT = "The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, or ``via``."
+RouteEntry = create_model("RouteEntry", __config__=ConfigDict(extra="allow"), __doc__=_ABOUT, **_FIELDS)
 
 
 class RouteEdit(Authored):
@@ -205,8 +168,7 @@ def router(
     )
     def versions(after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = routes.history(after, limit + 1)
-        following = found[limit - 1].number if len(found) > limit else None
-        return Reply({"versions": [_shown(routes, v) for v in found[:limit]], "next": following})
+        return Reply(numbered_page("versions", found, limit, "number", partial(_shown, routes)))
 
     @router.get(
         "/route-versions/{number}", summary="One version, with its difference", response_model=_FULL_VERSION

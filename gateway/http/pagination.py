@@ -38,3 +38,14 @@ def page_of(
     if len(ordered) > limit:
         following = _BETWEEN.join(part.replace("%", "%25").replace(_BETWEEN, "%7E") for part in page[-1][0])
     return {name: [show(one) for _, one in page], "total": total, "next": following}
+
+
+def numbered_page(
+    name: str, found: Sequence[T], limit: int, number: str, show: Callable[[T], Any] = lambda entry: entry
+) -> dict[str, Any]:
+    """Return the first ``limit`` of one more entry than that below a name, and the number to go on after.
+
+    ``number`` is the attribute of an entry that holds its number.
+    """
+    following = getattr(found[limit - 1], number) if len(found) > limit else None
+    return {name: [show(one) for one in found[:limit]], "next": following}

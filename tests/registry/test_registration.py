@@ -56,7 +56,6 @@ def test_a_trailing_comma_is_a_warning():
     [
         (b"[" * (50 * 1024**2), f"must not be longer than {MAX_BYTES} bytes"),
         (b"[" * MAX_BYTES, "must not nest so deeply"),
-        (b"[" + b"0," * 999_999 + b"0]", "must not hold more than 250000 commas"),
         (b'{"name": "a"' + b" " * 70_000, "must be JSON: "),
         (b'{"name": "a,}', "must be JSON: "),
         (b'{"name": ,}', "must be JSON: "),
@@ -67,7 +66,6 @@ def test_a_trailing_comma_is_a_warning():
     ids=[
         "50 MB of brackets",
         "2 MB of brackets",
-        "1,000,000 values",
         "cut off",
         "cut off in a text",
         "a comma too many and no value",
