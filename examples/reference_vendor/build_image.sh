@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # build_image.sh BASE TAG SOURCE [BUILD_DIR]
 # Builds the reference vendor's image on BASE, which must hold Python 3.11 as python3.
-# SOURCE says where numpy, gmpy2, PyNaCl, opendal and certifi come from: a lock file (downloaded and checked against its hashes
+# SOURCE says where numpy, gmpy2, PyNaCl, opendal, certifi and grpcio come from: a lock file (downloaded and checked against its hashes
 # with pip) or the directory of a virtual environment that has them installed (copied, nothing is downloaded).
+# CHANNEL_FORM (environment): json, protobuf, bare or grpc, how the image sends its messages; default json.
 # BUILD_DIR keeps the prepared packages for the next build. PYTHON names the interpreter with pip, 3.11 too.
 set -euo pipefail
-[ $# -ge 3 ] && [ $# -le 4 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] && [ $# -le 4 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 base=$1 tag=$2 source=$3
 here=$(cd "$(dirname "$0")" && pwd)
 build=${4:-${TMPDIR:-/tmp}/bfia-reference-vendor-$(id -u)}
@@ -19,7 +20,7 @@ if [ "$(cat "$build/site.key" 2>/dev/null)" != "$key" ]; then
   rm -rf "$build/site" "$build/site.key"; mkdir -p "$build/site"
   if [ -d "$source" ]; then
     packages=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')
-    for name in numpy numpy.libs gmpy2 gmpy2.libs nacl cffi pycparser opendal certifi; do
+    for name in numpy numpy.libs gmpy2 gmpy2.libs nacl cffi pycparser opendal certifi grpc typing_extensions.py; do
       [ ! -e "$packages/$name" ] || cp -r "$packages/$name" "$build/site/"
     done
     cp "$packages"/_cffi_backend*.so "$build/site/"
@@ -43,4 +44,4 @@ find "$build/refvendor" -type d -name __pycache__ -prune -exec rm -rf {} +
 chmod -R a+rX "$build/refvendor"
 cp "$here/Dockerfile" "$build/Dockerfile"
 printf '*\n!site\n!refvendor\n' >"$build/.dockerignore"
-DOCKER_BUILDKIT=0 docker build --quiet --build-arg "BASE=$base" --tag "$tag" "$build"
+DOCKER_BUILDKIT=0 docker build --quiet --build-arg "BASE=$base" --build-arg "CHANNEL_FORM=${CHANNEL_FORM:-json}" --tag "$tag" "$build"

@@ -128,6 +128,7 @@ class _Run:
             institutions=environment.institutions,
             deadline=Deadline(environment.deadline),
             log=self._log,
+            form=environment.form,
         )
         try:
             component(task, io, net, self._log)

@@ -1,11 +1,10 @@
-"""Speaks HTTP with the platform's transport module: one JSON call at a time on a kept connection."""
+"""Speaks HTTP or gRPC with the platform's transport module: one call at a time on a kept connection."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import http.client
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from refvendor.contract import BadParameters, Log, PeerTimeout, VendorError
+from refvendor.forms import FORMS, Grpc, Json
 
 PATH = "/v1/interconn/chan/"
 SUCCESS = ("E0000000000", "0", 0)
@@ -44,7 +44,16 @@ class Deadline:
 class Caller:
     """Calls the transport module and repeats what may pass until the deadline. For one thread at a time."""
 
-    def __init__(self, address: str, deadline: Deadline, log: Log, sleep: Callable[[float], None] = time.sleep):
+    def __init__(
+        self,
+        address: str,
+        deadline: Deadline,
+        log: Log,
+        sleep: Callable[[float], None] = time.sleep,
+        form: str = Json.name,
+    ):
+        self._form = FORMS[form]
+        self._rpc: Any = None
         self._host, self._port, self._prefix = parse_address(address)
         self._deadline = deadline
         self._log = log
@@ -60,13 +69,12 @@ class Caller:
         connections, HTTP 5xx, unreachable peers and full buffers are tried again. Raises `PeerTimeout` at
         the deadline and `ChannelRefused` for any other answer than success.
         """
-        data = json.dumps(body, separators=(",", ":")).encode()
         pause, logged = CALL_PAUSES[0], -_SAY_EVERY
         started = time.monotonic()
         while True:
             limit = min(_CALL_SECONDS, max(1.0, self._deadline.left()))
             kept = self._connection is not None
-            trouble, answer = self._try(verb, headers, data, waits + limit)
+            trouble, answer = self._try(verb, headers, body, waits + limit)
             if trouble is None:
                 return answer
             if kept and self._connection is None:
@@ -83,9 +91,8 @@ class Caller:
 
     def attempt(self, verb: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
         """Call once; the trouble met, or None."""
-        data = json.dumps(body, separators=(",", ":")).encode()
         try:
-            return self._try(verb, headers, data, _ATTEMPT_SECONDS)[0]
+            return self._try(verb, headers, body, _ATTEMPT_SECONDS)[0]
         except ChannelRefused as error:
             return str(error)
 
@@ -94,19 +101,26 @@ class Caller:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._rpc is not None:
+            self._rpc.close()
+            self._rpc = None
 
     def _try(
-        self, verb: str, headers: Mapping[str, str], data: bytes, seconds: float
+        self, verb: str, headers: Mapping[str, str], body: Mapping[str, Any], seconds: float
     ) -> tuple[str | None, dict[str, Any]]:
         """The trouble that may pass, or None and the answer."""
         try:
-            status, content = self._exchange(verb, headers, data, seconds)
+            query, more, data = self._form.request(body)
+            if isinstance(self._form, Grpc):
+                status, content = self._call(verb, headers, data, seconds)
+            else:
+                status, content = self._exchange(verb + query, {**headers, **more}, data, seconds)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             return f"{type(error).__name__}: {error}", {}
         if status >= 500:
             return f"HTTP {status}", {}
-        answer = _answer(verb, status, content)
+        answer = self._answer(verb, status, content)
         code = answer.get("code")
         if code in TRY_AGAIN:
             return f"{code} {_words(answer)}".strip(), {}
@@ -124,6 +138,31 @@ class Caller:
         response = self._connection.getresponse()
         return response.status, response.read()
 
+    def _call(self, verb: str, headers: Mapping[str, str], data: bytes, seconds: float) -> tuple[int, bytes]:
+        import grpc
+
+        if self._rpc is None:
+            options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
+            self._rpc = grpc.insecure_channel(f"{self._host}:{self._port}", options=options)
+        metadata = [(name.lower(), value) for name, value in headers.items()]
+        try:
+            return 200, self._rpc.unary_unary(Grpc.SERVICE + verb)(data, metadata=metadata, timeout=seconds)
+        except grpc.RpcError as error:
+            trouble = f"gRPC {error.code().name}: {error.details()}"
+            passes = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            if passes:
+                raise OSError(trouble) from error
+            raise ChannelRefused(f"transport {verb}: {trouble}") from error
+
+    def _answer(self, verb: str, status: int, content: bytes) -> dict[str, Any]:
+        try:
+            answer = self._form.answer(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or "code" not in answer:
+            raise ChannelRefused(f"transport {verb}: HTTP {status} without a code in {self._form.name}")
+        return answer
+
 
 def parse_address(text: str) -> tuple[str, int, str]:
     """Host, port and path prefix of ``system.transport``: ``host:port``, or the same as an http URL."""
@@ -140,6 +179,8 @@ def parse_address(text: str) -> tuple[str, int, str]:
 def payload_of(answer: Mapping[str, Any]) -> bytes:
     """The bytes that an answer carries; none for an empty one. Raises `ChannelRefused` if they do not decode."""
     text = answer.get("content") or answer.get("payload") or ""
+    if isinstance(text, bytes):
+        return text
     if isinstance(text, list):
         try:
             return bytes(value & 0xFF for value in text)
@@ -152,16 +193,6 @@ def payload_of(answer: Mapping[str, Any]) -> bytes:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise ChannelRefused("transport pop: content is not Base64") from error
-
-
-def _answer(verb: str, status: int, content: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(content)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict) or "code" not in answer:
-        raise ChannelRefused(f"transport {verb}: HTTP {status} without a code in a JSON object")
-    return answer
 
 
 def _words(answer: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from refvendor.contract import BadParameters, Task
+from refvendor.forms import FORMS, Json
 
 REQUIRED = (
     "system.storage",
@@ -53,6 +54,8 @@ class Environment:
     outputs: Mapping[str, Address]
     deadline: float
     """seconds that the run may wait for its peers in all"""
+    form: str
+    """how messages are sent, one of `FORMS`: a setting of the image"""
 
 
 def read(environ: Mapping[str, str]) -> Environment:
@@ -65,6 +68,9 @@ def read(environ: Mapping[str, str]) -> Environment:
     inputs = _addresses(environ, _INPUT, problems)
     outputs = _addresses(environ, _OUTPUT, problems)
     deadline = _deadline(environ.get("config.deadline", ""), problems)
+    form = environ.get("CHANNEL_FORM") or Json.name
+    if form not in FORMS:
+        problems.append(f"CHANNEL_FORM: must be one of {', '.join(FORMS)}, got {form!r}")
     if problems:
         raise BadParameters("; ".join(problems))
     task = Task(
@@ -98,6 +104,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         inputs=inputs,
         outputs=outputs,
         deadline=deadline,
+        form=form,
     )
 
 

@@ -7,7 +7,6 @@ The first byte of a part says whether another follows.
 
 from __future__ import annotations
 
-import base64
 import secrets
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from refvendor import PROVIDER
 from refvendor.channel import NOT_YET, Caller, Deadline, payload_of
 from refvendor.contract import Log, PeerTimeout, Task, VendorError
+from refvendor.forms import Json
 
 CHUNK = 4 * 2**20
 POP_SECONDS = 30.0
@@ -24,7 +24,7 @@ _RELEASE_AT_ONCE = 256 * 2**10
 
 
 class ChannelNet:
-    """A `Net` over HTTP. One thread may send while another receives."""
+    """A `Net` over HTTP or gRPC. One thread may send while another receives."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class ChannelNet:
         deadline: Deadline,
         log: Log,
         chunk: int = CHUNK,
+        form: str = Json.name,
     ) -> None:
         self._task = task
         self._session = session
@@ -46,8 +47,8 @@ class ChannelNet:
         self._institutions = institutions
         self._deadline = deadline
         self._chunk = chunk
-        self._pusher = Caller(address, deadline, log)
-        self._popper = Caller(address, deadline, log)
+        self._pusher = Caller(address, deadline, log, form=form)
+        self._popper = Caller(address, deadline, log, form=form)
         self._push_lock, self._pop_lock = threading.Lock(), threading.Lock()
         self._sent: Counter[tuple[str, str]] = Counter()
         self._received: Counter[tuple[str, str]] = Counter()
@@ -66,7 +67,7 @@ class ChannelNet:
                 more = _MORE if part + 1 < len(starts) else _LAST
                 body = {
                     "topic": self._topic(self._task.me, to, name, number, part),
-                    "payload": base64.b64encode(more + payload[start : start + self._chunk]).decode(),
+                    "payload": more + payload[start : start + self._chunk],
                     "metadata": {"sequence": str(self._sequence)},
                 }
                 self._sequence += 1
@@ -120,7 +121,6 @@ class ChannelNet:
     def _headers(self, target: str) -> dict[str, str]:
         me = self._task.me
         headers = {
-            "Content-Type": "application/json",
             "x-ptp-session-id": self._session,
             "x-ptp-token": self._token,
             "x-ptp-trace-id": self._trace,

@@ -7,6 +7,7 @@ import threading
 import pytest
 from refvendor.channel import CALL_PAUSES, Caller, ChannelRefused, Deadline, parse_address, payload_of
 from refvendor.contract import BadParameters, PeerTimeout, Task, VendorError
+from refvendor.forms import FORMS
 from refvendor.transport import ChannelNet
 
 
@@ -286,6 +287,25 @@ def test_addresses_that_cannot_work_are_refused(text):
 )
 def test_payloads_in_all_spellings(answer, expected):
     assert payload_of(json.loads(json.dumps(answer))) == expected
+
+
+def test_calls_and_answers_in_each_form():
+    push = {"topic": "t", "payload": b"\x00\xff", "metadata": {"sequence": "7"}}
+    pop = {"topic": "t", "timeout": 1500}
+    in_json, protobuf, bare = FORMS["json"], FORMS["protobuf"], FORMS["bare"]
+    assert json.loads(in_json.request(push)[2]) == push | {"payload": "AP8="}
+    assert protobuf.request(push)[2] == b"\x0a\x01t\x12\x02\x00\xff\x1a\x0d\x0a\x08sequence\x12\x017"
+    assert protobuf.request(pop)[2] == b"\x0a\x01t\x10\xdc\x0b"
+    query, headers, body = bare.request(push)
+    assert (query, headers["x-ptp-topic"], headers["x-ptp-message-id"], body) == ("", "t", "7", b"\x00\xff")
+    assert bare.request(pop)[::2] == ("?timeout=1.5", b"")
+    said = {"content": b"x" * 200, "code": "E0000000000", "message": "ok"}
+    content, code = b"\xc8\x01" + said["content"], b"\x0b" + said["code"].encode()
+    assert protobuf.answer(b"\x12" + content + b"\x1a" + code + b"\x22\x02ok") == said
+    assert bare.answer(b"\x0a" + content + b"\x12" + code + b"\x1a\x02ok") == said
+    for broken in (b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01"):
+        with pytest.raises(ValueError):
+            protobuf.answer(broken)
 
 
 @pytest.mark.parametrize("content", ["*", "A", ["x"], {"a": 1}, 5])
