@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import http.client
+import importlib
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -139,8 +140,7 @@ class Caller:
         return response.status, response.read()
 
     def _call(self, verb: str, headers: Mapping[str, str], data: bytes, seconds: float) -> tuple[int, bytes]:
-        import grpc
-
+        grpc: Any = importlib.import_module("grpc")  # only this form needs it
         if self._rpc is None:
             options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
             self._rpc = grpc.insecure_channel(f"{self._host}:{self._port}", options=options)

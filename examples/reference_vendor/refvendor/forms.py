@@ -1,7 +1,7 @@
-"""The forms in which the transport module takes messages; `CHANNEL_FORM` chooses one, and the answers have the same.
+"""The forms in which the transport module takes messages and answers; `CHANNEL_FORM` chooses one.
 
-Every form turns the fields of a call (``topic``, ``payload``, ``metadata``, ``timeout`` in milliseconds) into headers and a
-body, and an answer into ``code``, ``message`` and ``content``.
+Every form turns the fields of a call (``topic``, ``payload``, ``metadata``, ``timeout`` in milliseconds) into
+headers and a body, and an answer into ``code``, ``message`` and ``content``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Json:
 
 
 class Protobuf:
-    """``PushInbound``, ``PopInbound`` and ``TransportOutbound`` of the standard, written by hand: they are small."""
+    """The standard's messages in protobuf, written by hand: they are small."""
 
     name = "protobuf"
     _content, _code, _message = 2, 3, 4
