@@ -52,8 +52,8 @@ class Protobuf:
         """What an answer says. Raises ValueError if it is none."""
         found = dict(_fields(content))
         names = {"content": self._content, "code": self._code, "message": self._message}
-        said = {name: found[number] for name, number in names.items() if number in found}
-        return {name: value if name == "content" else value.decode() for name, value in said.items()}
+        texts = {name: found[number] for name, number in names.items() if number in found}
+        return {name: value if name == "content" else value.decode() for name, value in texts.items()}
 
 
 class Bare(Protobuf):

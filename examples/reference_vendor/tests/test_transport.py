@@ -299,10 +299,10 @@ def test_calls_and_answers_in_each_form():
     query, headers, body = bare.request(push)
     assert (query, headers["x-ptp-topic"], headers["x-ptp-message-id"], body) == ("", "t", "7", b"\x00\xff")
     assert bare.request(pop)[::2] == ("?timeout=1.5", b"")
-    said = {"content": b"x" * 200, "code": "E0000000000", "message": "ok"}
-    content, code = b"\xc8\x01" + said["content"], b"\x0b" + said["code"].encode()
-    assert protobuf.answer(b"\x12" + content + b"\x1a" + code + b"\x22\x02ok") == said
-    assert bare.answer(b"\x0a" + content + b"\x12" + code + b"\x1a\x02ok") == said
+    expected = {"content": b"x" * 200, "code": "E0000000000", "message": "ok"}
+    content, code = b"\xc8\x01" + expected["content"], b"\x0b" + expected["code"].encode()
+    assert protobuf.answer(b"\x12" + content + b"\x1a" + code + b"\x22\x02ok") == expected
+    assert bare.answer(b"\x0a" + content + b"\x12" + code + b"\x1a\x02ok") == expected
     for broken in (b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01"):
         with pytest.raises(ValueError):
             protobuf.answer(broken)
