@@ -3,20 +3,24 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.domain.states import JOB, RUN, TASK, diagram
+from gateway.domain.states import JOB, RUN, TASK
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(("name", "table"), [("JOB", JOB), ("TASK", TASK), ("RUN", RUN)])
-def test_the_state_diagrams_are_those_of_the_tables(name: str, table: object):
+def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, frozenset[Any]]):
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     shown = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
     assert shown is not None
-    assert shown.group(1) == diagram(table)  # type: ignore[arg-type]
+    moves = [
+        f"  {old} --> {new}" for old in table for new in [*type(old), "[*]"] if new in (table[old] or ("[*]",))
+    ]
+    assert shown.group(1).splitlines() == ["stateDiagram-v2", *moves]
 
 
 def test_no_file_names_a_package_index_or_a_local_path():

@@ -65,10 +65,3 @@ def entries(names: Iterable[str] = ()) -> list[str]:
     """Return the timeline entries of these events; of all where none is named."""
     wanted = set(names) or set(NAMES)
     return [entry for kind in KINDS if kind.name in wanted for entry in kind.entries]
-
-
-def table() -> str:
-    """Return the kinds of events as a Markdown table."""
-    lines = ["| Event | Means | In the timeline |", "|---|---|---|"]
-    lines += [f"| `{k.name}` | {k.means} | {', '.join(f'`{e}`' for e in k.entries)} |" for k in KINDS]
-    return "\n".join(lines)

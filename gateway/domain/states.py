@@ -121,13 +121,3 @@ def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
         if status in present:
             return status
     return TaskStatus.SUCCESS
-
-
-def diagram(table: Mapping[S, frozenset[S]]) -> str:
-    """Draw one table as the body of a Mermaid state diagram; the documents are checked against it."""
-    lines = ["stateDiagram-v2"]
-    for old, news in table.items():
-        lines += [f"  {old} --> {new}" for new in type(old) if new in news]
-        if not news:
-            lines.append(f"  {old} --> [*]")
-    return "\n".join(lines)
