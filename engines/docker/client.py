@@ -65,7 +65,10 @@ _PARTS_AWAY = re.compile(
     re.IGNORECASE,
 )
 """messages of a daemon (500) one of whose own processes is away, which it restarts"""
-_NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
+_NO_NETWORK = re.compile(
+    r"network \S+ not found|cannot join network of a non running container|no such container", re.IGNORECASE
+)
+"""the latter two of a container whose sandbox is gone"""
 
 
 class Tunnel:
@@ -240,8 +243,17 @@ def check_answer(answer: requests.Response) -> None:
         create_api_error_from_http_exception(error)
 
 
+def remove(api: APIClient, container: str) -> None:
+    """Remove a container, which may be gone. Raises APIError."""
+    try:
+        api.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in (404, 409):  # its removal is in progress
+            raise
+
+
 def network_is_gone(error: APIError) -> bool:
-    """Whether the daemon lacks a network that was removed since it was created."""
+    """Whether the daemon lacks a network or a sandbox that was removed since it was created."""
     return _NO_NETWORK.search(words(error)) is not None
 
 

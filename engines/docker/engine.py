@@ -48,10 +48,11 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import Connection, EventWatch, check_answer, network_is_gone, translated
+from engines.docker.client import Connection, EventWatch, check_answer, network_is_gone, remove, translated
 from engines.docker.images import Image, Images, PullRules
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
+from engines.docker.sandboxes import MEMORY, Sandboxes, joined, sandbox_of
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class DockerOptions:
     read_only_root: bool = False
     """a container can write only its outputs, its log and a temporary ``/tmp``"""
     sources: tuple[Source, ...] = ()
+    sandboxes: int = 0
+    """the most that are prepared for containers to come"""
     log_size: int = 10 * 1024 * 1024
     """bytes of one log file, of which a container has three at most"""
     saved_log_size: int = 32 * 1024 * 1024
@@ -138,6 +141,14 @@ class ContainerdEngine:
             owner = installation + options.instance
             self._network = NodeNetwork(self._client, name, labels, outside=options.outside, owner=owner)
             self._services = ServiceNetworks(self._client, name, labels, owner)
+        self.sandboxes = Sandboxes(
+            self._client,
+            " ".join((node, installation, options.instance)),
+            self._filters(),
+            options.sandboxes if self._network else 0,
+            options.user,
+            options.dns,
+        )
         self._doors: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
@@ -150,7 +161,7 @@ class ContainerdEngine:
         with translated(EngineDown):
             info = self._client().info()
         try:
-            return Capacity(float(info["NCPU"]), int(info["MemTotal"]))
+            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._options.sandboxes * MEMORY)
         except (KeyError, TypeError, ValueError) as error:
             raise EngineDown(f"the engine does not report its capacity: {error}") from error
 
@@ -176,9 +187,13 @@ class ContainerdEngine:
             until = time.monotonic() + _NAME_TIMEOUT
             network_was_gone = False
             while True:
+                network, hosts = self._network_of(spec)
+                own = "" if network_was_gone or spec.reach else network
                 try:
-                    if self._create_and_start(spec, image, mounts, *self._network_of(spec)):
-                        return
+                    with self.sandboxes.start(own) as sandbox:
+                        network = joined(sandbox) if sandbox else network
+                        if self._create_and_start(spec, image, mounts, network, hosts):
+                            return
                 except APIError as error:
                     if self._network is None or network_was_gone or not network_is_gone(error):
                         raise
@@ -193,11 +208,14 @@ class ContainerdEngine:
 
     def probe(self, name: str) -> Probe:
         found = self._inspect(name)
-        return Missing() if found is None else probe_of(found["State"], found.get("NetworkSettings"))
+        if found is None:
+            return Missing()
+        probe = probe_of(found["State"])
+        return replace(probe, cut_off=self._networks(found) == {}) if isinstance(probe, Running) else probe
 
     def address(self, name: str) -> str:
         found = self._inspect(name)
-        networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
+        networks = self._networks(found) if found else {}
         return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
 
     def written(self, name: str, most: int) -> Written:
@@ -231,9 +249,11 @@ class ContainerdEngine:
                 engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
-        if self._inspect(name) is not None:
+        found = self._inspect(name)
+        if found is not None:
             with translated():
-                self._remove(name)
+                remove(self._client(), name)
+            self.sandboxes.discard(sandbox_of(found["HostConfig"]["NetworkMode"]))
 
     def list(self) -> Sequence[Found]:
         found = []
@@ -248,11 +268,13 @@ class ContainerdEngine:
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
         watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
         self._watches.append(watch)
+        self.sandboxes.begin()
         return watch
 
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
+        self.sandboxes.close()
         self._client.close()
 
     def gateway_address(self) -> str:
@@ -292,6 +314,7 @@ class ContainerdEngine:
     def remove_network(self) -> None:
         """Remove the networks, if there are any. Raises `EngineError` while one is in use."""
         if self._network is not None:
+            self.sandboxes.drain()
             self._services.remove()
             self._network.remove()
 
@@ -334,6 +357,7 @@ class ContainerdEngine:
                 return False
             if not owned(labels_of(found), self._node, self._installation):
                 raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
+            self.sandboxes.discard(sandbox_of(network))
             if found["State"]["Status"] != "created":
                 return True
             container = found["Id"]  # created by a gateway that did not start it
@@ -342,7 +366,7 @@ class ContainerdEngine:
             self._images.check_executable(container, image, spec.command, spec.environment, targets)
             api.start(container)
         except (APIError, EngineError):
-            self._remove(container)
+            remove(api, container)
             raise
         return True
 
@@ -367,7 +391,7 @@ class ContainerdEngine:
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            dns=self._options.dns,
+            dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
             tmpfs={"/tmp": "size=64m"} if self._options.read_only_root else None,
@@ -387,15 +411,6 @@ class ContainerdEngine:
         )
         return str(created["Id"])
 
-    def _remove(self, container: str) -> None:
-        try:
-            self._client().remove_container(container, force=True, v=True)
-        except NotFound:
-            return
-        except APIError as error:
-            if error.status_code != _CONFLICT:  # its removal is in progress
-                raise
-
     def _inspect(self, name: str) -> dict[str, Any] | None:
         """Return the daemon's record of a run of ours."""
         if not is_name(name):
@@ -406,6 +421,18 @@ class ContainerdEngine:
             except NotFound:
                 return None
         return found if owned(labels_of(found), self._node, self._installation) else None
+
+    def _networks(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the networks that a container which runs is in, itself or by its sandbox."""
+        if sandbox := sandbox_of(container["HostConfig"]["NetworkMode"]):
+            with translated():
+                try:
+                    container = self._client().inspect_container(sandbox)
+                except NotFound:
+                    return {}
+            if not container["State"]["Running"]:
+                return {}
+        return container["NetworkSettings"]["Networks"] or {}
 
     def _log(self, name: str, stream: str) -> Iterator[bytes]:
         """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
@@ -447,17 +474,14 @@ def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
     return container["Config"].get("Labels") or {}
 
 
-def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None) -> Probe:
-    """Return the state that the daemon's record of a container describes.
-
-    A container that exits keeps its network in the record; one that was disconnected from it has none.
-    """
+def probe_of(state: Mapping[str, Any]) -> Probe:
+    """Return the state that the daemon's record of a container describes."""
     started = _moment(state.get("StartedAt"))
     match state["Status"]:
         case "created":
             return Missing()
         case "running" | "paused" | "restarting":
-            return Running(started, cut_off=(network or {}).get("Networks") == {})
+            return Running(started)
         case _:
             code = int(state["ExitCode"])
             killed = bool(state.get("OOMKilled"))

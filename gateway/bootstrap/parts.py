@@ -35,6 +35,8 @@ X = TypeVar("X")
 _JITTER = 0.25
 _TELL_AGAIN = 60
 """seconds between two notices that the database does not answer"""
+_SANDBOXES = 10
+"""network namespaces that are prepared for containers at most: what a job starts within a few seconds"""
 
 
 def call_timing(settings: Settings) -> Timing:
@@ -230,6 +232,7 @@ def _daemon(
             )
             if source is not None
         ),
+        sandboxes=_SANDBOXES,
         log_size=settings.limits.run_log_bytes // 2,
         saved_log_size=settings.limits.run_log_bytes,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.base import CAPABILITIES, Engine
+from engines.base import CAPABILITIES, Engine, LaunchSpec
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
@@ -92,6 +92,14 @@ class ProcessHarness:
         return ProcessEngine(node=owner[0], installation=owner[1], images=images, run_root=root, **options)
 
 
+class InSandboxes(ContainerdEngine):
+    """Starts every run in a sandbox."""
+
+    def launch(self, spec: LaunchSpec) -> None:
+        self.sandboxes.prepare(self.network_id())
+        super().launch(spec)
+
+
 class DockerHarness:
     """Has installations of its own, so that suites that share a daemon do not meet."""
 
@@ -99,7 +107,8 @@ class DockerHarness:
     adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
     daemon = True
 
-    def __init__(self, network: str) -> None:
+    def __init__(self, network: str, kind: type[ContainerdEngine] = ContainerdEngine) -> None:
+        self._kind = kind
         self.image = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
         self.network = network
         self.installation, self.another = uuid.uuid4().hex, uuid.uuid4().hex
@@ -109,7 +118,7 @@ class DockerHarness:
     def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> ContainerdEngine:
         owner = (node, installation or self.installation)
         options = {"network": self.network, **options}
-        engine = ContainerdEngine(*owner, DockerOptions(**options))
+        engine = self._kind(*owner, DockerOptions(**options))
         self._engines.append(engine)
         self._owners.add(owner)
         return engine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engines.base import is_name, labels, owned, run_name, safe_name
 from tests.contracts.engine_contract import EngineContract
-from tests.contracts.harnesses import ProcessHarness
+from tests.contracts.harnesses import DockerHarness, InSandboxes, ProcessHarness
 
 
 class TestProcess(EngineContract):
@@ -24,6 +24,14 @@ class TestProcess(EngineContract):
 @pytest.mark.docker
 class TestDocker(EngineContract):
     """With the harness that the tests of the Docker engine share."""
+
+
+@pytest.mark.docker
+class TestDockerInSandboxes(EngineContract):
+    @pytest.fixture
+    def harness(self, network: str) -> Iterator[DockerHarness]:
+        with contextlib.closing(DockerHarness(network, InSandboxes)) as harness:
+            yield harness
 
 
 texts = st.text(max_size=40)

@@ -24,7 +24,7 @@ from tests.contracts.engine_acts import (
     python,
     said,
 )
-from tests.contracts.harnesses import DockerHarness
+from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.memory_engine import Script
 
 pytestmark = [
@@ -68,9 +68,9 @@ takes its jump to DOCKER-USER away for a moment.
 """
 
 
-@pytest.fixture
-def harness() -> Iterator[DockerHarness]:
-    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}")) as harness:
+@pytest.fixture(params=[ContainerdEngine, InSandboxes])
+def harness(request: pytest.FixtureRequest) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}", request.param)) as harness:
         yield harness
 
 
@@ -188,7 +188,7 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
             while b"ready" not in elsewhere.logs():
                 threading.Event().wait(0.05)
             closed = {
-                "another task": f"{address_of(daemon, task.name)}:9000",
+                "another task": f"{engine.address(task.name)}:9000",
                 "the database": f"{gateway}:{database}",
                 "the operators' listener": f"{gateway}:{operators}",
                 "this host by another address": f"{docker0}:{database}",
@@ -236,7 +236,7 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         open_, closed = (
             {f"{gateway}:{door}", *services[:3]},
             {
-                "a task at the same services": f"{address_of(daemon, neighbour.name)}:9000",
+                "a task at the same services": f"{engine.address(neighbour.name)}:9000",
                 "the database": f"{gateway}:{database}",
                 "the same by another address": f"{docker0}:{database}",
                 "the service's port at another address": f"{gateway}:{local}",
