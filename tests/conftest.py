@@ -24,6 +24,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from engines.docker.network import PREFIX, Firewall
+from engines.docker.sandboxes import LABEL
 from tests import storages
 from tests.services import own_docker, registry, sshd
 
@@ -174,10 +175,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         with session.config.stash[_HELD] as held, contextlib.suppress(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_sandboxes()
             remove_networks()
 
 
 _HELD = pytest.StashKey[IO[str]]()
+
+
+def remove_sandboxes() -> None:
+    """Remove what nodes that were killed had prepared for containers."""
+    away = contextlib.suppress(docker.errors.DockerException)
+    with away, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
+        for sandbox in client.containers.list(all=True, ignore_removed=True, filters={"label": LABEL}):
+            sandbox.remove(force=True)
 
 
 def remove_networks() -> None:

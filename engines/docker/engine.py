@@ -52,7 +52,7 @@ from engines.docker.client import Connection, EventWatch, check_answer, network_
 from engines.docker.images import Image, Images, PullRules
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
-from engines.docker.sandboxes import MEMORY, Sandboxes, joined, sandbox_of
+from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ContainerdEngine:
             self._services = ServiceNetworks(self._client, name, labels, owner)
         self.sandboxes = Sandboxes(
             self._client,
-            " ".join((node, installation, options.instance)),
+            {INSTALLATION: installation, LABEL: " ".join((node, installation, options.instance))},
             self._filters(),
             options.sandboxes if self._network else 0,
             options.user,

@@ -26,7 +26,7 @@ from engines.docker.client import Connection, remove, translated
 log = logging.getLogger(__name__)
 
 LABEL = "bfia.sandbox"
-"""Label with the owner. A sandbox has none of a run's labels, so that nobody takes it for one."""
+"""Label with the owner. A sandbox does not have a run's label of the node, so that nobody takes it for one."""
 MEMORY = 8 * 1024 * 1024
 """bytes that one takes, nearly all of it the daemon's"""
 _JOINED = "container:"
@@ -55,15 +55,18 @@ class Sandboxes:
     def __init__(
         self,
         client: Connection,
-        owner: str,
+        labels: Mapping[str, str],
         runs: Mapping[str, Any],
         most: int,
         user: str,
         dns: list[str] | None,
     ) -> None:
-        """``runs``: the filter by which the daemon finds the runs that may use one; ``most`` are kept, 0: none."""
+        """``labels``: its own, with the owner; ``runs``: how the daemon finds the runs that may use one.
+
+        ``most`` are kept, 0: none.
+        """
         self._client = client
-        self._owner = owner
+        self._labels = dict(labels)
         self._runs = runs
         self._user = user
         self._dns = dns
@@ -101,9 +104,8 @@ class Sandboxes:
                 dns=self._dns,
                 log_config=LogConfig(type="none"),
             )
-            labels = {LABEL: self._owner}
             made = api.create_container(
-                self._image(), user=self._user, labels=labels, host_config=host, stop_timeout=_STOP_TIMEOUT
+                self._image(), user=self._user, labels=self._labels, host_config=host, stop_timeout=_STOP_TIMEOUT
             )
             try:
                 api.start(made["Id"])
@@ -210,7 +212,7 @@ class Sandboxes:
     def _sweep(self) -> None:
         with translated():
             runs = self._client().containers(all=True, filters=dict(self._runs))
-            found = self._client().containers(all=True, filters={"label": f"{LABEL}={self._owner}"})
+            found = self._client().containers(all=True, filters={"label": f"{LABEL}={self._labels[LABEL]}"})
         used = {sandbox_of(run["HostConfig"]["NetworkMode"]) for run in runs}
         with self._condition:
             self._left += (c["Id"] for c in found if c["Id"] not in used)

@@ -111,12 +111,14 @@ class Project:
         """Return this project's containers, and those that its gateways started on its networks."""
         networks = {n.name for n in self._client.networks.list(names=[self.name])}
         found = self._client.containers.list(ignore_removed=True, all=True)
-        return [
+        there = [
             c
             for c in found
             if c.labels.get("com.docker.compose.project") == self.name
             or networks & set(c.attrs["NetworkSettings"]["Networks"])
         ]
+        joined = {f"container:{c.id}" for c in there}
+        return [*there, *(c for c in found if c.attrs["HostConfig"]["NetworkMode"] in joined)]
 
     def _healthy(self) -> bool:
         states = {c.name: c.attrs["State"] for c in self._mine() if LABEL not in c.labels}

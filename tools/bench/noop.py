@@ -1,9 +1,15 @@
-"""The container of the measurements: reports SUCCESS and exits. Raw sockets, because imports cost more."""
+"""The container of the measurements: writes its outputs, reports SUCCESS and exits. Imports would cost more."""
 
 import os
 import socket
 
 environment = dict(os.environ)
+for variable, address in environment.items():
+    if variable.startswith("runtime.component.output."):
+        _, _, _, namespace, _, _, _, output, _ = address.split('"')
+        folder = environment["system.storage"].removeprefix("file://")
+        with open(f"{folder}/{namespace}/{output}/data_0", "w") as table:
+            table.write("id\n1\n")
 host, _, rest = environment["system.callback"].removeprefix("http://").partition("/")
 name, _, port = host.partition(":")
 task, role = environment["config.task_id"], environment["config.self_role"]

@@ -39,7 +39,7 @@ def between(page: str, text: str, name: str) -> str:
 def figures(shown: Shown) -> dict[str, str]:
     """Return each figure that the pages show, by the name that it has there."""
     found: dict[str, Any] = {}
-    for tasks, poll, callback, bare, ratio in shown["makespan"]:
+    for tasks, poll, callback, bare, _, ratio, _ in shown["makespan"]:
         found |= {f"poll{tasks}": poll, f"callback{tasks}": callback, f"bare{tasks}": bare, f"ratio{tasks}": ratio}
     for size, median, rate in shown["channel"]:
         found |= {f"push {size}": median, f"rate {size}": rate}

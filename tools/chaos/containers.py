@@ -11,6 +11,7 @@ from typing import Any
 
 import docker.errors
 
+from engines.base import NODE
 from tests.e2e.nodes import ROOT, alive, process_engine
 from tests.services.own_docker import BASE, Daemon, OwnDocker
 
@@ -96,11 +97,13 @@ class DockerContainers(Containers):
 
     def left(self) -> list[str]:
         with contextlib.closing(self._client()) as client:
-            return [str(found.name) for found in client.containers.list(all=True, ignore_removed=True)]
+            listed = client.containers.list(all=True, ignore_removed=True, filters={"label": NODE})
+            return [str(found.name) for found in listed]
 
     def kill_one(self, random: Random) -> None:
         with contextlib.closing(self._client()) as client:
-            running = sorted(client.containers.list(ignore_removed=True), key=lambda found: str(found.name))
+            listed = client.containers.list(ignore_removed=True, filters={"label": NODE})
+            running = sorted(listed, key=lambda found: str(found.name))
             with contextlib.suppress(docker.errors.APIError):  # it ended just now
                 random.choice(running).kill()
 

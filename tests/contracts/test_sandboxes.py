@@ -1,0 +1,109 @@
+"""Network namespaces that the Docker engine prepares: who gets one, and what becomes of it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import docker
+import pytest
+
+from engines.base import Missing, Running
+from engines.docker import ContainerdEngine
+from engines.docker.sandboxes import LABEL
+from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, wait_for
+from tests.contracts.harnesses import DockerHarness, InSandboxes
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def harness(network: str) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(network, InSandboxes)) as harness:
+        yield harness
+
+
+@pytest.fixture
+def sandboxes(harness: DockerHarness, daemon: docker.DockerClient) -> Callable[[], list[str]]:
+    """List those of the test's own installation that run."""
+
+    def found() -> list[str]:
+        labels = [LABEL, f"bfia.installation={harness.installation}"]
+        return [one["Id"] for one in daemon.api.containers(filters={"label": labels})]
+
+    return found
+
+
+def sandbox_of(daemon: docker.DockerClient, name: str) -> str:
+    mode: str = daemon.api.inspect_container(name)["HostConfig"]["NetworkMode"]
+    return mode.removeprefix("container:") if mode.startswith("container:") else ""
+
+
+def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
+    network: str, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]], harness: DockerHarness
+) -> None:
+    cold = DockerHarness(network)
+    cold.installation = harness.installation
+    with contextlib.closing(cold):
+        engine = cold.engine(sandboxes=3)
+
+        used = {""}
+
+        def start() -> str:
+            spec = a_spec(cold, exits(0))
+            engine.launch(spec)
+            ended(engine, spec.name)
+            used.add(sandbox := sandbox_of(daemon, spec.name))
+            return sandbox
+
+        def ready() -> int:
+            return len(set(sandboxes()) - used)
+
+        assert start() == ""
+        start()
+        wait_for(lambda: ready() == 2, "two are ready")  # made one after the other: the first is, surely
+        assert start() != ""
+        wait_for(lambda: ready() == 3, "three are ready")
+        for found in engine.list():
+            engine.remove(found.name)
+        wait_for(lambda: not used & set(sandboxes()), "the used ones are removed with their runs")
+        engine.close()
+        assert sandboxes() == []
+
+
+def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
+    harness: DockerHarness, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]]
+) -> None:
+    killed = harness.engine()
+    spec = a_spec(harness, WAITS)
+    killed.launch(spec)
+    killed.sandboxes.prepare(killed.network_id())
+    used = sandbox_of(daemon, spec.name)
+    assert len(sandboxes()) == 2
+    engine = harness.engine(sandboxes=1)
+    with contextlib.closing(engine.watch(lambda name: None)):
+        wait_for(lambda: sandboxes() == [used], "only the used one is left")
+        probe = engine.probe(spec.name)
+        assert isinstance(probe, Running) and not probe.cut_off
+        assert engine.address(spec.name) == killed.address(spec.name) != ""
+        engine.remove(spec.name)
+        wait_for(lambda: sandboxes() == [], "that is removed with its run")
+    assert engine.probe(spec.name) == Missing()
+
+
+def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_off(
+    harness: DockerHarness, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]]
+) -> None:
+    engine = harness.engine()
+    for end in (daemon.api.kill, lambda one: daemon.api.remove_container(one, force=True)):
+        engine.sandboxes.prepare(engine.network_id())
+        end(sandboxes()[0])
+        spec = a_spec(harness, WAITS)
+        ContainerdEngine.launch(engine, spec)
+        assert sandbox_of(daemon, spec.name) == "" and engine.address(spec.name) != ""
+        engine.remove(spec.name)
+        engine.launch(spec)
+        probe = engine.probe(spec.name)
+        assert isinstance(probe, Running) and not probe.cut_off
+        end(sandbox_of(daemon, spec.name))
+        probe = engine.probe(spec.name)
+        assert isinstance(probe, Running) and probe.cut_off and engine.address(spec.name) == ""
+        engine.remove(spec.name)
