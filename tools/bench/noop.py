@@ -7,8 +7,9 @@ environment = dict(os.environ)
 for variable, address in environment.items():
     if variable.startswith("runtime.component.output."):
         _, _, _, namespace, _, _, _, output, _ = address.split('"')
-        folder = environment["system.storage"].removeprefix("file://")
-        with open(f"{folder}/{namespace}/{output}/data_0", "w") as table:
+        folder = f"{environment['system.storage'].removeprefix('file://')}/{namespace}/{output}"
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/data_0", "w") as table:
             table.write("id\n1\n")
 host, _, rest = environment["system.callback"].removeprefix("http://").partition("/")
 name, _, port = host.partition(":")
