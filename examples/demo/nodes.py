@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from engines.docker.sandboxes import sandbox_of
 from engines.files import remove, try_to_remove
 from engines.process.run_directory import RunDirectory
 from examples.demo.partners import Authority
@@ -240,14 +241,15 @@ def _remove_containers(nodes: Sequence[NodeProcess]) -> None:
         )
         for container in listed.stdout.split():
             shown = subprocess.run(
-                ["docker", "inspect", "--format", "{{json .HostConfig.Mounts}}", container],
+                ["docker", "inspect", "--format", "{{json .HostConfig}}", container],
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            mounts = json.loads(shown.stdout) if shown.returncode == 0 else []
-            if any(Path(m.get("Source", "")).is_relative_to(node.home) for m in mounts or []):
-                subprocess.run(["docker", "rm", "-fv", container], capture_output=True, check=False)
+            host = json.loads(shown.stdout) if shown.returncode == 0 else {}
+            if any(Path(m.get("Source", "")).is_relative_to(node.home) for m in host.get("Mounts") or []):
+                both = [one for one in (container, sandbox_of(host["NetworkMode"])) if one]
+                subprocess.run(["docker", "rm", "-fv", *both], capture_output=True, check=False)
 
 
 def _gateways(nodes: Sequence[NodeProcess]) -> list[int]:

@@ -61,15 +61,22 @@ def hear_signals() -> None:
 
 def containers_below(home: Path) -> list[str]:
     """Return the containers that have to do with this folder."""
-    listed = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", "label=bfia.node"], capture_output=True, text=True, check=True
-    )
     found = []
-    for container in listed.stdout.split():
+    for container in containers("bfia.node"):
         shown = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=False)
         if json.dumps(str(home))[1:-1] in shown.stdout:
             found.append(container)
     return found
+
+
+def containers(label: str) -> list[str]:
+    command = ["docker", "ps", "-aq", "--filter", f"label={label}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def installation_of(container: str) -> str:
+    command = ["docker", "inspect", "--format", '{{index .Config.Labels "bfia.installation"}}', container]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.mark.slow
@@ -85,11 +92,13 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(tmp_p
         try:
             wait_for(lambda: process.poll() is not None or training(home), 90, 0.1, "both parties train")
             assert process.poll() is None and containers_below(home) != [], (tmp_path / "said").read_text()
+            installations = {installation_of(container) for container in containers_below(home)}
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130, (tmp_path / "said").read_text()
         finally:
             process.kill()
     assert processes_below(home) == [] and containers_below(home) == []
+    assert [one for label in installations for one in containers(f"bfia.installation={label}")] == []
 
 
 def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch):
