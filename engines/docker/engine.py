@@ -141,11 +141,14 @@ class ContainerdEngine:
             owner = installation + options.instance
             self._network = NodeNetwork(self._client, name, labels, outside=options.outside, owner=owner)
             self._services = ServiceNetworks(self._client, name, labels, owner)
+        most = options.sandboxes if self._network else 0
+        self._kept = most * MEMORY
+        """bytes of the engine that are not for runs"""
         self.sandboxes = Sandboxes(
             self._client,
             {INSTALLATION: installation, LABEL: " ".join((node, installation, options.instance))},
             self._filters(),
-            options.sandboxes if self._network else 0,
+            most,
             options.user,
             options.dns,
         )
@@ -161,7 +164,7 @@ class ContainerdEngine:
         with translated(EngineDown):
             info = self._client().info()
         try:
-            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._options.sandboxes * MEMORY)
+            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept)
         except (KeyError, TypeError, ValueError) as error:
             raise EngineDown(f"the engine does not report its capacity: {error}") from error
 
