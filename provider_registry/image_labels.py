@@ -1,4 +1,4 @@
-"""Compares what an image's labels say of its components with what was registered.
+"""Compares an image's labels with the registered descriptions of its components.
 
 Three forms are read, each as far as it goes: ``bfia.description``, JSON of one description or of several by
 component name; the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …; and
@@ -24,7 +24,7 @@ _SPELLED_LISTS = ("roleList", "storageEngine", "dataFormat", "groupTag", "depend
 
 
 def differences(labels: Mapping[str, str], provider: Provider, image: str) -> tuple[Problem, ...]:
-    """Return a warning for each place where an image's labels say something else than what is registered."""
+    """Return a warning for each place where an image's labels differ from what is registered."""
     return bounded(_differences(labels, provider, image))
 
 

@@ -155,7 +155,7 @@ class Provider:
     digests: Mapping[str, str] = field(default_factory=dict)
     """image -> the digest that was approved; an image that is not here may be any"""
     retired: bool = False
-    """jobs under way go on with it, new ones are refused"""
+    """jobs under way continue with it, new ones are refused"""
 
     @property
     def key(self) -> str:

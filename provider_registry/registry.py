@@ -263,7 +263,10 @@ class Registry:
         return replace(done, created=not provider.components.keys() <= known)
 
     def retire(self, key: str, author: str = "", reason: str = "") -> Written:
-        """Have no new job use a provider; jobs under way go on. Repeated: no revision. Raises `Unknown`."""
+        """Retire a provider: new jobs cannot use it, those under way continue. A repetition makes no revision.
+
+        Raises `Unknown`.
+        """
         return self._change(key, lambda p: replace(p, retired=True), Action.RETIRED, author, reason)
 
     def unretire(self, key: str, author: str = "", reason: str = "") -> Written:

@@ -92,7 +92,7 @@ class Registering(Why):
     )
 
     def registration(self) -> Registration:
-        """Return what is asked for. Raises `Invalid`."""
+        """Return the request as a registration. Raises `Invalid`."""
         table = Upload(
             Address(self.namespace, self.name),
             label_name=self.label_name,

@@ -5,11 +5,11 @@ record that is its class.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
+from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.dependencies.models import Dependant
@@ -17,16 +17,19 @@ from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from engines.base import Engine
+from gateway.auth import RunTokens
 from gateway.broker.broker import Broker
+from gateway.config.schema import Settings
 from gateway.data.logs import RunLogs
 from gateway.data.storages import Storages
 from gateway.domain.problems import Problem
-from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
 from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.launcher import Launching
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
-from gateway.ports import Limiters
+from gateway.ports import Clock
+from gateway.runtime.context import Peers
 from gateway.runtime.metrics import Metrics
 from gateway.store.audit import SqlAudit
 from gateway.store.repositories import SqlTokens
@@ -46,27 +49,31 @@ _LARGEST = 2**63 - 1
 """what the database can hold"""
 
 
-@dataclass(frozen=True)
-class AdminParts:
-    """What the paths of jobs, outputs, routes and the node itself use."""
+class AdminParts(Protocol):
+    """The parts of a node that the paths of jobs, archives and the node itself use."""
 
-    node: NodeId
+    settings: Settings
+    clock: Clock
     owner: str
     """gateway instance and engine: whose containers these are where several share a database"""
     store: Store
     coordinator: Coordinator
     participant: Participant
+    peers: Peers
     routes: LiveRoutes
     metrics: Metrics
     tokens: SqlTokens
+    run_tokens: RunTokens
     audit: SqlAudit
     registry: Registry
     engine: Engine
     broker: Broker
     storage: Storages
+    runs_folder: Path
+    """where the logs of runs lie"""
     run_logs: RunLogs
+    launching: Launching
     resources: Resources
-    limiters: Limiters
 
 
 class Reply(JSONResponse):

@@ -1,16 +1,13 @@
 """A job in full, and all that this node knows of it as an archive."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from gateway.admin.deps import AdminParts
 from gateway.admin.models import model_of
-from gateway.auth import RunTokens
 from gateway.data.log_copies import STREAMS
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
@@ -50,7 +47,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         found["parameters"] = _parameters(parts, spec, local)
     else:  # submitted to another node, and without a part here
         roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
-        found |= {"initiator": parts.node, "trace_id": None, "parameters": {}}
+        found |= {"initiator": parts.settings.node.id, "trace_id": None, "parameters": {}}
         found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
         found["parties"] = [{"role": role, "index": None, "node": node} for role, node in roles]
     if local:
@@ -140,37 +137,23 @@ def _last_lines(parts: AdminParts, job_id: str, run: Run) -> list[str]:
     return [line.text for line in found.lines]
 
 
-@dataclass(frozen=True)
-class ArchiveParts:
-    """What archives are made of."""
-
-    admin: AdminParts
-    runs: Path
-    """where the logs of runs lie"""
-    request_of: Callable[[JobSpec], dict[str, Any]]
-    """a job as its protocol's request"""
-    environment_of: Callable[[LocalJob, Run], dict[str, str]]
-    clock: Callable[[], datetime]
-    tokens: RunTokens
-
-
-def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
+def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
     """Return a zip of all that this node knows of a job, made piece by piece. Raises `NotFound`."""
-    store, now = parts.admin.store, parts.clock()
+    store, now = parts.store, parts.clock()
     local = store.local_jobs.find(job_id)
     job = store.jobs.find(job_id)
     record = job or local
     if record is None:
         raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
     ids = [i for run in (local.runs if local else ()) for i in (run.run_id, run.token) if i]
-    secrets = [*map(parts.tokens.issue, ids), *ids, *parts.admin.storage.secrets]
+    secrets = [*map(parts.run_tokens.issue, ids), *ids, *parts.storage.secrets]
     try:
-        state = to_plain(job_in_full(parts.admin, job_id))
+        state = to_plain(job_in_full(parts, job_id))
     except GatewayError as error:  # the node that schedules it has forgotten it, or says no
         state = {"reason": error.reason, "message": error.message}
     head = {
         "job_id": job_id,
-        "node": parts.admin.node,
+        "node": parts.settings.node.id,
         "made_at": now.isoformat(),
         "sides": [side for side, one in (("scheduler", job), ("participant", local)) if one is not None],
         "job": state,
@@ -180,14 +163,14 @@ def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
         return [as_json(without_secrets(value, secrets))]
 
     def environment(local: LocalJob, run: Run) -> list[bytes]:
-        return document(parts.environment_of(local, run))
+        return document(parts.launching.environment(local, run))
 
     def timeline() -> Iterator[bytes]:
         for entry in store.timeline(job_id):
             yield b" ".join(line.strip() for line in document(to_plain(entry))[0].splitlines()) + b"\n"
 
     def entries() -> Iterator[Entry]:
-        yield Entry("job.json", partial(document, parts.request_of(record.spec)))
+        yield Entry("job.json", partial(document, parts.peers.adapter(record.spec.protocol).request(record.spec)))
         yield Entry("state.json", partial(document, head))
         yield Entry("timeline.jsonl", timeline)
         if local is None:
@@ -197,7 +180,7 @@ def archived(parts: ArchiveParts, job_id: str) -> Iterator[bytes]:
             place = f"runs/{_place(run)}"
             yield Entry(f"{place}/environment.json", partial(environment, local, run))
             yield from _log(parts, run, f"{place}/log", secrets)
-        yield from _reports(parts.admin, local)
+        yield from _reports(parts, local)
 
     return archive.write(entries(), now)
 
@@ -206,13 +189,13 @@ def _place(run: Run) -> str:
     return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
 
 
-def _log(parts: ArchiveParts, run: Run, place: str, secrets: list[str]) -> Iterable[Entry]:
-    """Return what a run wrote; where another gateway of this node has it, an entry that says so."""
+def _log(parts: AdminParts, run: Run, place: str, secrets: list[str]) -> Iterable[Entry]:
+    """Return what a run wrote, or an error entry where another gateway of this node has it."""
     try:
-        parts.admin.run_logs.check_here(run)
+        parts.run_logs.check_here(run)
     except NotFound as error:
         return [Entry(place, partial(_refused, error))]
-    return archive.of_files(parts.runs / run.name, place, secrets)
+    return archive.of_files(parts.runs_folder / run.name, place, secrets)
 
 
 def _refused(error: NotFound) -> Iterable[bytes]:

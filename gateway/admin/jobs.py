@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Annotated, Any, Literal, get_type_hints
 
 import anyio.to_thread
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response, StreamingResponse
@@ -33,7 +34,7 @@ from gateway.admin.deps import (
     paged,
     shape,
 )
-from gateway.admin.job_view import ArchiveParts, approval_of, archived, job_in_full
+from gateway.admin.job_view import approval_of, archived, job_in_full
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
 from gateway.domain.dag import ComponentRef
@@ -271,7 +272,7 @@ def _key(component: ComponentRef) -> str:
     return f"{component.provider}/{component.name}"
 
 
-def archive_router(parts: ArchiveParts) -> APIRouter:
+def archive_router(parts: AdminParts) -> APIRouter:
     """Return the path of the archive."""
     router = api_router()
 
@@ -293,8 +294,8 @@ def archive_router(parts: ArchiveParts) -> APIRouter:
     return router
 
 
-def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
-    """Return the paths of deletion."""
+def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> APIRouter:
+    """Return the paths of deletion; requests to partners are made in threads of the limiter."""
     router = api_router()
 
     @router.delete("/jobs/{job_id}", summary="Delete an ended job at every node", response_model=_DELETED)
@@ -316,7 +317,7 @@ def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
             return Reply(deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict())
 
         try:  # it waits for other nodes
-            done = await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
+            done = await anyio.to_thread.run_sync(work, limiter=limiter)
         except SomeUnreached as error:
             request.state.refused = error
             body = envelope(error)
@@ -350,7 +351,7 @@ def deletion_router(parts: AdminParts, deleting: Deleting) -> APIRouter:
         response_model=_CANCELLED,
     )
     def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Response:
-        jobs = parts.coordinator.cancel_waiting(parts.node, body.dry_run)
+        jobs = parts.coordinator.cancel_waiting(parts.settings.node.id, body.dry_run)
         noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 

@@ -31,7 +31,6 @@ from gateway.admin.deps import (
 )
 from gateway.auth import token_place
 from gateway.config.loader import effective
-from gateway.config.schema import Settings
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page, page_of
 from gateway.jobs.retention import Cleaner, Item
@@ -174,7 +173,7 @@ def _orphan(name: str, state: str, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"name": name, "state": state, **of_run}
 
 
-def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings) -> APIRouter:
+def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
     """Return the paths of the engine, resources, cleaning, draining, the audit log, tokens and settings."""
     router = api_router()
 
@@ -270,7 +269,7 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain, settings: Settings
 
         Secrets and passwords are masked.
         """
-        return Reply({"settings": effective(settings)})
+        return Reply({"settings": effective(parts.settings)})
 
     return router
 

@@ -55,7 +55,7 @@ DOWNLOAD: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Preview:
-    """What can be shown; ``left_out`` says in words what is not, empty when everything is."""
+    """What can be shown; ``left_out`` describes what is not, empty when everything is."""
 
     kind: str
     """table, json, or bytes: neither of them"""

@@ -53,11 +53,11 @@ _WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])
 Read = Callable[[int, int | None], Excerpt]
 """reads so many lines of a log from a number on"""
 Step = tuple[list[bytes], bool]
-"""what a look at something that is followed has found, and whether the next look has time"""
+"""what one poll of a followed source found, and whether the next poll may wait"""
 
 
 def followed(steps: Iterator[Step]) -> EventSourceResponse:
-    """Send what each look finds, until there is none; a comment now and then where nothing comes."""
+    """Send what each poll finds until the source ends; a comment now and then while nothing comes."""
 
     async def sent() -> AsyncIterator[bytes]:
         idle = 0.0

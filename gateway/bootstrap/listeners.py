@@ -28,8 +28,7 @@ from adapter.fate.tools.outputs import upload_router
 from gateway.admin import applications as admin_applications
 from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
-from gateway.admin.deps import AdminParts, only_known
-from gateway.admin.job_view import ArchiveParts
+from gateway.admin.deps import only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
@@ -179,32 +178,6 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
             bfia.Refusal,
         ),
     ]
-    admin_parts = AdminParts(
-        node=settings.node.id,
-        owner=node.owner,
-        store=node.store,
-        coordinator=node.coordinator,
-        participant=node.participant,
-        routes=node.routes,
-        metrics=node.metrics,
-        tokens=node.tokens,
-        audit=node.audit,
-        registry=node.registry,
-        engine=node.engine,
-        broker=node.broker,
-        storage=node.storage,
-        run_logs=node.run_logs,
-        resources=node.resources,
-        limiters=limiters,
-    )
-    archive_parts = ArchiveParts(
-        admin_parts,
-        node.runs_folder,
-        lambda spec: node.peers.adapter(spec.protocol).request(spec),
-        node.launching.environment,
-        node.clock,
-        node.run_tokens,
-    )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     ours = [only_known]
     for_operators = [
@@ -225,15 +198,15 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     small = (
         streams.logs_router(node.run_logs),
         streams.events_router(settings.node.id, node.feed, node.webhooks),
-        jobs.deletion_router(admin_parts, node.deleting),
-        jobs.archive_router(archive_parts),
-        admin_node.router(admin_parts, node.cleaner, node.drain, settings),
-        admin_node.health_router(admin_parts),
+        jobs.deletion_router(node, node.deleting, limiters.peers),
+        jobs.archive_router(node),
+        admin_node.router(node, node.cleaner, node.drain),
+        admin_node.health_router(node),
         models.router(node.models),
         datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
         outputs.metadata_router(facts, limiters),
         outputs.router(node.store, node.storage),
-        jobs.router(admin_parts),
+        jobs.router(node),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )

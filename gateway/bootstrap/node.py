@@ -83,8 +83,8 @@ log = structlog.get_logger(__name__)
 class Gateway:
     """The parts of one node, its listeners' applications and sockets.
 
-    Parts need each other in circles: a function that calls another part is handed on before that is there, and
-    called only once all are.
+    Parts need each other in circles: a part may get a function that calls one which is built later; it is called
+    only once all are there.
     """
 
     def __init__(

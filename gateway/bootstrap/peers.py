@@ -73,7 +73,7 @@ class FateSide:
         )
 
     def speaks(self, node: NodeId) -> bool:
-        """Say whether a node's route says that it speaks FATE's protocol."""
+        """Tell whether a node's route names FATE's protocol."""
         return self._profile_of(node) == PROFILE
 
     def spoken(self, node: NodeId, protocol: str) -> str:
@@ -86,11 +86,11 @@ class FateSide:
         return PROTOCOL
 
     def sign(self, node: NodeId) -> Mapping[str, str]:
-        """Return the headers that sign a request of the standard's to a node; none where it asks for none."""
+        """Return the headers that sign a request of the standard's to a node; none where none is required."""
         return self._signatures.sign(node, "")
 
     def may_bring(self, node: NodeId, takes_part: bool | None) -> bool:
-        """Say whether a node may bring a channel message: only to its own jobs.
+        """Tell whether a node may send a channel message: only to its own jobs.
 
         A job may not have been created here yet (None), which a node that has to sign control requests waits for.
         """
@@ -228,7 +228,7 @@ class PeerTable:
         return self.profile_of(requests.incoming(request).source).errors_as_200
 
     def takes_confirm(self, node: str) -> bool:
-        """Say whether a node can be told later what was decided on a job here."""
+        """Tell whether a later decision on a job here can be sent to a node."""
         return node == self._here.id or self.profile_of(node).takes_confirm
 
     def route_of(self, node: str) -> Route | None:
@@ -253,7 +253,7 @@ class PeerTable:
 
 
 class Sessions:
-    """What the channel asks of jobs, and jobs of the channel."""
+    """What the channel needs to know of jobs, and jobs of the channel."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class Client:
         return size
 
     def lines(self, path: str, **query: Any) -> Iterator[str]:
-        """Yield the lines of a response that goes on, such as events."""
+        """Yield the lines of a streamed response, such as events."""
         with self._streamed(path, query) as response:
             yield from response.iter_lines()
 
@@ -186,7 +186,7 @@ class Client:
 
 
 def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
-    """Return a client for the node at ``url`` if given, else where its configuration says. Raises `CallFailed`."""
+    """Return a client for the node at ``url``, else at the address in its configuration. Raises `CallFailed`."""
     if url:
         return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
     settings = settings_of(config)
@@ -218,7 +218,7 @@ def settings_of(config: Path) -> "Settings":
 
 
 def invalid_in(config: Path, error: Invalid) -> CallFailed:
-    """Return what says that a configuration is wrong, and where."""
+    """Return the failure that names every problem of a configuration."""
     text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
     return CallFailed(text, EXIT_BAD_INPUT, error.reason)
 

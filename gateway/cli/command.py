@@ -1,6 +1,6 @@
 """What all commands share: their options and exit codes; tables and JSON in which no text steers the terminal.
 
-Exit codes: 0 done, 1 the node said no or something failed, 2 bad input or configuration, 3 no response from the
+Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response from the
 node, 130 interrupted.
 """
 
@@ -267,7 +267,7 @@ def finite(*, above: float | None = None) -> Callable[[Any], float | None]:
 
 
 def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Output:
-    """Download into a new file, and say so."""
+    """Download into a new file, and print its name and size."""
     new_file(target, force)
     with transfer(f"fetching {target.name}") as (progress, task):
         length = node.download(path, target, lambda n, all_: progress.update(task, advance=n, total=all_), **query)

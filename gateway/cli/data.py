@@ -261,7 +261,7 @@ def edit(
     ] = None,
     reason: Reason = "",
 ) -> Output:
-    """Change what is said of an uploaded dataset, without a new upload. What is left out stays.
+    """Change the metadata of an uploaded dataset, without a new upload. What is left out stays.
 
     A table of several partitions is divided by its match id, and keeps it.
     """
@@ -313,7 +313,7 @@ def download(
 def delete(
     node: Client,
     dataset: DatasetId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a dataset and its grants. Refused while a job that is not over uses it.
@@ -520,7 +520,7 @@ def deploy(
 
 @command(models, "undeploy", "credit 3")
 def undeploy(node: Client, model_id: ModelId, version: Version) -> Output:
-    """Take no further job that predicts with a version; those under way go on."""
+    """Take no further job that predicts with a version; those under way continue."""
     found = node.post(_model(model_id, version, "/undeploy"))
     yield found
     _print_model(found)

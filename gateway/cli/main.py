@@ -21,7 +21,7 @@ app = typer.Typer(
     name="",
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,
-    epilog="Exit codes: 0 done, 1 failed or the node said no, 2 bad input or configuration, 3 no response from "
+    epilog="Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response from "
     "the node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
     pretty_exceptions_enable=False,
 )

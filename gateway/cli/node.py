@@ -233,7 +233,7 @@ def gc(
         bool, typer.Option("--orphans", help="Also what the node's database does not know.")
     ] = False,
 ) -> Output:
-    """Remove what jobs left behind: leftovers of ended jobs, and what the settings' retention lets go.
+    """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings' retention.
 
     The node does so by itself every retention.every_seconds, but for orphans. Exit code 1: something could not be
     removed.

@@ -230,7 +230,7 @@ def _columns(one: Mapping[str, Any]) -> str:
 def delete(
     node: Client,
     job_id: JobId,
-    here: Annotated[bool, typer.Option("--here", help="Only at this node; the others are not asked.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Only at this node; the others get no request.")] = False,
     reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
     dry_run: DryRun = False,
 ) -> Output:

@@ -197,7 +197,7 @@ def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
 
 @command(commands, "refresh", "3")
 def refresh(node: Client, number: Number) -> Output:
-    """Deliver now what the partner has still to hear, or ask what it decided."""
+    """Deliver a pending notice to the partner now, or query its decision."""
     yield from _changed(node, number, "refresh", {})
 
 

@@ -67,7 +67,7 @@ def register(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be inspected.")] = False,
     reason: Reason = "",
 ) -> Output:
-    """Register an image with the descriptions of its components, or register it anew.
+    """Register an image with the descriptions of its components, or replace its registration.
 
     Every problem of a description is reported with its path, and nothing is stored then (exit code 2). Warnings
     are kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
@@ -156,7 +156,7 @@ def diff(
 
 @command(commands, "retire", 'unionpay:1.0.0 -m "has a known flaw"', timeout=180)
 def retire(node: Client, name: Name, reason: Reason = "") -> Output:
-    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` undoes it."""
+    """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire` undoes it."""
     yield from _changed(node, name, "retire", {"reason": reason})
 
 
@@ -244,7 +244,7 @@ def component_of(provider: str, name: str, config: Path, url: str) -> "Component
     if not name and len(components) == 1:
         return next(iter(components.values()))
     there = ", ".join(components) or "none"
-    text = f"{provider} has no component {name}" if name else f"say which component of {provider}"
+    text = f"{provider} has no component {name}" if name else f"name a component of {provider}"
     raise CallFailed(f"{text}; there are: {there}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
 
 

@@ -119,7 +119,7 @@ def edit(
 
 @command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
 def disable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
-    """Take no new jobs with a node; its entry stays, and jobs under way go on."""
+    """Take no new jobs with a node; its entry stays, and jobs under way continue."""
     yield from _edit(node, "PATCH", node_id, {"enabled": False}, reason)
 
 
@@ -131,7 +131,7 @@ def enable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
 
 @command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
 def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
-    """Remove a route. `route rollback` brings it back."""
+    """Remove a route. `route rollback` restores it."""
     yield from _changed(node.delete(_path(node_id), reason=reason, author=who()))
 
 

@@ -71,7 +71,7 @@ def run(
 
 
 def tune_garbage_collector() -> None:
-    """Keep the garbage collector from pausing every thread to look through code and settings, which stay."""
+    """Keep the garbage collector from scanning code and settings, which stay: it pauses every thread."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)

@@ -35,7 +35,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Described:
-    """What the registration checks say."""
+    """What the registration checks found."""
 
     provider: Provider | None
     errors: tuple[Problem, ...] = ()
@@ -64,7 +64,7 @@ def described(body: Any) -> Described:
 
 
 def labelled(found: Described, sandbox: Sandbox) -> Described:
-    """Add a warning for each place where the labels of the sandbox's image say something else."""
+    """Add a warning for each place where the labels of the sandbox's image differ."""
     if found.provider is None:
         return found
     as_here = replace(found.provider, image=sandbox.image, images={})

@@ -14,7 +14,7 @@ _LAST_LINES = 5
 
 
 class Result(StrEnum):
-    """How a component stands to a clause."""
+    """Whether a component keeps a clause."""
 
     OK = "ok"
     FAILED = "failed"
@@ -23,7 +23,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """How it stands, and what was seen that says so."""
+    """A result, and the observation behind it."""
 
     result: Result
     seen: str = ""

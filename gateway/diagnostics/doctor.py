@@ -155,7 +155,7 @@ def _writable(folder: Path) -> Step:
 
 
 def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
-    """Write, read and delete something small at each storage elsewhere, and look whether containers get there."""
+    """Write, read and delete something small at each storage elsewhere, and check whether containers reach it."""
     try:
         remotes = storages(settings).remotes.values()
     except Invalid as error:

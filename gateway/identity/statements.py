@@ -44,7 +44,7 @@ def opened(envelope: Any, kind: str, keys: Iterable[str]) -> tuple[dict[str, Any
 
 
 def unproven(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
-    """Return what an envelope says, and the id of the key that it names. Raises `ValueError` if it is none."""
+    """Return an envelope's content and the id of the key that it names, unverified. Raises `ValueError`."""
     return _read(envelope, kind)[:2]
 
 
@@ -153,7 +153,7 @@ def verify_log(lines: Iterable[Line], keys: Sequence[str]) -> Verification:
 
 
 def _stated(line: Line, keys: Sequence[str]) -> tuple[dict[str, Any], str, bool]:
-    """Return what a head says, which key it names, and whether that is one of the keys and has signed it."""
+    """Return a head's content, the key that it names, and whether that is a trusted key and has signed it."""
     if line["action"] != HEAD:
         return {}, "", False
     envelope = line["detail"].get("head")

@@ -1,4 +1,4 @@
-"""Use cases of applications: what partners send, what people here decide, what is delivered and asked afterwards.
+"""Use cases of applications: what partners send, what people here decide, what is delivered and queried then.
 
 What follows from an approval or an end (a route, a grant) is done before the state is stored: it may be repeated,
 and a process that dies in between leaves a state that still asks for it.
@@ -40,7 +40,7 @@ MOST_WAITING, MOST_OF_ADDRESS, MOST_OF_PARTNER = 100, 5, 200
 
 @dataclass(frozen=True)
 class Answer:
-    """What a partner says of an application of this node."""
+    """A partner's answer to an application of this node."""
 
     status: AuditStatus
     granted: Mapping[str, Any]
@@ -198,7 +198,7 @@ class Applications:
         return known, self._end(known, by, reason, tell=True)
 
     def refresh(self, number: int) -> Application:
-        """Deliver now what the partner has still to hear, or ask what it decided. Raises what it responds."""
+        """Deliver a pending notice now, or query the partner's decision. Raises what it responds."""
         known = self.kept.get(number)
         if known.notice or (known.side is Side.MINE and known.status is APPLIED):
             self._call(known)

@@ -46,7 +46,7 @@ class Project:
 
 
 class Offers:
-    """The lists that partners ask for."""
+    """The lists that partners may request."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Offers:
         barred: Callable[[NodeId, str], str],
         clock: Clock,
     ) -> None:
-        """``barred`` tells why a node may not have a component run here; empty where it may."""
+        """``barred`` returns why a node may not have a component run here; empty where it may."""
         self._node = node
         self._kept = kept
         self._datasets = datasets
@@ -110,7 +110,7 @@ class Offers:
         return [one for one in found if one.status in (APPLIED, APPROVED)]
 
     def _nodes(self, project: Application) -> list[NodeId]:
-        """Return the nodes of a project: of one that this node has begun, all that it has asked."""
+        """Return the nodes of a project: of one that this node has begun, all that it has invited."""
         if project.side is Side.THEIRS:
             return [project.partner, self._node]
         asked = (one for one in self._shared(None) if (one.side, one.subject) == (Side.MINE, project.subject))
@@ -251,7 +251,7 @@ class Trust:
             elif self._level == "permit" and not any(
                 one.holds(now) and (used.get(one.number) or _presented(one, sender)) for one in held
             ):
-                missing.append(self._problem(want, "a valid permit of the node that asks is needed"))
+                missing.append(self._problem(want, "a valid permit of the requesting node is needed"))
         if not missing and not spent:
             return None
         return NotShared("PERMIT_MISSING" if missing else "PERMIT_USED_UP", [*missing, *spent])

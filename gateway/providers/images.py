@@ -156,7 +156,7 @@ class Looked:
 
     @property
     def unsigned(self) -> bool:
-        """It is here, and not signed as it has to be, or nobody can tell."""
+        """It is here, and its required signature is missing, invalid or could not be checked."""
         return self.reason.startswith("SIGNATURE_")
 
 
@@ -213,7 +213,7 @@ def pinned(provider: Provider, looked: Iterable[Looked]) -> Provider:
     warnings: list[DescriptionProblem] = []
     for one in looked:
         if one.reason:
-            rule = f"cannot be looked at ({one.reason}: {one.message}); {NOT_PINNED}"
+            rule = f"cannot be inspected ({one.reason}: {one.message}); {NOT_PINNED}"
             warnings.append(DescriptionProblem("metadata.image", rule, one.image))
             continue
         if one.facts.digest:

@@ -22,14 +22,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class By:
-    """Who asks. An admin may change every provider, a vendor only its own."""
+    """Who requests a change. An admin may change every provider, a vendor only its own."""
 
     name: str = "operator"
     admin: bool = True
 
 
 def asking(name: str, role: str) -> By:
-    """Return who asks, from what the operators' guard knows; without tokens it is whoever is on this machine."""
+    """Return who requests a change, as the operators' guard knows it; without tokens a user of this machine."""
     return By(name or "operator", role in ("", "admin"))
 
 
@@ -43,7 +43,7 @@ class Gone:
 
 
 AT_ONCE = 4
-"""registrations that are looked at together; others wait without holding a thread"""
+"""registrations processed at the same time; others wait without holding a thread"""
 
 
 class Providers:
@@ -62,7 +62,7 @@ class Providers:
 
         ``storage_rule`` says what becomes here of a component with this storageEngine; empty: nothing.
 
-        ``require_image``: an image that cannot be looked at refuses its registration.
+        ``require_image``: an image that cannot be inspected refuses its registration.
         """
         self.registry = registry
         self._images = images
@@ -79,7 +79,7 @@ class Providers:
     ) -> Written:
         """Register a provider, or one component with its image, whichever the body (or its JSON text) is.
 
-        With ``strict`` an image that cannot be looked at refuses it. Raises `Invalid` with every problem,
+        With ``strict`` an image that cannot be inspected refuses it. Raises `Invalid` with every problem,
         `NotAllowed` (NOT_OWNER).
         """
         provider, single = self._read(body)
@@ -231,7 +231,7 @@ def _refuse_other(name: str, owner: str, by: By) -> None:
 
 
 def _missing(one: Looked, single: bool) -> Problem:
-    rule = f"must be an image that can be looked at ({_cause(one)})"
+    rule = f"must be an image that can be inspected ({_cause(one)})"
     return Problem("imageUrl" if single else "metadata.image", rule, one.image)
 
 

@@ -78,7 +78,7 @@ class ManagementClient:
         self._route_of = route_of
 
     def apply(self, new: Application) -> str:
-        """Send an application; of a contract the owner mints the id."""
+        """Send an application; the id of a contract is chosen by its owner."""
         if new.kind is not Kind.CONTRACT:
             body = {"audit_id": new.id, **new.request}
             self._peer(new).manage("POST", f"{INTERCONN}/{new.kind}/audit/apply", body)
@@ -97,7 +97,7 @@ class ManagementClient:
         self._peer(known).manage("POST", f"{_base(known)}/{known.notice}", body)
 
     def query(self, known: Application) -> Answer:
-        """Ask for the state; our own nodes answer all that their confirmation says, too."""
+        """Query the state; nodes of ours include what their confirmation has."""
         data = self._peer(known).manage("GET", f"{_base(known)}/query", {}, {_id_name(known): known.id})
         try:
             body = {_id_name(known): known.id, **data}
@@ -119,7 +119,7 @@ class ManagementClient:
 
 
 def confirmation(card: Card, known: Application) -> dict[str, Any]:
-    """Return what the confirmation of an approval says beside the state."""
+    """Return what the confirmation of an approval has beside the state."""
     if known.status is not APPROVED or known.side is not Side.THEIRS:
         return {}
     if known.kind is Kind.CONTRACT:
@@ -142,7 +142,7 @@ def confirmation(card: Card, known: Application) -> dict[str, Any]:
 
 
 def answered(body: Confirm | ConfirmContract) -> Answer:
-    """Read what a partner says of an application."""
+    """Read a partner's answer to an application."""
     granted: dict[str, Any] = {}
     credentials: dict[str, Any] = {}
     if body.status is APPROVED:

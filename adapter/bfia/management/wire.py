@@ -25,7 +25,7 @@ AUTH_TYPES = {
     "rsa-v1_5-sha256": "SHA256_RSA",
     "sm2": "SM2",
 }
-"""algorithm -> its name in a contract; of the first and the last the standard says nothing"""
+"""algorithm -> its name in a contract; the standard names neither the first nor the last"""
 
 
 def moment(value: Any) -> datetime | None:
@@ -93,7 +93,7 @@ Number = Annotated[
 
 
 class NodeBody(Body):
-    """What a node says of itself."""
+    """How a node describes itself."""
 
     address: Url
     auth_credential: Credential
@@ -247,7 +247,7 @@ class ContractData(Response):
 
 
 class StatusData(Response):
-    """A query: the state; with an approval, as an extension, what its confirmation says."""
+    """A query: the state; with an approval, as an extension, what its confirmation has."""
 
     status: State
 
