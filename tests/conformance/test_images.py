@@ -14,7 +14,7 @@ from gateway.cli.main import app
 from gateway.conformance.clauses import CLAUSES
 
 ROOT = Path(__file__).resolve().parents[2]
-SHELL = ROOT / "tests" / "images" / "shell_vendor"
+SHELL = ROOT / "examples" / "shell_vendor"
 
 
 def check(*words: str) -> tuple[int, dict[str, Any]]:

@@ -92,6 +92,22 @@ def predict_job(guest: str, host: str, version: str, model_id: str = "JG01000011
     return body
 
 
+def counting_job(guest: str, host: str) -> Any:
+    """Return a job of the shell vendor: each party learns how many rows the other's table has."""
+    body = user_job(guest, host)
+    table, report = {"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}
+    one = {"name": "echo_1", "componentName": "Echo", "provider": "shellworks", "version": "1.0.0"}
+    body["dag"]["components"] = [one | {"input": [], "output": [table, report]}]
+    data = {r: {"0": {"echo_1": {"dataset_id": f"testspace#test_{r}"}}} for r in ("guest", "host")}
+    body["config"]["task_params"] = {"common": {}, **data}
+    return body
+
+
+def rows_of(role: str) -> int:
+    """Return how many rows a party's table has."""
+    return len((DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8").splitlines()) - 1
+
+
 # ---------------------------------------------------------------- tasks that last as long as they are told
 
 SCHEDULE = "/v1/platform/schedule"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import VENDOR_COMMAND, Federation, example, process_engine
+from tests.e2e.nodes import ROOT, VENDOR_COMMAND, Federation, example, process_engine
 
 IMAGE = "unionpay:2.0.0"
 FORMS = {jobs.GUEST: "bare", jobs.HOST: "protobuf", jobs.ARBITER: "grpc"}
@@ -58,3 +58,40 @@ def test_containers_of_images_with_different_forms_have_a_job(bare_image: str, t
         host.register(provider | {"metadata": provider["metadata"] | {"image": bare_image}})
         job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         assert guest.wait_job(job_id)["progress"] == 100
+
+
+@pytest.fixture
+def shell_image(tmp_path: Path) -> Iterator[str]:
+    """The image of the shell vendor on a base that has busybox and nothing else."""
+    name, folder = f"bfia-shell-vendor:{os.getpid()}", tmp_path / "base"
+    folder.mkdir()
+    quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
+
+    def docker(*words: str) -> str:
+        return subprocess.run(["docker", *words], check=True, env=quiet, capture_output=True, text=True).stdout
+
+    has_busybox = docker("create", os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")).strip()
+    docker("cp", f"{has_busybox}:/usr/bin/busybox", str(folder / "busybox"))
+    docker("rm", has_busybox)
+    install = 'RUN ["/bin/busybox", "--install", "-s", "/bin"]'
+    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY busybox /bin/busybox\n{install}\n")
+    docker("build", "-q", "-t", f"{name}-base", str(folder))
+    vendor = str(ROOT / "examples" / "shell_vendor")
+    docker("build", "-q", "-t", name, "--build-arg", f"BASE={name}-base", vendor)
+    yield name
+    docker("rmi", "-f", name, f"{name}-base")
+
+
+@pytest.mark.docker
+def test_an_image_without_python_has_a_job_of_two_parties(shell_image: str, tmp_path: Path):
+    with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], {"kind": "docker"}) as federation:
+        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+        for node, role in ((guest, "guest"), (host, "host")):
+            node.storage.chmod(0o755)
+            jobs.upload(node, role)
+            node.register(example("shell_vendor/register.json") | {"metadata": {"image": shell_image}})
+        job_id = guest.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
+        guest.wait_job(job_id)
+        for node, role, other in ((guest, "guest", "host"), (host, "host", "guest")):
+            counts = node.outputs(job_id)["echo_1", f"{role}.0", "report0"]["value"]
+            assert counts == {"rows": jobs.rows_of(role), "peer_rows": jobs.rows_of(other)}

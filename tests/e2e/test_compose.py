@@ -1,7 +1,6 @@
 """The Compose files as they are: images built without a registry, two nodes on MariaDB, real jobs across them."""
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -17,12 +16,12 @@ import pytest
 import yaml
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Node, free_ports, wait_for
+from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
 
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
 IMAGES = ROOT / "tests" / "images"
-SHELL = json.loads((IMAGES / "shell_vendor" / "register.json").read_text(encoding="utf-8"))
+SHELL = example("shell_vendor/register.json")
 LABEL = "bfia.installation"
 
 
@@ -163,22 +162,6 @@ def mariadb_image(tmp_path: Path) -> str:
     return tag
 
 
-def echo_job(guest: str, host: str) -> dict[str, Any]:
-    """One Echo at a guest and a host."""
-    body: dict[str, Any] = jobs.user_job(guest, host)
-    table, report = {"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}
-    provider = {"provider": SHELL["name"], "version": SHELL["version"]}
-    one = {"name": "echo_1", "componentName": "Echo", "input": [], "output": [table, report]}
-    body["dag"]["components"] = [one | provider]
-    data = {r: {"0": {"echo_1": {"dataset_id": f"testspace#test_{r}"}}} for r in ("guest", "host")}
-    body["config"]["task_params"] = {"common": {}, **data}
-    return body
-
-
-def rows_of(role: str) -> int:
-    return len((jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8").splitlines()) - 1
-
-
 def configured(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
     command = [*compose_command(), "--env-file", str(environment_file), "-f", str(COMPOSE / file), "config"]
     environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
@@ -201,7 +184,9 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
 def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(mariadb_image: str) -> None:
     with closing(docker.from_env(timeout=60)) as client:
         image = SHELL["metadata"]["image"]
-        client.images.build(path=str(IMAGES / "shell_vendor"), tag=image, buildargs={"BASE": BASE}, rm=True)
+        client.images.build(
+            path=str(ROOT / "examples" / "shell_vendor"), tag=image, buildargs={"BASE": BASE}, rm=True
+        )
     with ExitStack() as stack:
         images = {"GATEWAY_IMAGE": stack.enter_context(gateway_image()), "MARIADB_IMAGE": mariadb_image}
         runs_a_job(stack.enter_context(Project("two-nodes.yml", images)))
@@ -212,11 +197,11 @@ def runs_a_job(project: Project) -> None:
     for node, role in ((bank, "guest"), (partner, "host")):
         node.register(SHELL)
         jobs.upload(node, role)
-    job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
+    job_id = bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
     project.run("up", "-d", "--force-recreate", "--no-deps", "bank")
     project.wait_healthy()
     bank.wait_job(job_id, 120)
-    guest, host = (rows_of(role) for role in ("guest", "host"))
+    guest, host = (jobs.rows_of(role) for role in ("guest", "host"))
     assert guest != host
     assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {"rows": guest, "peer_rows": host}
     assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
