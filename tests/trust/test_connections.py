@@ -1,29 +1,59 @@
-"""Clients that open connections and send nothing, or never finish a request's head, keep nobody else out."""
+"""Idle and half-sent connections keep nobody out; what the certificate of a client tells, over real sockets."""
 
+import asyncio
 import http.client
+import json
+import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter import body
 from gateway.http import server
-from gateway.http.server import Tls, allow_descriptors
+from gateway.http.server import Tls, allow_descriptors, bound, serve
+from gateway.http.server import port_of as port_of_socket
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, running
-from tests.trust.listening import listening
+from tests.plain import NO_TLS
 
 ELSEWHERE = ("127.0.0.2", 0)
 CREATE_ALL = "/v1/platform/schedule/job/create_all"
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
 HELLO = PlainTextResponse("hello")
 FEW_FILES = ["sh", "-c", 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"', "sh"]
+
+
+@contextmanager
+def listening(app: ASGIApp, tls: Tls | None = None) -> Iterator[int]:
+    """Serve the application until the test is over; yield its port."""
+    sock = bound("127.0.0.1:0")
+    up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def main() -> None:
+        stopping = asyncio.Event()
+        hold.append((asyncio.get_running_loop(), stopping))
+        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={} if tls is None else {"peer": tls})
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    assert up.wait(30)
+    try:
+        yield port_of_socket(sock)
+    finally:
+        loop, stopping = hold[0]
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(30)
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +188,64 @@ def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.
                     part = slow.recv(65536)
                     assert part, answer
                     answer += part
+
+
+# ---------------------------------------------------------------- the certificate that a client shows
+
+
+async def extensions(scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(scope.get("extensions"))(scope, receive, send)
+
+
+def asked(url: str, trusted: ssl.SSLContext) -> list[Any]:
+    """Return the extensions of two requests on one connection."""
+    with httpx.Client(verify=trusted) as client:
+        return [json.loads(client.get(url).content) for _ in range(2)]
+
+
+def test_each_request_carries_the_certificate_of_its_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    mine, theirs = authority.sign("node"), authority.sign("partner")
+    trusted = ssl.create_default_context(cafile=authority.file)
+    trusted.load_cert_chain(theirs.certificate, theirs.key)
+    with listening(extensions, Tls(mine.certificate, mine.key, authority.file)) as port:
+        found = asked(f"https://127.0.0.1:{port}/", trusted)
+    shown = Path(theirs.certificate).read_text()
+    assert found == [{"tls": {"client_cert_chain": [shown]}}] * 2
+
+
+def test_without_a_certificate_the_chain_is_empty(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    mine = authority.sign("node")
+    with listening(extensions, Tls(mine.certificate, mine.key)) as port:
+        found = asked(f"https://127.0.0.1:{port}/", ssl.create_default_context(cafile=authority.file))
+    assert found == [{"tls": {"client_cert_chain": []}}] * 2
+
+
+def test_an_idle_client_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "error", lambda text, *_: said.append(text))
+    mine = Authority(tmp_path).sign("node")
+    with listening(extensions, Tls(mine.certificate, mine.key)) as port:
+        client = http.client.HTTPSConnection("127.0.0.1", port, context=ssl._create_unverified_context())
+        client.request("GET", "/")
+        assert client.getresponse().read()
+    client.close()
+    assert said == []  # else: that it waited in vain
+
+
+def test_a_header_adds_no_certificate_to_a_plain_connection() -> None:
+    with listening(extensions) as port, httpx.Client(verify=NO_TLS, headers={"x-client-cert": "me"}) as client:
+        assert client.get(f"http://127.0.0.1:{port}/").json() is None
+
+
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    mine, theirs = authority.sign("node"), other.sign("partner")
+    trusted = ssl.create_default_context(cafile=authority.file)
+    trusted.load_cert_chain(theirs.certificate, theirs.key)
+    with (
+        listening(extensions, Tls(mine.certificate, mine.key, authority.file)) as port,
+        pytest.raises(httpx.TransportError),
+    ):
+        asked(f"https://127.0.0.1:{port}/", trusted)
