@@ -340,6 +340,7 @@ class Gateway:
             self.routes,
             Intake(self.drain.draining, partial(self._check_quota, self.store.jobs, "initiator")),
             lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
+            self.executor,
         )
         self.dry_run = DryRun(self.peers, self.registry, self.coordinator.check, self.protocol.try_route)
 

@@ -21,6 +21,7 @@ from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
     EXIT_FAILED,
+    EXIT_NO_ANSWER,
     TOKEN,
     URL,
     CallFailed,
@@ -29,7 +30,7 @@ from gateway.cli.client import (
     new_file,
 )
 from gateway.data.reading import NotFit
-from gateway.errors import Invalid, counted
+from gateway.errors import DatabaseAway, Invalid, counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -243,6 +244,8 @@ def reporting(as_json: bool = False) -> Iterator[None]:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
         except Invalid as error:
             raise CallFailed("; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason) from None
+        except DatabaseAway as error:
+            raise CallFailed(error.message, EXIT_NO_ANSWER, error.reason) from None
     except CallFailed as error:
         if as_json:
             print_json({"error": str(error), "reason": error.reason, "data": error.data}, indent=None, err=True)

@@ -225,6 +225,10 @@ def stop(node: Client, job_id: JobId, task: Task = "") -> Output:
     what = f"task {task} of {job_id}" if task else job_id
     if ended:
         say(f"{what} has ended before ({ended}); there was nothing to stop")
+        return
+    waiting = {} if task else job_at(node, job_id).get("local_waiting") or {}
+    if waiting.get("reason") == "CONFIRMING":
+        say(f"{what} is stopped here; the gateway {waiting['message']}")
     else:
         say(f"{what} is being stopped at every node")
 

@@ -221,6 +221,7 @@ class LocalJob:
     last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
+    wish: Call | None = None  # has the scheduling node, silent when people here stopped the job, stop it
     warnings: tuple[str, ...] = ()
     progress: int = 0  # per cent that the scheduling node reported last, while the job had not succeeded
     pool: Pool | None = None  # what the job has reserved here for its tasks; None: nothing that is counted

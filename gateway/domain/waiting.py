@@ -202,6 +202,9 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
         if (confirm := approval.to_confirm(local)) is not None:
             since = confirm.sent_at or local.created_at
             return Waiting("CONFIRMING", f"tells {by} what was decided here", since)
+        if local.wish is not None and not local.wish.completed and not released:
+            text = f"tells {by} that the job was stopped here; it has not answered"
+            return Waiting("CONFIRMING", text, local.wish.sent_at or local.ended_at or local.created_at)
         if local.closed or released:
             return None
         return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at)

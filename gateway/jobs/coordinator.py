@@ -29,6 +29,7 @@ from gateway.errors import (
     PeerUnreachable,
     Refused,
 )
+from gateway.jobs.executor import Executor
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, NewJobs
 from gateway.ports import JobView, SchedulerApi, TaskReport, TaskView
@@ -58,6 +59,7 @@ class Coordinator:
         routes: LiveRoutes,
         intake: Intake,
         new_id: Callable[[Iterable[NodeId]], str],
+        executor: Executor,
     ) -> None:
         """``new_id`` makes an id that all of a job's nodes can keep."""
         self._store = context.store
@@ -67,6 +69,7 @@ class Coordinator:
         self._registry = registry
         self._new = NewJobs(context, peers, registry, routes)
         self._intake = intake
+        self._executor = executor
         self.new_id = new_id
 
     def submit(self, spec: JobSpec) -> str:
@@ -223,6 +226,8 @@ class Coordinator:
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
+        with suppress(NotFound):  # deleted meanwhile
+            self._executor.learned(local, found)
         return with_ids(found, local)
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
@@ -273,17 +278,26 @@ class Coordinator:
         return found
 
     def stop(self, job_id: str, task_name: str = "") -> None:
-        """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
+        """Have the node that schedules a job stop it; while that is silent, end its part here and tell it later.
+
+        Raises `NotFound`, and `PeerUnreachable` for a task, and for a job without a part here.
+        """
         record = self._store.record(job_id)
         if record is not None and task_name:
             _known_task(record.spec, task_name)
         scheduler = self._scheduling(job_id, record)
-        if isinstance(record, LocalJob) and ended(JOB, record.status) and self._over_there(scheduler, record):
-            return
-        if not (isinstance(record, Job) and record.ending):
-            self._asked(job_id, "stop", task=task_name)
-        with traced(record.spec.trace_id if record else current_trace()), self._in_timeline(job_id):
-            scheduler.stop_job(job_id, task_name, self._peers.node)
+        try:
+            if isinstance(record, LocalJob) and ended(JOB, record.status) and self._over_there(scheduler, record):
+                return
+            if not (isinstance(record, Job) and record.ending):
+                self._asked(job_id, "stop", task=task_name)
+            with traced(record.spec.trace_id if record else current_trace()), self._in_timeline(job_id):
+                scheduler.stop_job(job_id, task_name, self._peers.node)
+        except GatewayError as error:
+            silent = isinstance(error, PeerUnreachable) or error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
+            if task_name or not silent or not isinstance(record, LocalJob):
+                raise
+            self._executor.stop_here(job_id, error.message)
 
     def _over_there(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
         """Say whether a job that has ended here has at the node that schedules it, as far as that can be asked.

@@ -20,7 +20,7 @@ from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, StorageAway, StorageFailed, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
-from gateway.ports import Clock, SchedulerApi, TaskReport
+from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
 from gateway.runtime.loop import Lanes, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
@@ -38,7 +38,7 @@ _LANES = {
 """of actions on the engine; all others are in the lane ``engine``, or of the node that is called"""
 
 
-_Call = messages.Tell | messages.Confirm | messages.QueryScheduler
+_Call = messages.Tell | messages.Confirm | messages.QueryScheduler | messages.AskStop
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,15 @@ class SchedulerCalls:
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
             return [self._failed(action, error, ("NODE_UNKNOWN", *UNCERTAIN))]
         now = self.clock()
-        if not ended(JOB, view.status):
-            return [messages.Done(action, now)]
-        ending = Ending(view.outcome or Outcome.STOPPED, now, view.failure, scheduler)  # and its stop was lost
-        return [messages.Done(action, now), messages.StopRequested(now, None, ending, scheduler)]
+        return [messages.Done(action, now), *_lost_stop(local, view, now)]
+
+    def stop(self, local: LocalJob, action: messages.AskStop) -> messages.Event:
+        """Have the scheduling node stop the job; one that does not know it has nothing to stop."""
+        try:
+            self._scheduler(local).stop_job(local.id, "", local.node)
+        except GatewayError as error:
+            return self._failed(action, error, ("NODE_UNKNOWN", *UNCERTAIN))
+        return messages.Done(action, self.clock())
 
     def _scheduler(self, local: LocalJob) -> SchedulerApi:
         return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
@@ -105,6 +110,18 @@ class SchedulerCalls:
         if isinstance(error, (PeerUnreachable, Busy)):
             return messages.Done(action, self.clock(), final=False, message=error.message)
         return messages.Done(action, self.clock(), error.reason not in open_, f"{error.reason} {error.message}")
+
+
+def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.StopRequested]:
+    """Return the stop that has not come of a job that its scheduling node says to have ended; empty for others.
+
+    A node that reports tasks alone, and each only from its start, has to report all of them as successes.
+    """
+    early = view.outcome is Outcome.SUCCEEDED and len(view.tasks) < len(local.spec.dag.nodes)
+    if early or not ended(JOB, view.status):
+        return []
+    ending = Ending(view.outcome or Outcome.STOPPED, now, view.failure, local.spec.scheduler)
+    return [messages.StopRequested(now, None, ending, local.spec.scheduler)]
 
 
 log = structlog.get_logger(__name__)
@@ -280,6 +297,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 return self._scheduler_calls.confirm(local, action)
             case messages.QueryScheduler():
                 return self._scheduler_calls.ask(local, action)
+            case messages.AskStop():
+                return [self._scheduler_calls.stop(local, action)]
             case messages.Prepare():
                 return [self._launching.prepare(local, action, self.record)]
             case messages.Launch():
@@ -368,6 +387,16 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return messages.Sealed(run.run_id, None, self._clock(), str(error))
         return messages.Sealed(run.run_id, files, self._clock())
 
+    def stop_here(self, job_id: str, why: str) -> None:
+        """End a job here whose scheduling node is silent; that one learns of it once it answers."""
+        self.record(job_id, messages.StoppedHere(self._clock(), why))
+
+    def learned(self, local: LocalJob, view: JobView) -> None:
+        """Take in what the scheduling node has just reported of a job: where it has ended, its stop was lost."""
+        if not ended(JOB, local.status):
+            for event in _lost_stop(local, view, self._clock()):
+                self.record(local.id, event)
+
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""
         now = self._clock()
@@ -383,6 +412,8 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
             return local.approval.confirm.tries if local.approval else 1
         case messages.QueryScheduler():
             return local.ask.tries
+        case messages.AskStop():
+            return local.wish.tries if local.wish else 1
         case _:
             return 1
 

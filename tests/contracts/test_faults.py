@@ -1,5 +1,7 @@
 """What two real nodes do when a third is away, a step after the creations fails, or one of them falls silent."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -189,10 +191,68 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
     assert scheduler in local.ending.failure.message
     if scheduler == THIRD:  # which cannot be asked
         assert world.shown(spec, world.peer)["local_failure"]["reason"] == reason
-    path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
-    answer = ask(world.peer, "operator", "POST", path, json=body).json()
-    assert (answer["code"] == 0) == (scheduler == ME), "whether it goes on there is not known"
-    assert scheduler == ME or answer["data"]["reason"] == "PEER_UNREACHABLE"
+    stop_all(world.peer, spec)
+    wish = world.peer.store.local_jobs.get(spec.job_id).wish
+    assert (wish is not None) == (scheduler == THIRD), "whether it goes on there is not known"
+
+
+def stop_all(node: Gateway, spec: JobSpec) -> None:
+    answer = ask(node, "operator", "POST", "/v1/platform/schedule/job/stop_all", json={"job_id": spec.job_id})
+    assert answer.json()["code"] == 0, answer.text
+
+
+@contextmanager
+def away(node: Gateway, world: World, other: Gateway) -> Iterator[None]:
+    """Have a node reach nobody where another one is."""
+    routes = world.home / node.settings.node.id / "routes.yml"
+    kept, url = routes.read_text(), other.addresses()["peer"]
+    assert url in kept
+    routes.write_text(kept.replace(url, "http://127.0.0.1:9"))
+    node.routes.reload()
+    try:
+        yield
+    finally:
+        routes.write_text(kept)
+        node.routes.reload()
+
+
+@pytest.fixture
+def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.peer.executor, "_timing", replace(world.peer.executor._timing, orphan=36_000.0))
+
+
+@pytest.mark.usefixtures("never_asks")
+def test_a_stop_here_works_while_the_scheduling_node_is_silent_and_is_told_when_it_answers(
+    world: World, scratch: list[str]
+):
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.run(spec.job_id, "a", "host.0", world.peer)
+    with away(world.peer, world, world.me), away(world.me, world, world.peer):
+        stop_all(world.peer, spec)
+        wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 60, 0.02, "its containers are gone")
+        stop_all(world.peer, spec)  # changes nothing
+        shown = world.shown(spec, world.peer)
+        assert (shown["status"], shown["outcome"]) == (JobStatus.FINISHED, Outcome.STOPPED)
+        waits = shown["local_waiting"]
+        assert waits["reason"] == "CONFIRMING" and ME in waits["message"]
+        assert world.job(spec.job_id).ending is None
+    ending = ended(world, spec).ending
+    assert ending is not None and (ending.outcome, ending.by) == (Outcome.STOPPED, PEER)
+    wait_for(lambda: "stop told" in events(world.peer, spec), 60, 0.02)
+
+
+@pytest.mark.usefixtures("never_asks")
+def test_a_stop_that_was_lost_is_learned_by_whoever_reads_the_jobs_state(world: World, scratch: list[str]):
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.run(spec.job_id, "a", "host.0", world.peer)
+    with away(world.me, world, world.peer):
+        world.me.coordinator.stop_job(spec.job_id, "", ME)
+        ended(world, spec)
+        assert world.peer.coordinator.status(spec.job_id).outcome is Outcome.STOPPED
+        (local,) = world.closed(spec.job_id, world.peer)
+        assert local.ending is not None and local.ending.outcome is Outcome.STOPPED
 
 
 def test_an_exit_is_heard_of_by_everybody_although_nobody_asks(world: World, scratch: list[str]):

@@ -12,6 +12,7 @@ from gateway.domain.execution import machine
 from gateway.domain.execution.machine import next_due, step
 from gateway.domain.execution.messages import (
     Abandon,
+    AskStop,
     Broken,
     Close,
     Collect,
@@ -31,6 +32,7 @@ from gateway.domain.execution.messages import (
     Reported,
     Restarted,
     SchedulerAlive,
+    StoppedHere,
     StopRequested,
     StopRun,
     Tell,
@@ -39,6 +41,7 @@ from gateway.domain.run import Approval, Exit, LocalJob, Reporting, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
 from gateway.domain.timeouts import RunTiming
+from gateway.domain.waiting import of_local
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
 from tests.domain.script import after, due
 from tests.domain.strategies import REPEATABLE
@@ -469,6 +472,23 @@ WATCH: dict[str, tuple[LocalJob, Sequence[Event | float], Mapping[float, list], 
     "given up": (WATCHED, GIVEN_UP, {794: [Abandon()]}, ""),
     "and ended": (WATCHED, [*GIVEN_UP, 795], {10_000: [Close()]}, "SCHEDULER_UNREACHABLE"),
     "a new process": (WATCHED, [726, Restarted(at(727))], {727: [QUERY]}, ""),
+    "asked after a restart": (WATCHED, [Restarted(at(50))], {49.9: [], 50: [QUERY]}, ""),
+    "no answer after a restart": (
+        WATCHED,
+        [
+            s
+            for t in (50, 120, 190)
+            for s in (Restarted(at(t)), t, Done(QUERY, at(t + 1), final=False, message="no"))
+        ],
+        {256.9: [], 257: [QUERY]},
+        "",
+    ),
+    "an answer after a restart": (
+        WATCHED,
+        [Restarted(at(50)), 50, Done(QUERY, at(51))],
+        {776.9: [], 777: [QUERY]},
+        "",
+    ),
     "ended meanwhile": (WATCHED, [726, stopped(727), Done(QUERY, at(728))], {10_000: [Close()]}, ""),
     "itself": (a_local_job(), [], {10_000: []}, ""),
 }
@@ -485,6 +505,21 @@ def test_what_a_silent_scheduling_node_brings(local: LocalJob, steps, dues, reas
             assert job.ending.outcome is Outcome.STOPPED and failure.node == "n1"
             assert "n9" in failure.message and "cannot connect" in failure.message
             assert job.status is (JobStatus.REJECTED if status is JobStatus.PENDING else JobStatus.FINISHED)
+
+
+def test_a_stop_here_is_told_to_a_scheduling_node_that_was_silent_before_what_became_of_the_runs():
+    running = replace(WATCHED, status=JobStatus.RUNNING, runs=(UP,))
+    stopped_here = after(running, StoppedHere(at(1), "cannot connect"))
+    assert stopped_here.ending is not None and stopped_here.ending.outcome is Outcome.STOPPED
+    assert any(isinstance(one, StopRun) for one in due(stopped_here, 1)) and AskStop() in due(stopped_here, 1)
+    silent = after(stopped_here, 1, Done(AskStop(), at(2), final=False, message="cannot connect"))
+    gone = after(silent, *(Gone(run.run_id, at(3)) for run in silent.runs))
+    assert not any(isinstance(one, Tell) for one in due(gone, 1000)) and AskStop() in due(gone, 1000)
+    waits = of_local(gone, RunTiming())
+    assert waits is not None and (waits.reason, "n9" in waits.message) == ("CONFIRMING", True)
+    assert AskStop() in due(machine.retry_reports(gone, "n9"), 2)
+    told = after(gone, 1000, Done(AskStop(), at(1001)))
+    assert any(isinstance(one, Tell) for one in due(told, 1001)) and AskStop() not in due(told, 10_000)
 
 
 def test_news_of_the_scheduling_node_is_kept_coarsely():

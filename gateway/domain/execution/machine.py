@@ -44,9 +44,13 @@ def _mine(local: LocalJob, timing: RunTiming, owner: str) -> ToDo:
 def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield everything there is to do, each with its earliest time."""
     may_launch = domain_run.may_launch(local)
+    wished = local.wish is not None and not local.wish.completed
+    if local.wish is not None and local.wish.tries < _WISHES:
+        yield from when_due(local.wish, messages.AskStop(), timing.call_deadline)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
-            yield from _of_run(run, timing)
+            todo = _of_run(run, timing)  # why a job ends is reported before that its runs have
+            yield from (due for due in todo if not (wished and isinstance(due.command, messages.Tell)))
     if local.approval is not None:
         if (until := approval.lapses_at(local)) is not None:
             yield Due(until, messages.Expire())
@@ -187,6 +191,8 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return approval.prepared(local, event.failure, event.at)
         case messages.SchedulerAlive():
             return _alive(local, event.at)
+        case messages.StoppedHere():
+            return _stopped_here(local, event)
         case messages.Misreported():
             return _misreported(local, event)
         case messages.RunEvent():
@@ -238,6 +244,8 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
     match action:
         case messages.Close() if event.final:
             return replace(local, closed=True)
+        case messages.AskStop() if event.final:
+            return local.noted(event.at, "stop told", local.spec.scheduler, message=event.message)
         case messages.Confirm() if event.final:
             return local.noted(event.at, "decision told", message=event.message)
         case messages.Collect(run) if event.warnings:
@@ -287,6 +295,14 @@ def _stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     return stopped.noted(event.at, f"job {final} here", event.by, outcome=ending.outcome if ending else "")
 
 
+def _stopped_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
+    """End the job here without its scheduling node, which learns of it once it answers."""
+    text = f"stopped by {local.node} alone: {event.why}"
+    ending = Ending(Outcome.STOPPED, event.at, Failure("STOPPED", text, local.node), local.node)
+    wish = local.wish if local.wish is not None and not local.wish.completed else Call()
+    return _ended_by(replace(local, wish=wish), ending)
+
+
 def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
     ending = event.ending
@@ -323,8 +339,10 @@ def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
 def _restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
     """Repeat what a gateway was doing when it exited."""
     if event.owner in ("", local.home) or not local.home:
-        for path in ("close", "ask", "approval.confirm"):
+        for path in ("close", "ask", "wish", "approval.confirm"):
             local = changed(local, path, Call.interrupted)
+        if watched(local) and local.ask.state is CallState.IDLE:  # a stop may have been sent meanwhile
+            local = replace(local, ask=replace(local.ask, due_at=event.at))
         local = _fetched_again(local)
     owned = event.owner
     return replace(local, runs=tuple(runs.interrupted(r) if owned in ("", r.owner) else r for r in local.runs))
@@ -345,13 +363,15 @@ def _fetched_again(local: LocalJob) -> LocalJob:
 
 # What a participating node does when the scheduling node is silent.
 #
-# After ``RunTiming.orphan`` seconds without a request or a response it asks whether the job is still known there,
-# and a tenth of that later again. The job continues where it is known, and ends where the scheduling node does not
-# know it, does not respond, or reports that it has ended.
+# After ``RunTiming.orphan`` seconds without a request or a response, and when it has restarted, it asks whether
+# the job is still known there, and a tenth of that later again. The job continues where it is known, and ends
+# where the scheduling node does not know it, does not respond after a silence, or reports that it has ended.
 
 UNREACHABLE, FORGOT = "SCHEDULER_UNREACHABLE", "SCHEDULER_FORGOT"
 _QUERIES = 2
-"""requests without a response after which the scheduling node counts as gone"""
+"""requests without a response, after a silence, after which the scheduling node counts as gone"""
+_WISHES = 8640
+"""tries of a stop that people here wished: about a day"""
 
 
 def watched(local: LocalJob) -> bool:
@@ -372,14 +392,20 @@ def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
         yield Due(NOW, messages.Abandon())
     elif ask.state is CallState.SENT and ask.sent_at is not None:
         yield Due(ask.sent_at + timedelta(seconds=timing.call_deadline), messages.QueryScheduler())
-    else:  # the last sign of life may be a tenth later than is stored
-        yield Due(ask.due_at or last + timedelta(seconds=timing.orphan * 1.1), messages.QueryScheduler())
+    else:
+        yield Due(ask.due_at or last + _silence(timing), messages.QueryScheduler())
+
+
+def _silence(timing: RunTiming) -> timedelta:
+    """Return how long no sign of life is none: the last one may be a tenth later than is stored."""
+    return timedelta(seconds=timing.orphan * 1.1)
 
 
 def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     """Return the job with every report that the scheduling node did not get due now: it is reachable again."""
     if local.spec.scheduler != node:
         return local
+    local = changed(local, "wish", Call.hurried)
     hurried = tuple(changed(run, "reporting.call", Call.hurried) for run in local.runs)
     return local if all(map(is_, hurried, local.runs)) else replace(local, runs=hurried)
 
@@ -392,7 +418,10 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
         return _alive(local, event.at)
     pause = timedelta(seconds=timing.orphan / 10)  # a node that is just restarting is not lost
     due = event.at + max(timing.retry(local.ask.tries - 1, local.id, event.action), pause)
-    local = replace(local, ask=replace(local.ask, state=CallState.LOST, due_at=due, message=event.message))
+    ask = replace(local.ask, state=CallState.LOST, due_at=due, message=event.message)
+    if event.at < (local.last_contact or local.created_at) + _silence(timing):  # as this node has just restarted
+        ask = Call(due_at=due)
+    local = replace(local, ask=ask)
     by = local.spec.scheduler
     return local.noted(event.at, "scheduling node does not answer", by, message=event.message)
 

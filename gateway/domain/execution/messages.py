@@ -90,6 +90,12 @@ class QueryScheduler(OnJob):
     call = "ask"
 
 
+class AskStop(OnJob):
+    """Have the scheduling node, silent when people here stopped the job, stop it everywhere."""
+
+    call = "wish"
+
+
 class Expire(OnJob):
     """Decision: nobody decided on the job in time."""
 
@@ -98,7 +104,7 @@ class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
 
 
-Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler
+Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler | AskStop
 Command = Action | Conclude | Expire | Abandon
 
 
@@ -183,7 +189,7 @@ class Misreported:
 class Done:
     """An action without an event of its own is finished; ``final`` False: retry later."""
 
-    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler
+    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler | AskStop
     at: datetime
     final: bool = True
     message: str = ""
@@ -207,6 +213,14 @@ class StopRequested:
     tasks: frozenset[str] | None
     ending: Ending | None
     by: str = ""
+
+
+@dataclass(frozen=True)
+class StoppedHere:
+    """People here stop the job while its scheduling node is silent."""
+
+    at: datetime
+    why: str
 
 
 @dataclass(frozen=True)
@@ -261,4 +275,4 @@ class SchedulerAlive:
 
 OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
 OfJob = Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
-Event = OfRun | OfJob | Misreported
+Event = OfRun | OfJob | Misreported | StoppedHere
