@@ -41,10 +41,12 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "local_warnings": [],
         "resources": None,
         "model": model_of(spec) if spec else None,
+        "flow": [],
     }
     if spec:
         found |= {"initiator": spec.initiator, "trace_id": spec.trace_id, "parties": spec.parties}
         found["parameters"] = _parameters(parts, spec, local)
+        found["flow"] = spec.dag.nodes
     else:  # submitted to another node, and without a part here
         roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
         found |= {"initiator": parts.settings.node.id, "trace_id": None, "parameters": {}}

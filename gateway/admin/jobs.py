@@ -37,7 +37,7 @@ from gateway.admin.deps import (
 from gateway.admin.job_view import approval_of, archived, job_in_full
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
-from gateway.domain.dag import ComponentRef
+from gateway.domain.dag import ComponentRef, DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob
@@ -71,7 +71,7 @@ _JOB = shape(
     **get_type_hints(JobView)
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
-    | {"local_warnings": list[str], "resources": Object | None, "model": Object | None},
+    | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
 _TIMELINE = shape("Timeline", timeline=[TimelineEntry])

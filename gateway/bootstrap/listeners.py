@@ -31,13 +31,14 @@ from gateway.admin import node as admin_node
 from gateway.admin.deps import only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
+from gateway.console import pages
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
-from gateway.http.guard import Guard, Refusals, noting_refusals
+from gateway.http.guard import Guard, Refusals, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
@@ -211,6 +212,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )
     for_operators += [Mounted(router, SMALL, first=ours) for router in small]
+    for_operators.append(Mounted(pages.router(settings.node.id, institution), SMALL))
     for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,
@@ -222,6 +224,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True),
     }
+    apps["operator"].mount(pages.PATH, pages.Files())
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     signed = [
         requests.signed(verifier, node.peer_table.entry, limiters.rest),
@@ -288,7 +291,14 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     fate = settings.fate
     signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
     apps["operator"] = Guard(
-        apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
+        apps["operator"],
+        access,
+        node.audit.add,
+        node.clock,
+        CapacityLimiter(4),
+        signer,
+        node.fate.elsewhere,
+        cookie_name(settings.node.id),
     )
     if not guarded:
         apps["operator"] = without_foreign(apps["operator"], from_elsewhere)

@@ -5,6 +5,7 @@ a known node's all. Their sender is not proven, so a flood must cost little: the
 minute, with how often it came since; of different ones some each minute, then the number of the others.
 """
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import anyio.to_thread
 import structlog
 from anyio import CapacityLimiter
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,8 +28,11 @@ from gateway.runtime.context import acting
 
 log = structlog.get_logger(__name__)
 
-_OPEN = ("/health/live", "/health/ready", "/docs")
-"""without a token; the page holds nothing of this node, and asks for a token before it shows the description"""
+_OPEN = ("/health/live", "/health/ready", "/docs", "/")
+_PAGES = "/console/"
+"""these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
+BY_PAGE = b"x-console"
+"""a header that a page of ours sends with each change: a page of another site cannot"""
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0
 """how long an identity is cached; so long a revoked token may still work"""
@@ -47,6 +52,11 @@ Record = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None
 """writes when who did what, the HTTP status, the code of a refusal, and the detail into the audit log"""
 
 
+def cookie_name(node: str) -> str:
+    """Return the name of the cookie that holds a token: browsers share cookies between the ports of a host."""
+    return f"bfia-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+
+
 class Guard:
     """An ASGI application before another one. ``access`` None: no token is needed."""
 
@@ -59,8 +69,9 @@ class Guard:
         limiter: CapacityLimiter,
         signed: Callable[[Mapping[str, str], str], Identity | None] = lambda *_: None,
         elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
+        cookie: str = "",
     ) -> None:
-        """``signed`` returns who signed a request without a token, by its headers and, of a read, its path and
+        """``cookie``: its name, where a browser may send the token in one. ``signed`` returns who signed a request without a token, by its headers and, of a read, its path and
         query; it may block. ``elsewhere`` words a refusal on another protocol's paths as that does."""
         self._app = app
         self._access = access
@@ -69,11 +80,12 @@ class Guard:
         self._limiter = limiter
         self._signed = signed
         self._elsewhere = elsewhere
+        self._cookie = cookie
         self._cache: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its sender may make it, and record what it changed."""
-        if scope["type"] != "http" or scope["path"] in _OPEN:
+        if scope["type"] != "http" or scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
@@ -105,6 +117,8 @@ class Guard:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         kind, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if kind.lower() == "bearer" else ""
+        if not token and (scope["method"] in _READS or BY_PAGE.decode() in headers):
+            token = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
         if not token:
             signer = await anyio.to_thread.run_sync(self._signed, headers, _read(scope), limiter=self._limiter)
             if signer is not None:

@@ -1,0 +1,159 @@
+// What every page uses: elements, requests, words, numbers and times as people read them.
+import { words } from "./words.js";
+
+const kept = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+export const languages = { en: "English", zh: "中文" };
+let language = kept("language") || (navigator.language.startsWith("zh") ? "zh" : "en");
+if (!languages[language]) language = "en";
+document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+
+export const lang = () => language;
+export function speak(code) {
+  try { localStorage.setItem("language", code); } catch { /* private browsing */ }
+  location.reload();
+}
+
+/** The words of a key in the user's language; {name} is replaced by the value of that name. */
+export function t(key, values = {}) {
+  const text = words[language][key] ?? words.en[key] ?? key;
+  return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+
+/** The words for a state or another fixed word of the API; the word itself where there are none. */
+export const said = (word) => words[language][`=${word}`] ?? word;
+
+/** An element: texts become text nodes, so nothing from outside is ever read as HTML. */
+export function h(tag, attributes = {}, ...children) {
+  const made = tag.startsWith("svg:")
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4))
+    : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(made.style, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value != null) made.setAttribute(name, value);
+  }
+  return add(made, ...children);
+}
+
+/** Appends what is there. */
+export function add(place, ...children) {
+  place.append(...children.flat(9).filter((child) => child != null && child !== false));
+  return place;
+}
+
+export class Refused extends Error {
+  constructor(status, body) {
+    super(body?.msg ?? body?.message ?? `HTTP ${status}`);
+    this.status = status;
+    this.reason = body?.data?.reason ?? "";
+    this.problems = body?.data?.problems ?? [];
+  }
+}
+
+export const segment = encodeURIComponent;
+
+/** One request to the gateway; returns its JSON. Throws Refused. */
+export async function call(method, path, body, options = {}) {
+  const headers = { "x-console": "1", ...options.headers };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin",
+    });
+  } catch {
+    throw new Refused(0, { msg: t("no response") });
+  }
+  const found = await answer.json().catch(() => null);
+  const code = found && !Array.isArray(found) ? found.code : undefined;
+  if (!answer.ok || (typeof code === "number" && code !== 0 && code !== 200)) {
+    if (answer.status === 401 && !options.quiet) dispatchEvent(new Event("logged-out"));
+    throw new Refused(answer.status, found);
+  }
+  return found;
+}
+export const get = (path) => call("GET", path);
+
+const good = new Set(["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "in force", "HELD"]);
+const bad = new Set(["FAILED", "REJECTED", "STOPPED", "failed", "bad", "problem", "TERMINATED", "revoked"]);
+const waits = new Set(["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown", "skipped"]);
+export const tone = (state) =>
+  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : state === "FINISHED" ? "" : "busy";
+export const badge = (state, title) => h("span", { class: `badge ${tone(state)}`, title }, said(state));
+
+export const moment = (text) => {
+  if (!text) return "–";
+  const at = new Date(text);
+  const format = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+  return h("time", { datetime: text, title: text }, at.toLocaleString(language === "zh" ? "zh-CN" : "en-GB", format));
+};
+export function lasted(from, to) {
+  if (!from) return "–";
+  const seconds = Math.max(0, (to ? new Date(to) : new Date()) - new Date(from)) / 1000;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+export const bytes = (n) => {
+  if (n == null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let place = 0;
+  while (n >= 1024 && place < 4) { n /= 1024; place += 1; }
+  return `${place ? n.toFixed(1) : n} ${units[place]}`;
+};
+export const value = (found) =>
+  typeof found === "number" && !Number.isInteger(found) ? String(Number(found.toPrecision(6)))
+    : found === null || found === undefined ? "–"
+      : typeof found === "object" ? JSON.stringify(found) : String(found);
+
+/** A table; columns are words of words.js (`raw`: as they are), cells texts, numbers or elements. */
+export function table(columns, rows, empty = "nothing here", raw = false) {
+  const names = columns.map((name) => (name && !raw ? t(name) : name));
+  if (!rows.length) return h("p", { class: "faint" }, t(empty));
+  const cell = (found) => h("td", { }, found instanceof Node || Array.isArray(found) ? found : value(found));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": names.filter(Boolean).join(", ") }, h("table", {},
+    h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
+}
+export const facts = (pairs, raw = false) => h("dl", {}, pairs.filter(([, found]) => found != null && found !== "").map(([name, found]) => [h("dt", {}, raw ? name : t(name)), h("dd", {}, found instanceof Node || Array.isArray(found) ? found : value(found))]));
+export const card = (title, ...children) => h("section", {}, title && h("h2", {}, t(title)), children);
+
+export function notice(kind, ...lines) {
+  const box = h("div", { class: `box ${kind}` }, lines.map((line) => h("p", {}, line)));
+  document.getElementById("notices").append(box);
+  box.addEventListener("click", () => box.remove());
+  setTimeout(() => box.remove(), kind === "bad" ? 15000 : 5000);
+}
+export function refused(error) {
+  if (!(error instanceof Refused)) console.error(error);
+  if (error.status === 401) return;
+  notice("bad", error.message, ...(error.problems ?? []).slice(0, 8).map((p) => `${p.path}: ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`));
+}
+export const problems = (error) => h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message),
+  (error.problems ?? []).map((p) => h("p", {}, h("code", {}, p.path), ` ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`)));
+
+/** A button that does something once at a time, and shows why where it is refused. */
+export function button(label, work, kind = "") {
+  return h("button", { type: "button", class: kind, onclick: async (event) => {
+    const pressed = event.currentTarget;
+    pressed.disabled = true;
+    try { await work(); } catch (error) { refused(error); } finally { pressed.disabled = false; }
+  } }, t(label));
+}
+
+/** Ask for a yes, with a reason where one is wanted; resolves with the reason, or null. */
+export function confirmed(question, { reason = false, danger = false } = {}) {
+  return new Promise((resolve) => {
+    const input = h("input", { name: "reason", maxlength: 1000, size: 40 });
+    const dialog = h("dialog", { "aria-label": question },
+      h("form", { method: "dialog" }, h("p", {}, question),
+        reason && h("p", {}, h("label", {}, t("reason"), input)),
+        h("div", { class: "row" },
+          h("button", { class: danger ? "danger" : "main", value: "yes" }, t("yes")),
+          h("button", { value: "" }, t("cancel")))));
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? input.value : null); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,269 @@
+// Jobs: the list, one job, and a new one.
+import {
+  add, badge, button, call, card, confirmed, facts, get, h, lasted, moment, notice, problems, refused, said, segment, t, table, tone, value,
+} from "./core.js";
+
+const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
+const short = (id) => (id.length > 20 ? `${id.slice(0, 16)}…` : id);
+const link = (id) => h("a", { href: `#/jobs/${segment(id)}`, title: id, class: "mono" }, short(id));
+
+/** Calls again when something happened to a job, at most once a second, until the page is left. */
+function following(stopped, path, again) {
+  const source = new EventSource(path);
+  let due = null;
+  const soon = () => { due ??= setTimeout(() => { due = null; if (!stopped.aborted) again().catch(refused); }, 1000); };
+  for (const name of EVENTS) source.addEventListener(name, soon);
+  source.onmessage = soon;
+  const timer = setInterval(() => document.hidden || soon(), 5000);
+  stopped.addEventListener("abort", () => { source.close(); clearTimeout(due); clearInterval(timer); });
+}
+
+export async function jobsPage(body, { stopped }) {
+  const chosen = { status: "", outcome: "", flow_id: "", partner: "" };
+  const list = h("div");
+  const load = async (after = "", before = []) => {
+    const query = new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""));
+    const page = await get(`/api/v1/jobs?${query}`);
+    const jobs = [...before, ...page.jobs];
+    list.replaceChildren(
+      table(["job", "flow", "state", "outcome", "this node is", "created"],
+        jobs.map((j) => [link(j.job_id), j.flow_id, badge(j.status), j.outcome ? badge(j.outcome) : "–", j.sides.map(said).join(", "), moment(j.created_at)]), "no jobs"),
+      page.next && h("div", { class: "row" }, button("older", () => load(page.next, jobs))));
+  };
+  const select = (name, words) => h("label", {}, t(name === "status" ? "state" : name),
+    h("select", { onchange: (e) => { chosen[name] = e.target.value; load().catch(refused); } }, h("option", { value: "" }, t("all")), words.map((w) => h("option", { value: w }, said(w)))));
+  const text = (name, label) => h("label", {}, t(label), h("input", { onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
+  add(body, h("div", { class: "row" }, h("h1", {}, t("page jobs")), h("a", { class: "button", href: "#/submit" }, t("page submit"))),
+    card("", h("div", { class: "row" }, select("status", ["PENDING", "READY", "RUNNING", "FINISHED", "REJECTED"]),
+      select("outcome", ["SUCCEEDED", "FAILED", "STOPPED", "REJECTED"]), text("flow_id", "flow"), text("partner", "partner")), list));
+  await load();
+  following(stopped, "/api/v1/events?follow=1", async () => { if (list.querySelectorAll("tbody tr").length <= 50) await load(); });
+}
+
+// ---------------------------------------------------------------- one job
+
+export async function jobPage(body, { stopped, parts: [id], session }) {
+  const path = `/api/v1/jobs/${segment(id)}`;
+  const top = h("div"), graph = h("div"), lanes = h("div"), runs = h("div"), timeline = h("div"), results = h("div");
+  const log = h("div");
+  add(body, top, graph, lanes, runs, log, results, timeline);
+  let over = false, shown = "";
+  const load = async () => {
+    const job = await get(path);
+    over = ["FINISHED", "REJECTED"].includes(job.status);
+    if (stopped.aborted) return;
+    top.replaceChildren(...head(job, path, load, session));
+    graph.replaceChildren(job.flow.length ? card("tasks", picture(job)) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
+    lanes.replaceChildren(job.runs.length ? card("runs here in time", gantt(job)) : "");
+    const text = JSON.stringify([job.runs, job.parameters]);
+    if (text !== shown) {
+      runs.replaceChildren(card("runs here", runTable(job, log, stopped)), parameters(job));
+      shown = text;
+      results.replaceChildren(await reports(path), await outputs(path));
+    }
+    const { timeline: lines } = await get(`${path}/timeline`);
+    const opened = timeline.querySelector("details")?.open;
+    timeline.replaceChildren(h("section", {}, h("details", { open: opened }, h("summary", {}, h("strong", {}, t("timeline")), ` (${lines.length})`),
+      table(["time", "side", "event", "by", "detail"], lines.map((l) => [moment(l.at), said(l.side), l.event, l.by,
+        Object.keys(l.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(l.detail, null, 1))) : ""])))));
+  };
+  await load();
+  following(stopped, `/api/v1/events?follow=1&job_id=${segment(id)}`, async () => { if (!over) await load(); });
+}
+
+function head(job, path, load, session) {
+  const may = ["admin", "platform", ""].includes(session.role) || !session.user;
+  const over = ["FINISHED", "REJECTED"].includes(job.status);
+  const act = (label, verb, question, danger) => button(label, async () => {
+    const reason = await confirmed(t(question), { reason: verb !== "resume" && verb !== "suspend", danger });
+    if (reason === null) return;
+    await call("POST", `${path}/${verb}`, ["approve", "reject"].includes(verb) ? { reason } : {});
+    await load();
+  }, danger ? "danger" : "");
+  const stop = button("stop", async () => {
+    if (await confirmed(t("stop?"), { danger: true }) === null) return;
+    await call("POST", "/v1/platform/schedule/job/stop_all", { job_id: job.job_id });
+    await load();
+  }, "danger");
+  const rerun = button("run again", async () => {
+    if (await confirmed(t("run again?")) === null) return;
+    const made = await call("POST", `${path}/rerun`, {});
+    location.hash = `#/jobs/${segment(made.job_id)}`;
+  });
+  const asked = job.approval && job.local_status === "PENDING";
+  const failure = job.failure ?? job.local_failure;
+  const waiting = job.waiting ?? job.local_waiting;
+  return [
+    h("div", { class: "row" }, h("h1", { class: "mono" }, job.job_id), badge(job.outcome ?? job.status),
+      h("progress", { max: 100, value: job.progress, "aria-label": t("progress") }), `${job.progress} %`),
+    may && h("div", { class: "row" },
+      asked && act("approve", "approve", "approve?"), asked && act("reject", "reject", "reject?", true),
+      !over && job.scheduler === session.node && act("suspend", "suspend", "suspend?"), !over && job.scheduler === session.node && act("resume", "resume", "resume?"),
+      !over && stop, over && job.scheduler === session.node && rerun, h("a", { class: "button", href: `${path}/archive` }, t("archive"))),
+    failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message}`),
+      h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · "))),
+    waiting && !over && h("div", { class: "box wait" }, h("p", {}, h("strong", {}, `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since))),
+    job.warnings.length + job.local_warnings.length > 0 && h("div", { class: "box wait" }, [...new Set([...job.warnings, ...job.local_warnings])].map((w) => h("p", {}, w))),
+    card("", facts([
+      ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
+      ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(", ")],
+      ["old job", job.old_job_id && link(job.old_job_id)], ["model", job.model && `${job.model.model_id} ${job.model.version}`], ["trace", job.trace_id],
+    ])),
+  ].filter(Boolean);
+}
+
+function picture(job) {
+  const byName = new Map(job.tasks.map((task) => [task.name, task]));
+  const level = new Map();
+  for (let round = 0; round <= job.flow.length; round += 1)
+    for (const node of job.flow) level.set(node.name, Math.max(0, ...node.inputs.map((i) => (level.get(i.task) ?? -1) + 1)));
+  const columns = [];
+  for (const node of job.flow) (columns[level.get(node.name)] ??= []).push(node);
+  const wide = 210, high = 54, gapX = 60, gapY = 22;
+  const at = new Map();
+  columns.forEach((column, x) => column.forEach((node, y) => at.set(node.name, [8 + x * (wide + gapX), 8 + y * (high + gapY)])));
+  const width = columns.length * (wide + gapX) - gapX + 16, height = Math.max(...columns.map((c) => c.length)) * (high + gapY) - gapY + 16;
+  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const pairs = new Map(job.flow.flatMap((node) => node.inputs.filter((i) => at.has(i.task)).map((i) => [`${i.task}>${node.name}`, [i.task, node.name]])));
+  return h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": t("tasks") }, h("svg:svg", { width, height, role: "img", "aria-label": job.tasks.map((x) => `${x.name} ${said(x.status)}`).join(", ") },
+    [...pairs.values()].map(([from, to]) => {
+      const [x1, y1] = at.get(from), [x2, y2] = at.get(to);
+      const a = x1 + wide, b = y1 + high / 2, d = y2 + high / 2;
+      return h("svg:path", { class: "edge", d: `M${a} ${b} C${a + gapX / 2} ${b} ${x2 - gapX / 2} ${d} ${x2} ${d}` });
+    }),
+    job.flow.map((node) => {
+      const [x, y] = at.get(node.name), task = byName.get(node.name), state = task?.status ?? "PENDING";
+      return h("svg:g", { class: `task ${tone(state)}`, transform: `translate(${x} ${y})` },
+        h("svg:title", {}, `${node.name}: ${node.component.provider}/${node.component.name} ${node.component.version}, ${said(state)}`),
+        h("svg:rect", { width: wide, height: high, rx: 8 }),
+        h("svg:text", { x: 12, y: 22 }, cut(node.name, 18), h("svg:tspan", { class: "component", x: wide - 10, "text-anchor": "end" }, said(state))),
+        h("svg:text", { x: 12, y: 42, class: "component" }, cut(node.component.name, 30)));
+    })));
+}
+
+function tasks(job) {
+  const cell = (task, p) => {
+    const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
+    return own ? badge(own) : "–";
+  };
+  return table(["task", "state", ...job.parties.map(() => ""), "why"].map((c) => c), job.tasks.map((task) => [
+    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(task.status),
+    ...job.parties.map((p) => [h("span", { class: "faint" }, `${p.role}${p.index === null ? "" : `.${p.index}`} `), cell(task, p)]),
+    task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
+  ]));
+}
+
+function gantt(job) {
+  const begun = job.runs.filter((run) => run.started_at);
+  if (!begun.length) return h("p", { class: "faint" }, t("nothing started"));
+  const first = Math.min(...begun.map((run) => new Date(run.started_at)));
+  const last = Math.max(...begun.map((run) => (run.ended_at ? new Date(run.ended_at) : Date.now())));
+  const whole = Math.max(1, last - first);
+  return table(["task", "party", "", "duration"], begun.map((run) => {
+    const start = new Date(run.started_at) - first, end = (run.ended_at ? new Date(run.ended_at) : Date.now()) - first;
+    return [run.task_name, `${run.party.role}.${run.party.index}`,
+      h("div", { class: "lane" }, h("span", { class: tone(run.status), style: { left: `${(100 * start) / whole}%`, width: `${(100 * (end - start)) / whole}%` } })),
+      lasted(run.started_at, run.ended_at)];
+  }));
+}
+
+function runTable(job, log, stopped) {
+  return table(["task", "party", "state", "started", "duration", "result", ""], job.runs.map((run) => [
+    [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${run.attempt + 1}`) : ""], `${run.party.role}.${run.party.index}`, badge(run.status),
+    moment(run.started_at), lasted(run.started_at, run.ended_at),
+    [run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
+      run.last_lines?.length ? h("details", {}, h("summary", {}, t("last lines")), h("pre", {}, run.last_lines.join("\n"))) : ""],
+    button("log", async () => openLog(log, run, stopped)),
+  ]), "no runs here");
+}
+
+function openLog(place, run, stopped) {
+  const lines = h("pre", { class: "log", tabindex: "0", "aria-label": t("log") });
+  const state = h("span", { class: "faint" });
+  const source = new EventSource(`${run.log}?follow=1&tail=2000&attempt=${run.attempt}`);
+  let count = 0;
+  const add = (event) => {
+    const below = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 40;
+    lines.append(h("span", { class: event.type === "stderr" ? "" : "" }, `${event.data}\n`));
+    count += 1;
+    if (count > 5000) lines.firstChild.remove();
+    if (below) lines.scrollTop = lines.scrollHeight;
+  };
+  source.addEventListener("stdout", add);
+  source.addEventListener("stderr", add);
+  source.addEventListener("end", (event) => {
+    const end = JSON.parse(event.data);
+    state.textContent = ` ${end.reason ?? said(end.status)}${end.exit_code == null ? "" : `, exit ${end.exit_code}`}`;
+    source.close();
+  });
+  const close = () => { source.close(); place.replaceChildren(); };
+  stopped.addEventListener("abort", close);
+  place.replaceChildren(h("section", {}, h("div", { class: "row" }, h("h2", {}, `${t("log")}: ${run.task_name} ${run.party.role}.${run.party.index}`), state,
+    h("a", { class: "button", href: `${run.log}?attempt=${run.attempt}`, target: "_blank", rel: "noopener" }, t("as text")), h("button", { type: "button", onclick: close }, t("close"))), lines));
+  place.scrollIntoView({ block: "nearest" });
+}
+
+function parameters(job) {
+  const rows = Object.entries(job.parameters).flatMap(([party, byTask]) => Object.entries(byTask).flatMap(([task, found]) =>
+    Object.entries(found).map(([name, one]) => [task, party, name, value(one.value), one.origin])));
+  return rows.length ? h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("parameters")), ` (${rows.length})`), table(["task", "party", "name", "value", "origin"], rows))) : h("div");
+}
+
+async function reports(path) {
+  const found = await get(`${path}/reports`).catch(() => ({ reports: [], warnings: [] }));
+  const shown = await Promise.all(found.reports.filter((r) => r.there).map(async (r) => {
+    const report = await get(r.url).catch((error) => ({ problem: error.message, values: {}, series: [], plots: [] }));
+    const pairs = Object.entries(report.values);
+    return h("section", {}, h("h2", {}, `${r.output} · ${r.task} ${r.party}`), report.problem && h("div", { class: "box wait" }, report.problem),
+      pairs.length > 0 && facts(pairs.map(([name, one]) => [name, value(one)]), true),
+      report.plots.filter((name) => name !== "values").map((name) => h("p", {}, h("img", { class: "plot", loading: "lazy", alt: `${r.output} ${name}`, src: `${r.url}/plot?series=${segment(name)}` }))),
+      report.series.map((s) => h("details", {}, h("summary", {}, `${s.name || t("table")} (${s.points.length})`), table(s.columns, s.points.slice(0, 200), "", true))));
+  }));
+  return shown.length ? h("div", { class: "grid" }, shown) : h("div");
+}
+
+async function outputs(path) {
+  const found = await get(`${path}/outputs`).catch(() => ({ outputs: [] }));
+  if (!found.outputs.length) return h("div");
+  const preview = h("div");
+  return card("outputs", table(["task", "party", "output", ""], found.outputs.map((o) => {
+    const at = `${path}/outputs/${segment(o.task)}/${segment(o.party)}/${segment(o.key)}`;
+    return [o.task, o.party, o.output || o.key, o.there ? h("div", { class: "row" }, button("look", async () => {
+      const one = await get(at);
+      preview.replaceChildren(h("h2", {}, `${o.task} ${o.party} ${o.output || o.key}`), one.rows ? table(one.columns, one.rows, "nothing here", true) : h("pre", {}, JSON.stringify(one.value ?? one, null, 1)));
+      preview.scrollIntoView({ block: "nearest" });
+    }), h("a", { class: "button", href: `${at}/download` }, t("download"))) : t("not there")];
+  })), preview);
+}
+
+// ---------------------------------------------------------------- a new job
+
+export async function submitPage(body) {
+  const text = h("textarea", { name: "job", spellcheck: "false", "aria-label": t("job as JSON"), placeholder: '{"flow_id": …, "dag": …, "config": …}' });
+  const found = h("div");
+  const read = () => {
+    try { return JSON.parse(text.value); } catch (error) { found.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not JSON")}: ${error.message}`))); return null; }
+  };
+  const plan = async () => {
+    const job = read();
+    if (!job) return;
+    try {
+      const planned = await call("POST", "/api/v1/jobs/plan", job);
+      found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}` }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
+        ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
+          table(["check", "about", "state", "found", "next step"], n.checks.map((c) => [c.check, c.about, badge(c.standing), [c.found, c.cause && h("p", { class: "faint" }, c.cause)], c.remedy])))));
+    } catch (error) { found.replaceChildren(problems(error)); }
+  };
+  const submit = async () => {
+    const job = read();
+    if (!job) return;
+    try {
+      const made = await call("POST", "/v1/platform/schedule/job/create_all", job);
+      notice("good", t("submitted"));
+      location.hash = `#/jobs/${segment(made.data.job_id)}`;
+    } catch (error) { found.replaceChildren(problems(error)); }
+  };
+  const file = h("input", { type: "file", accept: ".json,application/json", onchange: async (event) => { text.value = await event.target.files[0].text(); } });
+  add(body, h("h1", {}, t("page submit")), card("", h("p", {}, t("about submit")), h("p", {}, h("label", {}, t("from a file"), file)), text,
+    h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main"))), found);
+}

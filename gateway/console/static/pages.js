@@ -1,0 +1,185 @@
+// Approvals, data, providers, partners, and the node itself.
+import { add, badge, button, bytes, call, card, confirmed, facts, get, h, moment, notice, problems, said, segment, t, table, value } from "./core.js";
+
+const all = async (path, key) => {
+  const rows = [];
+  for (let after = ""; after !== null && rows.length < 2000;) {
+    const page = await get(`${path}${path.includes("?") ? "&" : "?"}limit=200${after === "" ? "" : `&after=${segment(after)}`}`);
+    rows.push(...page[key]);
+    after = page.next ?? null;
+  }
+  return rows;
+};
+const may = (session, ...roles) => !session.user || session.role === "admin" || roles.includes(session.role);
+
+// ---------------------------------------------------------------- approvals
+
+export async function approvalsPage(body, { session, again }) {
+  const [jobs, applications] = await Promise.all([all("/api/v1/approvals", "approvals"), all("/api/v1/applications", "applications")]);
+  const decide = (path, verb, danger) => button(verb, async () => {
+    const reason = await confirmed(t(`${verb}?`), { reason: true, danger });
+    if (reason === null) return;
+    await call("POST", `${path}/${verb}`, { reason });
+    await again();
+  }, danger ? "danger" : "main");
+  const both = (path, yes) => yes ? h("div", { class: "row" }, decide(path, "approve"), decide(path, "reject", true)) : "";
+  const asked = applications.filter((a) => a.side !== "mine" && a.status === "APPLIED");
+  add(body, h("h1", {}, t("page approvals")),
+    card("jobs that wait", table(["job", "flow", "initiator", "roles", "components", "until", ""], jobs.map((j) => [
+      h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), j.flow_id, j.initiator, j.roles.join(", "), j.components.join(", "), moment(j.approval?.until ?? j.approval?.deadline),
+      both(`/api/v1/jobs/${segment(j.job_id)}`, may(session, "platform"))]), "nothing waits")),
+    card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, may(session))]), "nothing waits")),
+    card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]))));
+}
+
+// ---------------------------------------------------------------- data
+
+export async function dataPage(body, { session, again }) {
+  const datasets = await all("/api/v1/datasets", "datasets");
+  add(body, h("h1", {}, t("page data")),
+    card("", table(["dataset", "rows", "columns", "size", "state", "created"], datasets.map((d) => [
+      h("a", { href: `#/data/${segment(d.namespace)}/${segment(d.name)}` }, d.dataset_id), d.count, d.columns, bytes(d.size), d.disabled ? badge("disabled") : badge("ok"), moment(d.created_at)]), "no data")),
+    may(session, "platform") && uploading(again));
+}
+
+function uploading(again) {
+  const field = (name, options = {}) => h("label", {}, t(name), h("input", { name, ...options }));
+  const bar = h("progress", { max: 1, hidden: true, "aria-label": t("progress") }), said_ = h("div");
+  const form = h("form", { onsubmit: (event) => {
+    event.preventDefault();
+    const given = new FormData(form), sent = new FormData();
+    const meta = { label_name: given.get("label column"), match_id_name: given.get("id column"), delimiter: given.get("delimiter") };
+    sent.set("namespace", given.get("namespace"));
+    sent.set("name", given.get("name"));
+    sent.set("meta", JSON.stringify(Object.fromEntries(Object.entries(meta).filter(([, v]) => v))));
+    if (given.get("overwrite")) sent.set("overwrite", "true");
+    sent.set("file", given.get("file"));
+    const request = new XMLHttpRequest();
+    request.open("POST", "/v2/component/upload/file");
+    request.setRequestHeader("x-console", "1");
+    request.upload.onprogress = (e) => { bar.hidden = false; if (e.lengthComputable) bar.value = e.loaded / e.total; };
+    request.onloadend = async () => {
+      bar.hidden = true;
+      let found = null;
+      try { found = JSON.parse(request.responseText); } catch { /* said below */ }
+      if (request.status === 200 && found?.code === 0) {
+        notice("good", t("uploaded", { rows: found.data.count, columns: found.data.columns.length, id: found.data.dataset_id }));
+        await again();
+      } else said_.replaceChildren(problems({ message: found?.message ?? found?.msg ?? t("no response"), problems: found?.data?.problems }));
+    };
+    request.send(sent);
+  } }, h("div", { class: "row" }, field("namespace", { required: true }), field("name", { required: true }), field("id column"), field("label column"), field("delimiter", { size: 3 }),
+    h("label", { class: "flat" }, h("input", { type: "checkbox", name: "overwrite" }), t("overwrite"))),
+  h("div", { class: "row" }, h("input", { type: "file", name: "file", required: true, "aria-label": t("file") }), h("button", { class: "main" }, t("upload")), bar), said_);
+  return card("upload", h("p", { class: "faint" }, t("about upload")), form);
+}
+
+export async function datasetPage(body, { session, parts: [namespace, name], again }) {
+  const path = `/api/v1/datasets/${segment(namespace)}/${segment(name)}`;
+  const [d, routes] = await Promise.all([get(path), get("/api/v1/routes?limit=1000")]);
+  const preview = h("div");
+  const act = (label, method, at, question, danger) => button(label, async () => {
+    const reason = await confirmed(t(question), { reason: true, danger });
+    if (reason === null) return;
+    await call(method, at, method === "DELETE" ? undefined : { reason });
+    await again();
+  }, danger ? "danger" : "");
+  const node = h("select", { "aria-label": t("partner") }, routes.routes.map((r) => h("option", { value: r.node }, r.institution ? `${r.node} ${r.institution}` : r.node)));
+  add(body, h("div", { class: "row" }, h("h1", {}, d.dataset_id), d.disabled ? badge("disabled") : badge(d.there ? "ok" : "bad")),
+    d.changed && h("div", { class: "box bad" }, d.changed),
+    card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
+      ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(", ")]]),
+    h("div", { class: "row" }, may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "nothing here", true)); }),
+      may(session, "platform") && h("a", { class: "button", href: `${path}/download` }, t("download")),
+      may(session) && (d.disabled ? act("enable", "POST", `${path}/enable`, "enable?") : act("disable", "POST", `${path}/disable`, "disable?", true))), preview),
+    card("columns", table(["name", "type"], d.columns.map((c) => [c.name, c.type]))),
+    card("grants", d.grants_default === "open" && h("p", { class: "faint" }, t("grants open")), table(["partner", "state", "granted", "by", "why", "expires", ""], d.grants.map((g) => [g.node, badge(g.state), moment(g.granted_at), g.granted_by, g.reason, moment(g.expires_at),
+      may(session) && g.state === "in force" ? act("revoke", "DELETE", `${path}/grants/${segment(g.node)}`, "revoke?", true) : ""]), "no grants"),
+    may(session) && routes.routes.length > 0 && h("div", { class: "row" }, node, button("grant", async () => {
+      const reason = await confirmed(t("grant?", { node: node.value }), { reason: true });
+      if (reason === null) return;
+      await call("PUT", `${path}/grants/${segment(node.value)}`, { reason });
+      await again();
+    }))));
+}
+
+// ---------------------------------------------------------------- providers
+
+export async function providersPage(body) {
+  const found = await all("/api/v1/providers", "providers");
+  add(body, h("h1", {}, t("page providers")), card("", table(["provider", "image", "components", "warnings", "state", "owner"], found.map((p) => [
+    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(", "), p.warning_count, badge(p.retired ? "retired" : "ok"), p.owner]), "no providers")));
+}
+
+export async function providerPage(body, { session, parts: [name], again }) {
+  const path = `/api/v1/providers/${segment(name)}`;
+  const [p, history] = await Promise.all([get(path), get(`${path}/history`)]);
+  const act = (verb, danger) => button(verb, async () => {
+    const reason = await confirmed(t(`${verb}?`), { reason: true, danger });
+    if (reason === null) return;
+    await call("POST", `${path}/${verb}`, { reason });
+    await again();
+  }, danger ? "danger" : "");
+  const difference = h("div");
+  add(body, h("div", { class: "row" }, h("h1", {}, p.provider_name), badge(p.retired ? "retired" : "ok")),
+    card("", facts([["owner", p.owner], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(", ")]]),
+      table(["image", "digest"], Object.entries(p.images).map(([image]) => [h("code", {}, image), h("code", {}, p.digests[image] ?? "–")])),
+      may(session, "vendor") && h("div", { class: "row" }, act("approve"), p.retired ? act("unretire") : act("retire", true))),
+    p.warnings.length > 0 && card("warnings", table(["where", "what"], p.warnings.map((w) => [w.path ?? "", w.rule ?? w.message ?? value(w)]))),
+    ...Object.values(p.components_description).map((c) => h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, c.componentName), ` ${c.title ?? ""} ${c.description ?? ""}`),
+      facts([["roles", (c.roleList ?? []).join(", ")], ["storages", (c.storageEngine ?? []).join(", ")]]),
+      table(["name", "type", "default", "description"], (c.inputParam ?? []).map((i) => [i.name, i.type, value(i.defaultValue), i.description ?? i.title]))))),
+    card("history", table(["revision", "time", "by", "what", "why", ""], history.history.map((e) => [e.revision, moment(e.at), e.author, e.action, e.reason,
+      e.revision > 1 ? button("difference", async () => { difference.replaceChildren(h("pre", {}, JSON.stringify(await get(`${path}/diff?from=${e.revision - 1}&to=${e.revision}`), null, 1))); }) : ""])), difference));
+}
+
+// ---------------------------------------------------------------- partners
+
+export async function partnersPage(body, { session, again }) {
+  const [found, versions] = await Promise.all([get("/api/v1/routes?limit=1000"), get("/api/v1/route-versions")]);
+  const steps = h("div");
+  const test = (route) => button("test", async () => {
+    steps.replaceChildren(h("p", { class: "faint" }, t("loading")));
+    const one = await call("POST", `/api/v1/routes/${segment(route.node)}/test`);
+    steps.replaceChildren(card("", h("h2", { class: "mono" }, one.node, " ", badge(one.good ? "good" : "bad")),
+      table(["step", "state", "found", "next step"], one.steps.map((s) => [s.name, badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy]))));
+  });
+  const change = (route) => button(route.enabled ? "disable" : "enable", async () => {
+    const reason = await confirmed(t(route.enabled ? "disable?" : "enable?"), { reason: true, danger: route.enabled });
+    if (reason === null) return;
+    await call("PATCH", `/api/v1/routes/${segment(route.node)}`, { route: { enabled: !route.enabled }, reason });
+    await again();
+  });
+  add(body, h("h1", {}, t("page partners")),
+    found.problems.length > 0 && h("div", { class: "box bad" }, found.problems.map((p) => h("p", {}, value(p)))),
+    card("", table(["node", "institution", "address", "through", "profile", "signing", "state", ""], found.routes.map((r) => [
+      h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "ok" : "disabled"),
+      h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && change(r))]), "no partners"),
+    h("p", { class: "faint" }, t("how to invite"), " ", h("code", {}, "bfia-gateway partner invite"))), steps,
+    card("history", table(["version", "time", "by", "why", "changes", ""], versions.versions.map((v) => [v.version, moment(v.at), v.author, v.reason,
+      v.changes.length ? h("details", {}, h("summary", {}, v.changes.map((c) => [c.node, c.field].filter(Boolean).join(".")).join(", ")), h("pre", {}, JSON.stringify(v.changes, null, 1))) : "",
+      may(session) && v.version !== found.version ? button("back to this", async () => {
+        const reason = await confirmed(t("back?", { version: v.version }), { reason: true });
+        if (reason === null) return;
+        await call("POST", `/api/v1/route-versions/${v.version}/rollback`, { reason });
+        await again();
+      }) : ""]))));
+}
+
+// ---------------------------------------------------------------- the node
+
+export async function nodePage(body, { session }) {
+  const [ready, engine, held] = await Promise.all([fetch("/health/ready").then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources")]);
+  const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [name, badge(ok ? "ok" : "bad"), Object.entries(rest).map(([k, v]) => `${k}: ${value(v)}`).join(", ")]);
+  add(body, h("div", { class: "row" }, h("h1", {}, `${t("page node")} ${session.node}`), badge(ready.ready ? "ok" : "bad")),
+    card("", facts([["institution", session.institution], ["version", session.version]])),
+    card("health", table(["check", "state", "found"], rows)),
+    card("resources", table(["", ...Object.keys(held.total)], ["total", "held", "remaining"].map((key) => [t(key), ...Object.keys(held.total).map((k) => held[key][k])]), "", true),
+      held.holders.length > 0 && table(["job", "held"], held.holders.map((x) => [x.job_id ?? value(x), value(x)])), held.waiting.length > 0 && table(["waits"], held.waiting.map((x) => [value(x)]))),
+    card("engine", facts([["kind", engine.kind], ["state", badge(engine.answers ? "ok" : "bad")]]), engine.isolation.gaps.map((gap) => h("div", { class: "box wait" }, gap))));
+  if (may(session)) {
+    const log = await get("/api/v1/audit?limit=50");
+    add(body, card("audit", table(["time", "by", "what", "result", "detail"], log.audit.map((a) => [moment(a.at), a.who, h("code", {}, a.action), a.code ?? a.status,
+      Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]))));
+  }
+}
