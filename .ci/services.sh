@@ -71,7 +71,7 @@ case ${1:-up} in
   up)
     # shellcheck disable=SC2046
     install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
-      openssh-server iproute2 $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages)
+      openssh-server iproute2 chromium fonts-noto-cjk $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages)
     python_up; docker_up
     host=$(bridge); export S3_HOST=$host HDFS_HOST=$host
     bash "$here/s3.sh" start & s3=$!

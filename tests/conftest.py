@@ -26,7 +26,7 @@ from xdist.scheduler import LoadScopeScheduling
 from engines.docker.network import PREFIX, Firewall
 from engines.docker.sandboxes import LABEL
 from tests import storages
-from tests.services import own_docker, registry, sshd
+from tests.services import browser, own_docker, registry, sshd
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -87,7 +87,13 @@ def _secretflow() -> None:
         raise FileNotFoundError("make .venv-secretflow/.done installs SecretFlow's engine")
 
 
+def _browser() -> None:
+    if not Path(browser.PROGRAM).exists():
+        raise FileNotFoundError(f"{browser.PROGRAM}; Debian has it in chromium")
+
+
 PROBES = {
+    "browser": _browser,
     "docker": _docker,
     "mariadb": _mariadb,
     "s3": _s3,

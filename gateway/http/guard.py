@@ -71,8 +71,9 @@ class Guard:
         elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
         cookie: str = "",
     ) -> None:
-        """``cookie``: its name, where a browser may send the token in one. ``signed`` returns who signed a request without a token, by its headers and, of a read, its path and
-        query; it may block. ``elsewhere`` words a refusal on another protocol's paths as that does."""
+        """``signed`` returns who signed a request without a token, by its headers and, of a read, its path and
+        query; it may block. ``elsewhere`` words a refusal on another protocol's paths as that does. ``cookie``:
+        the name of the one in which a browser may send the token."""
         self._app = app
         self._access = access
         self._record = record

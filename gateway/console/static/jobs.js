@@ -216,7 +216,7 @@ async function reports(path) {
     const pairs = Object.entries(report.values);
     return h("section", {}, h("h2", {}, `${r.output} · ${r.task} ${r.party}`), report.problem && h("div", { class: "box wait" }, report.problem),
       pairs.length > 0 && facts(pairs.map(([name, one]) => [name, value(one)]), true),
-      report.plots.filter((name) => name !== "values").map((name) => h("p", {}, h("img", { class: "plot", loading: "lazy", alt: `${r.output} ${name}`, src: `${r.url}/plot?series=${segment(name)}` }))),
+      report.plots.filter((name) => name !== "values").map((name) => h("p", {}, h("img", { class: "plot", alt: `${r.output} ${name}`, src: `${r.url}/plot?series=${segment(name)}` }))),
       report.series.map((s) => h("details", {}, h("summary", {}, `${s.name || t("table")} (${s.points.length})`), table(s.columns, s.points.slice(0, 200), "", true))));
   }));
   return shown.length ? h("div", { class: "grid" }, shown) : h("div");

@@ -1,0 +1,198 @@
+"""A first hour in the browser: two people at two nodes, from the login to the curves of a training."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, Node, process_engine
+from tests.services.browser import chromium
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+OWN = "0123456789abcdef0123"
+expect.set_options(timeout=120_000)  # there to end a hang
+HOSTILE = "<img src=x onerror=\"document.title='stolen'\">"
+PAGES = ("jobs", "submit", "approvals", "data", "providers", "partners", "node")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two nodes that want a token; at the host a person has to agree to each job."""
+    home = tmp_path_factory.mktemp("console")
+    auth = {"mode": "on", "token": OWN}
+    with Federation(home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth) as federation:
+        for node in federation.nodes.values():
+            node.headers["authorization"] = f"Bearer {OWN}"
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        host = federation[jobs.HOST]
+        host.stop()
+        host.settings["approval"] = {"mode": "person"}
+        host.start()
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def person(browser: Browser, node: Node, language: str = "en-GB", **more: Any) -> Page:
+    """Return the console of somebody who has logged in; whatever a page logs as an error fails the test."""
+    context: BrowserContext = browser.new_context(locale=language, **more)
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
+    page.goto(f"{node.operator}/")
+    page.locator("input[name=token]").fill(OWN)
+    page.locator("form button").click()
+    expect(page.locator("nav")).to_be_visible()
+    return page
+
+
+def go(page: Page, name: str) -> None:
+    page.locator(f"nav a[href='#/{name}']").click()
+    expect(page.locator(f"nav a[href='#/{name}'][aria-current=page]")).to_be_visible()
+    expect(page.locator("main h1")).to_be_visible()
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture of a page, where somebody wants to look at it."""
+    if folder := os.environ.get("BFIA_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def test_a_wrong_token_is_refused_and_stored_nowhere(nodes: Federation, browser: Browser):
+    page = browser.new_page()
+    page.goto(f"{nodes[jobs.GUEST].operator}/")
+    page.locator("input[name=token]").fill("bfia_wrong")
+    page.locator("form button").click()
+    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNOWN")
+    assert page.context.cookies() == []
+
+
+def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Federation, browser: Browser):
+    ann, bob = person(browser, nodes[jobs.GUEST]), person(browser, nodes[jobs.HOST], "zh-CN")
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
+    go(ann, "submit")
+    ann.locator("textarea").fill("{")
+    ann.get_by_role("button", name="Submit", exact=True).click()
+    expect(ann.get_by_role("alert")).to_contain_text("This is not JSON")
+    ann.locator("textarea").fill(json.dumps(body | {"config": {}}))
+    ann.get_by_role("button", name="Submit", exact=True).click()
+    expect(ann.get_by_role("alert")).to_contain_text("config.initiator")
+    ann.locator("textarea").fill(json.dumps(body))
+    ann.get_by_role("button", name="Check", exact=True).click()
+    expect(ann.get_by_text("Every node would take this job.")).to_be_visible()
+    ann.get_by_role("button", name="Submit", exact=True).click()
+    expect(ann.locator("main h1")).to_contain_text("job-")
+    expect(ann.get_by_text(HOSTILE, exact=True)).to_be_visible()
+    expect(ann.locator(".box.wait").first).to_contain_text("APPROVAL")
+
+    go(bob, "approvals")
+    expect(bob.get_by_text(HOSTILE).first).to_be_visible()
+    bob.get_by_role("button", name="同意").click()
+    bob.locator("dialog input").fill("与数据部门确认")
+    bob.locator("dialog button.main").click()
+    expect(bob.get_by_text("没有待处理事项。").first).to_be_visible()
+
+    expect(ann.locator("main .row .badge").first).to_have_text("SUCCEEDED")  # by itself
+    expect(ann.locator(".graph .task.good")).to_have_count(2)
+    ann.wait_for_function(
+        "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
+    )
+    ann.get_by_role("button", name="Log", exact=True).first.click()
+    expect(ann.locator("pre.log")).not_to_be_empty()
+    ann.get_by_role("button", name="Look", exact=True).first.click()
+    expect(ann.get_by_role("region", name="id, y")).to_be_visible()
+    with ann.expect_download() as download:
+        ann.get_by_role("link", name="Download").first.click()
+    assert Path(download.value.path()).read_bytes().startswith(b"id,y,")
+    assert ann.title() != "stolen" != bob.title()
+    keep(ann, "job-en")
+    go(bob, "jobs")
+    bob.locator("main table a").first.click()
+    expect(bob.locator("main .row .badge").first).to_have_text("成功")
+    keep(bob, "job-zh")
+    decided = [e for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"] if e["action"].endswith("/approve")]
+    assert [(e["who"], e["detail"]["reason"]) for e in decided] == [("operator", "与数据部门确认")]
+
+
+def test_a_table_is_uploaded_granted_and_revoked(nodes: Federation, browser: Browser, tmp_path: Path):
+    page = person(browser, nodes[jobs.GUEST])
+    table = tmp_path / "t.csv"
+    table.write_text("id;y\n1;0\n1;1\n")
+    go(page, "data")
+    for name, text in (("namespace", "bank"), ("name", "loans"), ("id column", "id"), ("label column", "y")):
+        page.locator(f"input[name='{name}']").fill(text)
+    page.locator("input[type=file]").set_input_files(table)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("form .box.bad")).to_contain_text("id")  # an id that is there twice
+    table.write_text("id;y\n1;0\n2;1\n")
+    page.locator("input[type=file]").set_input_files(table)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("#notices")).to_contain_text("Uploaded bank#loans: 2 rows, 2 columns.")
+    page.get_by_role("link", name="bank#loans").click()
+    for button, state in (("Grant", "in force"), ("Revoke", "revoked")):
+        page.get_by_role("button", name=button, exact=True).click()
+        page.locator("dialog button").first.click()
+        expect(page.locator("main .badge", has_text=state)).to_be_visible()
+    (grant,) = nodes[jobs.GUEST].get("/api/v1/datasets/bank/loans")["grants"]
+    assert (grant["node"], grant["state"]) == (jobs.HOST, "revoked")
+
+
+def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: Browser):
+    page, guest = person(browser, nodes[jobs.GUEST]), nodes[jobs.GUEST]
+
+    def enabled() -> bool:
+        return bool(guest.get("/api/v1/routes")["routes"][0]["enabled"])
+
+    go(page, "partners")
+    page.get_by_role("button", name="Test", exact=True).click()
+    expect(page.get_by_role("cell", name="way back")).to_be_visible()
+    version = guest.get("/api/v1/routes")["version"]
+    page.get_by_role("button", name="Disable").click()
+    page.locator("dialog input").fill("maintenance")
+    page.locator("dialog button.danger").click()
+    expect(page.get_by_text("maintenance")).to_be_visible()
+    assert enabled() is False
+    page.get_by_role("row", name=f"{version} ").get_by_role("button", name="Back to this").click()
+    page.locator("dialog button.main").click()
+    expect(page.get_by_role("button", name="Disable")).to_be_visible()
+    assert enabled() is True
+
+
+@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
+    nodes: Federation, browser: Browser, language: str, scheme: Any
+):
+    page = person(
+        browser, nodes[jobs.GUEST], language, color_scheme=scheme, viewport={"width": 390, "height": 800}
+    )
+    for name in PAGES:
+        go(page, name)
+        page.wait_for_load_state("networkidle") if name not in ("jobs",) else None
+        serious = [
+            (v["id"], [n["html"][:120] for n in v["nodes"]])
+            for v in Axe().run(page).response["violations"]
+            if v["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], name
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+        keep(page, f"{name}-{language}-{scheme}")
+
+
+def test_logging_out_ends_the_session(nodes: Federation, browser: Browser):
+    page = person(browser, nodes[jobs.GUEST], "zh-CN")
+    page.get_by_role("button", name="退出登录").click()
+    expect(page.locator("input[name=token]")).to_be_visible()
+    page.reload()
+    expect(page.locator("input[name=token]")).to_be_visible()
+    assert page.context.cookies() == []

@@ -1,0 +1,152 @@
+"""The console's files and a browser's session: words, weight, policy, and what a cookie may do."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth import Role, new_token
+from gateway.bootstrap.node import Gateway
+from gateway.console import pages
+from gateway.http.guard import cookie_name
+from tests.builders import at
+from tests.inprocess import ME, ask, running
+
+FILES = Path(pages.__file__).with_name("static")
+OWN = "0123456789abcdef0123"
+SESSION = "/api/v1/session"
+
+
+def words() -> dict[str, dict[str, str]]:
+    text = (FILES / "words.js").read_text(encoding="utf-8")
+    return dict(
+        json.loads(
+            re.sub(
+                r",(\s*})",
+                r"\1",
+                re.sub(r"^  (\w+):", r'"\1":', text.partition("words = ")[2].rstrip(";\n"), flags=re.M),
+            )
+        )
+    )
+
+
+def used() -> set[str]:
+    """Return the words that the pages name; what they put together is in `test_words_that_are_put_together`."""
+    found: set[str] = set()
+    for file in FILES.glob("*.js"):
+        text = file.read_text(encoding="utf-8")
+        found |= set(re.findall(r'\b(?:t|button|card|act|field)\("([^"]+)"', text))
+        for columns in re.findall(r"\btable\(\[([^\]]*)\]", text) + re.findall(
+            r"\bfacts\(\[(.*?)\]\)", text, re.S
+        ):
+            found |= set(re.findall(r'(?:^|\[|, )"([^"]+)"', columns))
+        found |= set(re.findall(r', "((?:no|nothing) [a-z ]+)"\)', text))
+    return {word for word in found if re.fullmatch(r"[a-z][a-z0-9 ]*\??", word)} - {"ok", "bad", "code"}
+
+
+def test_every_word_is_there_in_both_languages():
+    known = words()
+    assert {key for key in known["zh"] if not key.startswith("=")} == {
+        k for k in known["en"] if not k.startswith("=")
+    }
+    assert len(used()) > 130 and not used() - known["zh"].keys()
+    for key, text in known["zh"].items():
+        assert re.search(r"[\u4e00-\u9fff]", text) or key in ("sha256",), key
+        blanks = [sorted(re.findall(r"\{\w+\}", one)) for one in (text, known["en"].get(key, text))]
+        assert blanks[0] == blanks[1], key
+        assert not re.search(r"[\u4e00-\u9fff][,;?!]", text), f"{key}: ASCII punctuation"
+
+
+def test_words_that_are_put_together():
+    known = words()["zh"]
+    names = re.findall(r'\["(\w+)", \w+Page', (FILES / "app.js").read_text(encoding="utf-8"))
+    assert len(names) == 7 and all(f"page {name}" in known for name in names)
+    for verb in (
+        "approve",
+        "reject",
+        "enable",
+        "disable",
+        "retire",
+        "unretire",
+        "revoke",
+        "stop",
+        "suspend",
+        "resume",
+    ):
+        assert {verb, f"{verb}?"} <= known.keys()
+
+
+def test_the_first_visit_is_light_and_no_file_asks_another_host():
+    weight = 0
+    for file in FILES.iterdir():
+        content = file.read_bytes()
+        weight += len(gzip.compress(content))
+        assert not re.search(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://", content), file.name
+    assert weight < 150_000
+    page = (FILES / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|javascript:", page)
+    for file in FILES.glob("*.js"):
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function",
+            file.read_text(encoding="utf-8"),
+        ), file.name
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node"), auth={"mode": "on", "token": OWN}) as gateway:
+        yield gateway
+
+
+def send(node: Gateway, method: str, path: str, **more: Any) -> httpx.Response:
+    return ask(node, "operator", method, path, **more)
+
+
+def logged_in(node: Gateway, token: str = OWN) -> dict[str, str]:
+    answer = send(node, "POST", SESSION, headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    (kept,) = answer.headers.get_list("set-cookie")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(kept.split("; "))
+    return {"cookie": kept.partition(";")[0]}
+
+
+def test_the_pages_need_no_token_and_forbid_browsers_all_else(node: Gateway):
+    assert send(node, "GET", "/").headers["location"] == "/console/"
+    for path in ("/console/", "/console/app.js", "/console/style.css"):
+        found = send(node, "GET", path)
+        assert found.status_code == 200 and "script-src 'self'" in found.headers["content-security-policy"]
+        assert "unsafe" not in found.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
+    for path in ("/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"):
+        assert send(node, "GET", path).status_code in (401, 404)
+    assert send(node, "GET", SESSION).status_code == 401
+
+
+def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway):
+    mine = logged_in(node)
+    session = send(node, "GET", SESSION, headers=mine).json()
+    assert (session["node"], session["user"], session["role"]) == (ME, "operator", "admin")
+    assert send(node, "GET", "/api/v1/jobs", headers=mine).status_code == 200
+    change: dict[str, Any] = {"method": "POST", "path": "/api/v1/gc", "json": {"dry_run": True}}
+    assert send(node, **change, headers=mine).json()["data"]["reason"] == "NO_TOKEN"  # a form of another site
+    assert send(node, **change, headers=mine | {"x-console": "1"}).status_code == 200
+    assert send(node, **change, headers={"x-console": "1"}).status_code == 401
+    others = {"cookie": mine["cookie"].replace(cookie_name(ME), cookie_name("JG0100009900000099"))}
+    assert send(node, "GET", "/api/v1/jobs", headers=others).status_code == 401
+    (ended,) = send(node, "DELETE", SESSION, headers=mine | {"x-console": "1"}).headers.get_list("set-cookie")
+    assert "Max-Age=0" in ended
+
+
+def test_a_cookie_may_do_what_its_token_may(node: Gateway):
+    text, token = new_token("eve", Role.VIEWER, at(0))
+    node.tokens.add(token)
+    mine = logged_in(node, text)
+    assert send(node, "GET", SESSION, headers=mine).json()["role"] == "viewer"
+    assert send(node, "GET", "/api/v1/audit", headers=mine).status_code == 403
+    assert send(node, "POST", "/api/v1/gc", json={}, headers=mine | {"x-console": "1"}).status_code == 403
+    assert send(node, "POST", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
