@@ -103,7 +103,7 @@ function head(job, path, load, session) {
     failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message}`),
       h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · "))),
     waiting && !over && h("div", { class: "box wait" }, h("p", {}, h("strong", {}, `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since))),
-    job.warnings.length + job.local_warnings.length > 0 && h("div", { class: "box wait" }, [...new Set([...job.warnings, ...job.local_warnings])].map((w) => h("p", {}, w))),
+    job.warnings.length + job.local_warnings.length > 0 && warned([...new Set([...job.warnings, ...job.local_warnings])]),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
       ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(", ")],
@@ -111,6 +111,8 @@ function head(job, path, load, session) {
     ])),
   ].filter(Boolean);
 }
+
+const warned = (lines) => h("div", { class: "box wait" }, h("details", { open: lines.length < 4 }, h("summary", {}, `${t("warnings")} (${lines.length})`), lines.map((line) => h("p", {}, line))));
 
 function picture(job) {
   const byName = new Map(job.tasks.map((task) => [task.name, task]));
