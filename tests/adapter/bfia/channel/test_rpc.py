@@ -110,6 +110,32 @@ async def test_what_is_refused_by_grpc(node):
     assert node.broker.usage() == (0, 0, 0)
 
 
+class Bytes(bytes):
+    """What goes out as it is."""
+
+    SerializeToString = bytes.__bytes__
+
+
+@pytest.mark.parametrize(
+    ("message", "named", "code"),
+    [
+        (Bytes(b"no protobuf"), {}, "E0000000400"),
+        (Bytes(PushInbound(topic="t", payload=b"hello").SerializeToString()[:-2]), {}, "E0000000400"),
+        (Bytes(b"\x12\xff\xff\xff\xff\x0fhello"), {}, "E0000000400"),
+        (PushInbound(topic="t" * (1 << 19)), {}, "E0000000400"),
+        (PushInbound(topic="t"), {"x_ptp_session_id": ""}, "E0000000400"),
+        (PushInbound(topic="t"), {"x_ptp_session_id": "ended"}, "E0000000608"),
+    ],
+    ids=["no protobuf", "ends early", "lying length", "long topic", "no session", "session that has ended"],
+)
+async def test_what_no_transport_can_use_by_grpc(node, message, named, code):
+    node.sessions["ended"] = False
+    async with speaking(node) as caller:
+        answer = await caller.ask("push", message, x_ptp_target_node_id="alpha", **named)
+    assert answer.code == code and "Traceback" not in answer.message
+    assert node.broker.usage() == (0, 0, 0)
+
+
 async def test_a_message_is_not_read_before_its_sender_is_known(node):
     async with speaking(node) as caller:
         headers = [("x-ptp-session-id", SESSION), ("x-ptp-target-node-id", "alpha")]
