@@ -23,7 +23,6 @@ from adapter.fate import envelope as fate_envelope
 from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
-from adapter.fate.tools.deps import ClientParts
 from adapter.fate.tools.outputs import upload_router
 from gateway.admin import applications as admin_applications
 from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
@@ -32,7 +31,6 @@ from gateway.admin.deps import only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
 from gateway.console import pages
-from gateway.data.outputs import OutputCatalog
 from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
@@ -42,10 +40,8 @@ from gateway.http.guard import Guard, Refusals, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
-from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.store.repositories import SqlUsedSignatures
-from gateway.version import VERSION
 from route_table import certificates
 
 if TYPE_CHECKING:
@@ -54,43 +50,17 @@ if TYPE_CHECKING:
 
 def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
     """Return what would happen to the job of a body that submits it."""
-    scheduler = node.settings.node.coordinator or node.settings.node.id
-    trace = current_trace() or new_trace_id()
+    scheduler, trace = node.settings.node.scheduler, current_trace() or new_trace_id()
     return node.dry_run.plan(node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace))
 
 
-PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
-"""kind of a description of FATE's -> the protocol that runs its jobs"""
-
-
-def mounted(node: "Gateway", uploads: data.Uploads, facts: OutputCatalog, limiters: Limiters) -> list[Mounted]:
+def mounted(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
     """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
-    settings = node.settings
-    if not settings.fate.enabled:
+    if not node.settings.fate.enabled:
         return []
-    body = settings.limits.body_bytes
-    parts = ClientParts(
-        node=settings.node.id,
-        coordinator_node=settings.node.coordinator or settings.node.id,
-        instance=node.owner,
-        version=VERSION,
-        jobs=node.coordinator,
-        store=node.store,
-        registry=node.registry,
-        run_logs=node.run_logs,
-        storage=node.storage,
-        datasets=node.datasets,
-        facts_of=facts.for_operators,
-        deleting=node.deleting,
-        cancel_waiting=partial(node.coordinator.cancel_waiting, settings.node.id),
-        protocols=PROTOCOLS,
-        new_job_id=node.coordinator.new_id,
-        drop_table=node.sharing.delete,
-        limiters=limiters,
-        clock=node.clock,
-    )
+    body = node.settings.limits.body_bytes
     return [
-        *(Mounted(router, body, Envelope) for router in fate_tools.routers(parts)),
+        *(Mounted(router, body, Envelope) for router in fate_tools.routers(node)),
         Mounted(upload_router(_Uploads(uploads)), None, Envelope),
         Mounted(fate_envelope.router({**fate_tools.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
     ]
@@ -126,10 +96,9 @@ SMALL = 64 * 1024
 def applications(node: "Gateway") -> dict[str, ASGIApp]:
     """Return what each listener answers."""
     settings = node.settings
-    limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
+    limiters = node.limiters
     body = settings.limits.body_bytes
     peers = Peers(node.peer_table.knows, node.peer_table.profile_of, limiters)
-    coordinator_node = settings.node.coordinator or settings.node.id
     institution = settings.node.institution or settings.node.id
     chan = router.ChannelParts(
         node=settings.node.id,
@@ -147,21 +116,12 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
     between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
-    facts = OutputCatalog(
-        settings.node.id,
-        node.store,
-        node.storage,
-        node.sharing,
-        lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
-        node.audit.add,
-        node.clock,
-    )
     for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
         Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
         Mounted(between, body, bfia.Refusal),
         Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),
         Mounted(hello, body, bfia.Refusal),
-        Mounted(interconn.outputs_router(facts, peers), body, bfia.Refusal),
+        Mounted(interconn.outputs_router(node.outputs, peers), body, bfia.Refusal),
         Mounted(management.node_router(node.card, node.applications, peers, node.clock), SMALL, bfia.Refusal),
         Mounted(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM, bfia.Refusal),
         Mounted(management.offers_router(node.offers, institution, node.applications, peers), SMALL, bfia.Refusal),
@@ -184,7 +144,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for_operators = [
         Mounted(
             platform.operator_router(
-                node.coordinator, node.settings.node.id, coordinator_node, node.peer_table.profile_of, limiters
+                node.coordinator, settings.node.id, settings.node.scheduler, node.peer_table.profile_of, limiters
             ),
             body,
             bfia.Refusal,
@@ -205,7 +165,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         admin_node.health_router(node),
         models.router(node.models),
         datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
-        outputs.metadata_router(facts, limiters),
+        outputs.metadata_router(node.outputs, limiters),
         outputs.router(node.store, node.storage),
         jobs.router(node),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
@@ -220,7 +180,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         node.peer_table.knows,
         lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
     )
-    for_operators += mounted(node, uploads, facts, limiters)
+    for_operators += mounted(node, uploads)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True),
     }

@@ -8,8 +8,9 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import structlog
+from anyio import CapacityLimiter
 
-from adapter.bfia import platform
+from adapter.bfia import interconn, platform
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id
@@ -31,6 +32,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
+from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.workspace import Workspace
@@ -58,7 +60,7 @@ from gateway.jobs.resources import EngineCapacities, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
-from gateway.ports import Clock
+from gateway.ports import Clock, Limiters
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
 from gateway.runtime.context import NodeContext, Peers, traced
@@ -97,6 +99,7 @@ class Gateway:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
         self.clock = clock
+        self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
         self._open_state()
         self._build_registries()
         self._build_engine(engine or parts.engine_of)
@@ -393,6 +396,15 @@ class Gateway:
             node.institution or node.id,
             lambda: settings.listen.peer.advertise or self.addresses()["peer"],
             self.protocol.key,
+        )
+        self.outputs = OutputCatalog(
+            node.id,
+            self.store,
+            self.storage,
+            self.sharing,
+            lambda at, wanted: interconn.asked(self.protocol.peer(at), wanted),
+            self.audit.add,
+            self.clock,
         )
         self.management = ManagementClient(self.card, self.protocol.peer, self.peer_table.direct)
         self.offers = Offers(

@@ -248,6 +248,11 @@ class Node(Section):
         default="", description="Node that schedules the jobs submitted here; default: this node."
     )
 
+    @property
+    def scheduler(self) -> str:
+        """The node that schedules the jobs submitted here."""
+        return self.coordinator or self.id
+
 
 class Listener(Section):
     """A place that others reach this node at."""

@@ -3,10 +3,10 @@
 import tarfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature, getdoc, signature
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -14,12 +14,12 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
+from gateway.config.schema import Settings
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
-from gateway.data.outputs import OutputMetadata, Wanted
-from gateway.data.storage import Storage
-from gateway.domain.run import Address
-from gateway.domain.spec import NodeId
+from gateway.data.outputs import OutputCatalog
+from gateway.data.sharing import Sharing
+from gateway.data.storages import Storages
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.retention import Deleting
 from gateway.ports import Clock, Limiters
@@ -38,35 +38,23 @@ _GZIP_WINDOW = 31
 _BLOCK = 512
 
 
-@dataclass(frozen=True)
-class ClientParts:
-    """What the paths for FATE's own tools depend on."""
+class ClientParts(Protocol):
+    """The parts of a node that the paths for FATE's own tools use."""
 
-    node: NodeId
-    coordinator_node: NodeId
-    """which node schedules the jobs submitted here"""
-    instance: str
+    settings: Settings
+    clock: Clock
+    owner: str
     """this gateway, of several of the node"""
-    version: str
-    jobs: Coordinator
+    coordinator: Coordinator
     store: Store
     registry: Registry
     run_logs: RunLogs
-    storage: Storage
+    storage: Storages
     datasets: Datasets
-    facts_of: Callable[[Wanted], Sequence[OutputMetadata]]
-    """returns metadata of outputs, those of other parties too. Raises `NotFound`, `NotAllowed`, `NotServed`"""
+    sharing: Sharing
+    outputs: OutputCatalog
     deleting: Deleting
-    cancel_waiting: Callable[[bool], Sequence[str]]
-    """cancels the jobs scheduled here of which nothing runs; True: dry run"""
-    protocols: Mapping[str, str]
-    """which protocol runs jobs of each kind"""
-    new_job_id: Callable[[Iterable[NodeId]], str]
-    """makes a job id that all of these nodes can store"""
-    drop_table: Callable[[Address], object]
-    """deletes an uploaded table. Raises `NotFound`, and `Conflict` if a job needs it"""
     limiters: Limiters
-    clock: Clock
 
 
 @dataclass(frozen=True)

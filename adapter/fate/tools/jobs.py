@@ -34,6 +34,7 @@ from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid, NotFound, Refused
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import TimelineEntry
+from gateway.version import VERSION
 
 UPLOAD = "upload-"
 """before a dataset's id: the id by which FATE's tools wait for an upload"""
@@ -52,6 +53,8 @@ _IN_MEMORY = 1024 * 1024
 _SUBMIT = {"INVALID": Code.JOB_PARAMS_ERROR, "NODE_UNKNOWN": Code.JOB_PARAMS_ERROR, "": Code.CREATE_JOB_FAILED}
 _STOP = {"": Code.KILL_JOB_FAILED}
 _CHANGE = {"": Code.UPDATE_JOB_FAILED, "INVALID": Code.UPDATE_JOB_FAILED}
+PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
+"""kind of a description -> the protocol that runs its jobs"""
 _NOTE = {**JOB_EXAMPLE, "role": "guest", "party_id": "JG0100001100000010", "notes": "a first try"}
 
 OneJob = Annotated[schemas.JobIdRequest, Body(examples=[JOB_EXAMPLE])]
@@ -62,12 +65,13 @@ paths = Paths()
 def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]) -> Envelope[Any]:
     """All problems are reported together; ``data.warnings`` names what means nothing here."""
     parts, dag = call.parts, asked.dag_schema.dag
-    nodes = {node for party in dag.parties for node in party.party_id}
-    here = Place(parts.new_job_id(nodes), parts.node, parts.coordinator_node, current_trace(), parts.protocols)
+    node = parts.settings.node
+    nodes = {name for party in dag.parties for name in party.party_id}
+    here = Place(parts.coordinator.new_id(nodes), node.id, node.scheduler, current_trace(), PROTOCOLS)
     translated, places = job_spec(asked.dag_schema, here, Catalogue(parts.registry)), Places(dag)
     spec = translated.spec
     try:
-        job_id = parts.jobs.submit(spec)
+        job_id = parts.coordinator.submit(spec)
     except Invalid as error:
         raise Invalid([places.problem(p, spec) for p in error.problems], reason=error.reason) from error
     except Refused as error:  # by this node or another one
@@ -89,7 +93,7 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
 def _query(call: Call, asked: schemas.JobQuery) -> list[Row]:
     if asked.job_id.startswith(UPLOAD):
         dataset = call.parts.datasets.get(asked.job_id.removeprefix(UPLOAD))
-        return [upload_row(asked.job_id, call.parts.node, dataset.created_at)]
+        return [upload_row(asked.job_id, call.parts.settings.node.id, dataset.created_at)]
     rows = [
         row for seen in _seen(call, asked.job_id, notes=bool(asked.job_id)) for row in job_rows(seen, call.base)
     ]
@@ -169,7 +173,7 @@ def _page(rows: list[Row], asked: schemas.Paged) -> list[Row]:
 
 @paths("POST", "/v2/job/stop", "Stop a job at every node", codes=_STOP, peers=True)
 def _stop(call: Call, asked: OneJob) -> Envelope[Any]:
-    call.parts.jobs.stop(asked.job_id)
+    call.parts.coordinator.stop(asked.job_id)
     return ok(job_id=asked.job_id)
 
 
@@ -177,7 +181,7 @@ def _stop(call: Call, asked: OneJob) -> Envelope[Any]:
 def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
     """From the first task that has not succeeded. ``job_id`` of the response is the new job's: a job keeps its
     history here, where FATE begins the same one again."""
-    made = call.parts.jobs.rerun(asked.job_id, "", {})
+    made = call.parts.coordinator.rerun(asked.job_id, "", {})
     data = {"job_id": made.job_id, "rerun_of": asked.job_id, "from": made.start}
     return ok({**data, "runs": list(made.runs), "inherits": list(made.inherits)}, job_id=made.job_id)
 
@@ -194,7 +198,7 @@ def _clean(call: Call, asked: Annotated[schemas.CleanJob, Body(examples=[JOB_EXA
     store = call.parts.store
     records = (store.local_jobs.find(asked.job_id), store.jobs.find(asked.job_id))
     if not asked.dry_run and any(record is not None and not ended(JOB, record.status) for record in records):
-        call.parts.jobs.stop(asked.job_id)
+        call.parts.coordinator.stop(asked.job_id)
         text = f"job {asked.job_id} goes on: it is being stopped; try again when it has ended"
         raise Conflict(text, reason="JOB_NOT_ENDED")
     return call.parts.deleting.delete(asked.job_id, by=call.by, here=True, dry_run=asked.dry_run).as_dict()
@@ -205,7 +209,8 @@ def _clean_queue(
     call: Call, asked: Annotated[schemas.CleanQueue | None, Body(examples=[{"dry_run": True}])] = None
 ) -> dict[str, str]:
     dry = bool(asked and asked.dry_run)
-    return dict.fromkeys(call.parts.cancel_waiting(dry), "waiting" if dry else "canceled")
+    jobs = call.parts.coordinator.cancel_waiting(call.parts.settings.node.id, dry)
+    return dict.fromkeys(jobs, "waiting" if dry else "canceled")
 
 
 @paths("GET", "/v2/job/dag/dependency", "Which task of a party needs whose output", peers=True)
@@ -369,18 +374,18 @@ def _plain(part: str) -> str:
 
 @paths("GET", "/v2/site/info/query", "This node's id, FATE's party id")
 def _site(call: Call) -> dict[str, str]:
-    return {"party_id": call.parts.node}
+    return {"party_id": call.parts.settings.node.id}
 
 
 @paths("GET", "/v2/server/fateflow", "This gateway, where FATE lists its servers")
 def _server(call: Call) -> list[dict[str, Any]]:
     place = urlsplit(call.base)
     about = {
-        "instance_id": call.parts.instance,
+        "instance_id": call.parts.owner,
         "host": place.hostname,
         "http_port": place.port,
         "grpc_port": None,
-        "version": call.parts.version,
+        "version": VERSION,
         "timestamp": int(call.parts.clock().timestamp() * 1000),
     }
     return [about]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
@@ -143,7 +143,7 @@ def _table_query(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
 
 @paths("POST", "/v2/table/delete", "Delete a table", codes=_TABLE)
 def _table_delete(call: Call, asked: Annotated[schemas.TableRequest, Body(examples=[_NAMED])]) -> None:
-    call.parts.drop_table(Address(asked.namespace, asked.name))
+    call.parts.sharing.delete(Address(asked.namespace, asked.name))
 
 
 @paths("GET", "/v2/data/download", "A table, as a tar.gz of CSV", codes=_TABLE, archive=GZIP)
@@ -156,7 +156,7 @@ def _download(call: Call, asked: schemas.TableDownload) -> Response:
 
 
 def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
-    if asked.party_id == parts.node:
+    if asked.party_id == parts.settings.node.id:
         return {key: [address.as_dict()] for key, address in _addresses(parts, asked, "data").items()}
     parties = records_of(parts, asked.job_id, ask=False, notes=False).spec.parties
     labels = [p.label for p in parties if (p.role, p.node) == (asked.role, asked.party_id)]
@@ -165,7 +165,8 @@ def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
         text = f"job {asked.job_id} has no party {asked.role} {asked.party_id}; its parties: {have}"
         raise NotFound(text, reason="JOB_UNKNOWN")
     tables: dict[str, Any] = {}
-    for one in (f for label in labels for f in parts.facts_of(Wanted(asked.job_id, asked.task_name, label))):
+    wanted = (Wanted(asked.job_id, asked.task_name, label) for label in labels)
+    for one in chain.from_iterable(map(parts.outputs.for_operators, wanted)):
         if one.there and group_of(one.type) == "data":
             columns = [{"name": c.name, "type": c.type} for c in one.columns]
             known = {"count": one.count, "columns": columns, "description": one.description}
@@ -177,9 +178,9 @@ def _run(parts: ClientParts, asked: schemas.OfTask) -> tuple[Run, DagNode | None
     """Return the run whose outputs stand for a party's part of a task, and the task. Raises `NotFound`."""
     local = parts.store.local_jobs.find(asked.job_id)
     if local is None:
-        raise NotFound(f"node {parts.node} has no part in a job {asked.job_id}", reason="JOB_UNKNOWN")
+        raise NotFound(f"node {parts.settings.node.id} has no part in a job {asked.job_id}", reason="JOB_UNKNOWN")
     who = f"{asked.role} {asked.party_id}"
-    if asked.party_id != parts.node:
+    if asked.party_id != parts.settings.node.id:
         raise NotFound(f"outputs of {who} lie at its own node: ask there", reason="TASK_UNKNOWN")
     runs = [r for r in local.standing(asked.task_name) if r.party.role == asked.role]
     if not runs:

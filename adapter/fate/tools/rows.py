@@ -56,17 +56,17 @@ def records_of(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool
     ``ask``: request the state from the scheduling node, if that is another one. ``notes``: include notes.
     """
     local, job = parts.store.local_jobs.find(job_id), parts.store.jobs.find(job_id)
-    record = local or job
+    record, here = local or job, parts.settings.node.id
     if record is None:
         if not ask:
             raise unknown_job(job_id)
-        found = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
-        spec = _submitted_here(parts.node, found)
+        found = parts.coordinator.status(job_id)  # submitted here, or the error says why nothing is known
+        spec = _submitted_here(here, found)
         return JobRecords(found, spec, None, None, spec.parties, parts.clock())
-    view = parts.jobs.status_here(job_id)
+    view = parts.coordinator.status_here(job_id)
     if view is None:
-        view = parts.jobs.status(job_id) if ask or local is None else _last_known(local)
-    spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
+        view = parts.coordinator.status(job_id) if ask or local is None else _last_known(local)
+    spec = record.spec.for_node(here) if record.spec.parties_at(here) else record.spec
     lines = parts.store.timeline(job_id) if notes else []
     texts = [str(e.detail.get("text")) for e in lines if e.event == NOTED]
     elsewhere = next((e.detail["user"] for e in lines if e.side == "initiator" and e.detail.get("user")), "")
@@ -78,7 +78,7 @@ def records_of(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool
         spec,
         local,
         job,
-        spec.parties_at(parts.node) or spec.parties,
+        spec.parties_at(here) or spec.parties,
         record.created_at,
         texts[-1] if texts else "",
         job.user if job is not None else str(elsewhere),
