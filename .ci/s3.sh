@@ -80,7 +80,9 @@ start() {
   [ -e "$home/made" ] || create >"$rt/s3-create.log" 2>&1 || { tail -5 "$rt/s3-create.log" >&2; die "no cluster could be made"; }
   running mon.a || ceph-mon -c "$conf" -i a
   running osd.0 || ceph-osd -c "$conf" -i 0 >/dev/null 2>&1
-  running client.rgw || radosgw -c "$conf" -n client.rgw
+  # by default it keeps what was deleted for two hours, and large uploads of a few test runs fill the disk
+  running client.rgw || radosgw -c "$conf" -n client.rgw \
+    --rgw-gc-obj-min-wait=60 --rgw-gc-processor-period=60 --rgw-gc-processor-max-time=60
   wait_for S3 120 curl -s -m 5 --noproxy '*' -o /dev/null "http://$host:$port"
   [ -e "$home/made" ] && return
   accounts >"$rt/s3-create.log" 2>&1 || { tail -5 "$rt/s3-create.log" >&2; die "no user could be made"; }

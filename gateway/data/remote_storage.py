@@ -32,7 +32,6 @@ S3, HDFS = "s3", "hdfs"
 FILE = "file"
 KINDS = (S3, HDFS)
 _SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
-_SHOWN = 200
 _CODES = {
     "NoSuchBucket": ("STORAGE_GONE", "has no such bucket"),
     "QuotaExceeded": ("STORAGE_FULL", "is full: its quota is reached"),

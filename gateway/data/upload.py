@@ -390,9 +390,9 @@ class PlainBlocks:
         try:
             if self._form.encoding not in (UTF8, UTF8_BOM):
                 block = block.decode(self._form.encoding).encode()
-            elif codecs.BOM_UTF8 in block:
-                return b""
             elif not block.isascii():
+                if codecs.BOM_UTF8 in block:
+                    return b""
                 block.decode()
         except UnicodeDecodeError:
             return b""
