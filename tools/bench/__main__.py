@@ -41,6 +41,10 @@ from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, reside
 A, B = "JG0100001100000010", "JG0100002200000020"
 
 
+_TOGETHER = 50
+"""jobs that are submitted together under Docker"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=...")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of each makespan; the median is shown")
@@ -148,6 +152,28 @@ def makespan(asked: argparse.Namespace) -> None:
     floors = ["bare, engine's API", "on the host's network", "ratio", "to the host's network"]
     heads = ["tasks in a chain", "job, poll", "job, callback", *floors]
     table("makespan", "Makespan of a job at two nodes under Docker", heads, rows)
+
+
+def together(asked: argparse.Namespace) -> None:
+    """Compare many jobs with their containers on the host's network, as many concurrently as is best."""
+    build(asked.base)
+    ours: list[float] = []
+    bare: dict[int, list[float]] = {2: [], 4: [], 8: []}
+    with Floor() as floor, two_nodes({"kind": "docker"}) as (node, _):
+        run_job(node, chain(1))  # warm: image known, network there
+        for _ in range(asked.rounds):
+            for at_once, times in bare.items():
+                times.append(floor.together(_TOGETHER, at_once))
+            began = time.perf_counter()
+            for job_id in load.at_once(node, chain(1), _TOGETHER, 32):
+                assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
+            ours.append(time.perf_counter() - began)
+    remove_networks()
+    jobs = statistics.median(ours)
+    at_once, best = min(((n, statistics.median(times)) for n, times in bare.items()), key=lambda pair: pair[1])
+    row = [_TOGETHER, f"{jobs:.1f} s", f"{best:.1f} s", at_once, f"{jobs / best:.2f}"]
+    heads = ["jobs of one task", "jobs", "bare, on the host's network", "concurrent containers", "ratio"]
+    table("together", "Jobs submitted together at two nodes under Docker", heads, [row])
 
 
 def by_fates_protocol(asked: argparse.Namespace) -> None:
@@ -453,6 +479,7 @@ def table(part: str, title: str, heads: list[str], rows: list[list[Any]]) -> Non
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "makespan": makespan,
+    "together": together,
     "fate": by_fates_protocol,
     "create": create_all,
     "requests": request_path,

@@ -59,16 +59,26 @@ class Floor:
 
     def chain(self, tasks: int, network: str = NETWORK) -> float:
         """Return the seconds that a chain of tasks at two parties takes, in a network of the daemon's."""
-        callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
         began = time.perf_counter()
         with ThreadPoolExecutor(2) as pool:
             for i in range(tasks):
-                environments = [
-                    {"system.callback": callback, "config.task_id": f"t{i}", "config.self_role": f"{role}.0"}
-                    for role in ("guest", "host")
-                ]
-                list(pool.map(partial(self._run, network), environments))
+                list(pool.map(partial(self._run, network), self._environments(i)))
         return time.perf_counter() - began
+
+    def together(self, tasks: int, at_once: int) -> float:
+        """Return the seconds of tasks at two parties on the host's network, so many containers concurrently."""
+        began = time.perf_counter()
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(partial(self._run, "host"), (e for i in range(tasks) for e in self._environments(i))))
+        return time.perf_counter() - began
+
+    def _environments(self, task: int) -> list[dict[str, str]]:
+        """Return the variables of the containers of a task, one for each party."""
+        callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
+        return [
+            {"system.callback": callback, "config.task_id": f"t{task}", "config.self_role": f"{role}.{task}"}
+            for role in ("guest", "host")
+        ]
 
     def _run(self, network: str, environment: dict[str, str]) -> None:
         """Start, await and remove one container through the engine's API, as hardened as ours."""
