@@ -82,7 +82,7 @@ def _rule(methods: str, path: str, *roles: Role) -> Rule:
 
 _SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
 RULES = (
-    _rule("GET", r"/(docs|openapi\.json|metrics)", *_SEES),
+    _rule("GET", r"/(docs|openapi\.json|metrics)?", *_SEES),
     _rule("GET POST DELETE", r"/api/v1/session", *_SEES),
     _rule("GET", _DATA, Role.PLATFORM),
     _rule("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", Role.VENDOR, Role.PLATFORM),
