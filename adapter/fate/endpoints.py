@@ -358,8 +358,7 @@ def _ending(word: JobWord, at: Command[Any]) -> Ending:
     """Return the reported outcome; FATE gives no reason for a failure, so what failed here becomes the reason."""
     failure: Failure | None = at.body.failed_by
     if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
-        last = {(run.task_name, run.party): run for run in at.local.runs}.values()
-        failure = next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
+        failure = at.local.own_failure
     if failure is None and word is not JobWord.SUCCESS:
         failure = Failure(REASONS[word], f"{at.who} says that the job is {word}", at.who)
     return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, at.who)

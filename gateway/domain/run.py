@@ -232,6 +232,12 @@ class LocalJob:
         """The job's id."""
         return self.spec.job_id
 
+    @property
+    def own_failure(self) -> Failure | None:
+        """Why a task failed here for a cause of its own, and not as it was stopped."""
+        last = {(run.task_name, run.party): run for run in self.runs}.values()
+        return next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
+
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
         """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))

@@ -14,7 +14,7 @@ from gateway.domain.execution.machine import UNREACHABLE
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
-from gateway.domain.run import LocalJob
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
@@ -223,12 +223,17 @@ class Coordinator:
             return unanswered_view(local, error, self._store.run_timing)
         if local is None:
             return found
+        local = self._learned(local, found)
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
-        with suppress(NotFound):  # deleted meanwhile
-            self._executor.learned(local, found)
-        return with_ids(found, local)
+        return with_local(found, local)
+
+    def _learned(self, local: LocalJob, found: JobView) -> LocalJob:
+        try:
+            return self._executor.learned(local, found)
+        except NotFound:  # deleted meanwhile
+            return local
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
         """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""
@@ -475,17 +480,41 @@ def view(job: Job, timing: Timing) -> JobView:
     )
 
 
-def with_ids(found: JobView, local: LocalJob) -> JobView:
-    """Give tasks that a peer knows by their names the ids they run under here, and the others their names."""
+def with_local(found: JobView, local: LocalJob) -> JobView:
+    """Add what this node knows of its own part, and of the job where the scheduling node leaves that out.
+
+    Tasks that a peer knows by their names get the ids they run under here, and the others their names.
+    """
     by_name = {run.task_name: run.task_id for run in local.runs}
     by_id = {task_id: name for name, task_id in by_name.items()}
-    tasks = [
-        replace(task, name=by_id[task.task_id])
-        if task.task_id in by_id
-        else replace(task, task_id=by_name.get(task.task_id, task.task_id))
-        for task in found.tasks
-    ]
-    return replace(found, tasks=tasks)
+    tasks = []
+    for task in found.tasks:
+        if task.task_id in by_id:
+            task = replace(task, name=by_id[task.task_id])
+        else:
+            task = replace(task, task_id=by_name.get(task.task_id, task.task_id))
+        if (own := _own_part(local, task.name)) is not None and local.node not in task.nodes:
+            why = task.failure or (own.failure if task.status is TaskStatus.FAILED else None)
+            task = replace(task, nodes={**task.nodes, **own.nodes}, failure=why)
+        tasks.append(task)
+    found = replace(found, tasks=tasks, scheduler=found.scheduler or local.spec.scheduler)
+    ending = local.ending
+    if ending is not None and ended(JOB, found.status) and found.outcome in (None, ending.outcome):
+        found = replace(found, outcome=ending.outcome, failure=found.failure or ending.failure)
+    return replace(found, flow_id=found.flow_id or local.spec.flow_id)
+
+
+def _own_part(local: LocalJob, task: str) -> TaskView | None:
+    """Return a task as this node knows it by itself; None where it has not run here."""
+    runs = local.newest_runs(task)
+    if not runs:
+        return None
+    by_role: dict[str, list[Run]] = {}
+    for one in runs:
+        by_role.setdefault(one.party.role, []).append(one)
+    nodes = {local.node: {role: merge_runs(those) for role, those in by_role.items()}}
+    failure = next((one.failure for one in runs if one.failure), None)
+    return TaskView(runs[0].task_id, task, merge_runs(runs), failure, nodes, attempt=runs[0].attempt)
 
 
 def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> JobView:
@@ -506,17 +535,15 @@ def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> 
 
 def local_view(local: LocalJob, timing: RunTiming) -> JobView:
     """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
-    newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
-    tasks = [
-        TaskView(runs[0].task_id, name, merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
-        for name, runs in newest.items()
-    ]
+    names = dict.fromkeys(run.task_name for run in local.runs)
+    tasks = [part for name in names if (part := _own_part(local, name)) is not None]
+    failure = local.ending.failure if local.ending else local.own_failure
     return JobView(
         local.id,
         local.status,
         tasks,
         local.ending.outcome if local.ending else None,
-        local.ending.failure if local.ending else None,
+        failure,
         progress=run.of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,

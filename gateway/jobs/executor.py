@@ -120,8 +120,10 @@ def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.S
     early = view.outcome is Outcome.SUCCEEDED and len(view.tasks) < len(local.spec.dag.nodes)
     if early or not ended(JOB, view.status):
         return []
-    ending = Ending(view.outcome or Outcome.STOPPED, now, view.failure, local.spec.scheduler)
-    return [messages.StopRequested(now, None, ending, local.spec.scheduler)]
+    outcome, failure, by = view.outcome or Outcome.STOPPED, view.failure, local.spec.scheduler
+    if outcome is Outcome.FAILED and failure is None:
+        failure = local.own_failure or Failure("FAILED", f"{by} says that the job has failed, and not why", by)
+    return [messages.StopRequested(now, None, Ending(outcome, now, failure, by), by)]
 
 
 log = structlog.get_logger(__name__)
@@ -391,11 +393,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """End a job here whose scheduling node is silent; that one learns of it once it answers."""
         self.record(job_id, messages.StoppedHere(self._clock(), why))
 
-    def learned(self, local: LocalJob, view: JobView) -> None:
-        """Take in what the scheduling node has just reported of a job: where it has ended, its stop was lost."""
-        if not ended(JOB, local.status):
+    def learned(self, local: LocalJob, view: JobView) -> LocalJob:
+        """Take in what the scheduling node has just reported of a job: that it has ended, and how."""
+        news = view.outcome is not None and machine.may_explain(local, view.outcome)
+        if news or not ended(JOB, local.status):
             for event in _lost_stop(local, view, self._clock()):
-                self.record(local.id, event)
+                return self.record(local.id, event)
+        return local
 
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""

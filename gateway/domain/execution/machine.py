@@ -306,12 +306,21 @@ def _stopped_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
     ending = event.ending
-    if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
+    if ending is None or not may_explain(local, ending.outcome):
         return local
     if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
         ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
     local = replace(local, ending=ending)
     return local.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
+
+
+def may_explain(local: LocalJob, outcome: Outcome) -> bool:
+    """Whether an outcome that comes after the end here is news: that runs were stopped explains nothing."""
+    ending = local.ending
+    if ending is None:
+        return outcome is not Outcome.SUCCEEDED
+    guessed = ending.failure is not None and ending.failure.reason == "STOPPED" and ending.failure.task != ""
+    return guessed and outcome not in (Outcome.SUCCEEDED, ending.outcome)
 
 
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:

@@ -18,6 +18,7 @@ from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site,
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
+from tests.memory_engine import MemoryEngine
 
 # ---------------------------------------------------------------- what they are answered
 
@@ -194,6 +195,40 @@ def test_states_are_resolved_by_id_and_by_name(site: Site, keys: str):
     assert data["status"] == {ids["a"]: "SUCCESS", ids["b"]: "RUNNING"}
     assert {t["task_name"]: t["task_id"] for t in data["tasks"]} == ids
     site.node.participant.stop_job(spec.job_id, "", None, FATE)
+
+
+def test_what_this_node_knows_is_shown_of_a_job_whose_scheduler_tells_states_alone(site: Site):
+    """Scheduler, reason, outcome and the own part; the list of jobs says the same."""
+    spec = site.take_part(FATE)
+    run = site.run(spec.job_id, "guest.0")
+    told = {"job_status": "RUNNING", "status": {"a": "RUNNING"}}
+    site.peer.will(by_path(job_status_all=lambda h: says({"code": 0, "message": "success", "data": told})(h)))
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert (data["scheduler"], data["failed_by"], data["outcome"]) == (FATE, None, None)
+    assert data["tasks"][0]["parties"] == {ME: {"guest": "RUNNING"}}
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 1)
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
+    told |= {"job_status": "FINISHED", "status": {"a": "FAILED"}}
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert (data["outcome"], data["failed_by"]["reason"]) == ("FAILED", "EXIT_1")
+    assert data["tasks"][0]["parties"] == {ME: {"guest": "FAILED"}}
+    assert data["tasks"][0]["failed_by"]["reason"] == "EXIT_1"
+    listed = ask(site.node, "operator", "GET", "/api/v1/jobs").json()["jobs"]
+    assert [one["outcome"] for one in listed if one["job_id"] == spec.job_id] == ["FAILED"]
+
+
+def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_only_stopped(site: Site):
+    spec = site.take_part(FATE)
+    site.run(spec.job_id, "guest.0")
+    assert site.asks(FATE, "/job/stop", {"job_id": spec.job_id})["code"] == 0
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02)
+    site.peer.will(by_path(job_status_all=says(data={"job_status": "FINISHED", "status": {"a": "FAILED"}})))
+    for _ in range(2):
+        data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+        assert (data["outcome"], data["failed_by"]["node"]) == ("FAILED", FATE)
+        ending = site.node.store.local_jobs.get(spec.job_id).ending
+        assert ending is not None and ending.outcome is Outcome.FAILED
 
 
 # ---------------------------------------------------------------- routes

@@ -216,6 +216,20 @@ def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: 
         world.me.coordinator.stop_job(made, "", ME)
 
 
+def test_what_this_node_knows_is_shown_of_a_job_that_fate_schedules(world: World, flow: Flow):
+    """FATE has no request for a job's state."""
+    job_id = "20241122010104"
+    flow.do(job_id, "job/create", "job/start", "task/start")
+    world.end(job_id, "a", "host.0", code=1)
+    wait_for(lambda: all(run.over for run in world.local(job_id).runs), 20, 0.01)
+    path = "/v1/platform/schedule/job/status_all"
+    data = ask(world.me, "operator", "GET", path, params={"job_id": job_id}).json()["data"]
+    assert (data["scheduler"], data["failed_by"]["reason"]) == (FATE, "EXIT_1")
+    [task] = data["tasks"]
+    assert (task["parties"], task["failed_by"]["reason"]) == ({ME: {"host": "FAILED"}}, "EXIT_1")
+    flow.do(job_id, "job/status/update failed", "job/stop")
+
+
 @pytest.mark.parametrize("word", ["failed", "timeout"])
 def test_a_stop_for_a_failed_part_is_no_persons_stop(world: World, flow: Flow, word: str):
     """FATE's watch over its processes asks for a stop in this way where one has died."""
