@@ -465,6 +465,7 @@ GIVEN_UP = [*NO_ANSWER, 793, Done(QUERY, at(794), final=False, message="cannot c
 
 WATCH: dict[str, tuple[LocalJob, Sequence[Event | float], Mapping[float, list], str]] = {
     "asked after long": (WATCHED, [], {725.9: [], 726: [QUERY]}, ""),
+    "asked and not answered": (WATCHED, [726], {737.9: [], 738: [QUERY]}, ""),
     "a sign of life": (WATCHED, [ALIVE], {785.9: [], 786: [QUERY]}, ""),
     "asked once more": (WATCHED, NO_ANSWER, {792.9: [], 793: [QUERY]}, ""),
     "it answers": (WATCHED, [*NO_ANSWER, 793, Done(QUERY, at(794))], {1519.9: [], 1520: [QUERY]}, ""),

@@ -68,6 +68,7 @@ def test_what_a_job_waits_for(job: Job, reason: str, words: str, since: float):
     found = waiting.of_job(job, Timing())
     assert (found.reason, found.since) == (reason, at(since)), found
     assert words in found.message and found.next_check is not None
+    assert reason != "STOP_NOT_ACKNOWLEDGED" or "n1" not in found.message
     assert set(found.as_dict()) == {"reason", "message", "since", "next_check"}
 
 
