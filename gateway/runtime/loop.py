@@ -104,7 +104,7 @@ class Loop:
                 return
             self._soonest[key] = when
             heapq.heappush(self._heap, (when, next(self._order), key))
-            self._condition.notify_all()
+            self._condition.notify()
 
     def _tick(self) -> None:
         while True:

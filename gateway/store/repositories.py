@@ -344,25 +344,39 @@ def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
     return sa.literal_column("(unix_timestamp(now(6)) + 0e0)", sa.Double())
 
 
+_TIDY_SECONDS = 10.0
+"""from one removal of signatures that are not valid any more to the next"""
+
+
 class SqlUsedSignatures:
     """Remembers signatures of FATE requests while they are valid, for several threads and gateways."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._tidy_at = 0.0
 
     def first(self, signature: str, request: str, seconds: float) -> str:
         """Return the fingerprint of the request that came first with a signature, and remember it for so long."""
         t, now = schema.used_signature, self._clock().timestamp()
+        expired, tidy = t.delete().where(t.c.until < now), now >= self._tidy_at
+        if tidy:
+            self._tidy_at = now + _TIDY_SECONDS
 
         def work() -> str:
-            with self._database.write() as connection:
-                connection.execute(t.delete().where(t.c.until < now))
-                known = connection.execute(sa.select(t.c.request).where(t.c.signature == signature)).scalar()
-                if known is not None:
-                    return str(known)
-                connection.execute(t.insert().values(signature=signature, request=request, until=now + seconds))
-                return request
+            try:
+                with self._database.write() as connection:
+                    if tidy:
+                        connection.execute(expired)
+                    row = {"signature": signature, "request": request, "until": now + seconds}
+                    connection.execute(t.insert(), row)
+                    return request
+            except sa.exc.IntegrityError:
+                self._database.execute(expired)
+                known = self._database.value(sa.select(t.c.request).where(t.c.signature == signature))
+                if known is None:
+                    raise
+                return str(known)
 
         return repeating(work)
 
