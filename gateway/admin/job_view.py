@@ -24,6 +24,7 @@ from provider_registry.registry import Unknown
 DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
 _LAST_LINES = 100
+_MOST_TOPICS = 100
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told")
 """of a run: its container's credentials, and calls under way"""
 
@@ -40,6 +41,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "inherited_runs": [],
         "local_warnings": [],
         "resources": None,
+        "channel": [],
         "model": model_of(spec) if spec else None,
         "flow": [],
     }
@@ -63,8 +65,26 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
             "local_warnings": local.warnings,
             "resources": parts.resources.of_job(local),
+            "channel": _channel(parts, local),
         }
     return found
+
+
+def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
+    """Return what waits on the topics of a job here, and which parties wait; the first hundred topics."""
+    parties = {run.name: run.party.label for run in local.runs}
+    sessions = dict.fromkeys(f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs)))
+    found = [
+        {
+            "session": session,
+            **on._asdict(),
+            "oldest": round(on.oldest, 3),
+            "readers": [parties.get(run, run) for run in on.readers],
+        }
+        for session in sessions
+        for on in parts.broker.waiting(session)
+    ]
+    return found[:_MOST_TOPICS]
 
 
 def approval_of(local: LocalJob) -> dict[str, Any] | None:

@@ -66,12 +66,22 @@ _RUN = shape(
     waiting=Waiting | None,
     log=Annotated[str, Field(description="path of its log")],
 )
+_ON_TOPIC = shape(
+    "OnTopic",
+    session=str,
+    topic=str,
+    messages=int,
+    bytes=int,
+    oldest=Annotated[float, Field(description="seconds that the oldest message has waited")],
+    readers=Annotated[list[str], Field(description="parties here that wait for a message")],
+)
 _JOB = shape(
     "Job",
     **get_type_hints(JobView)
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
-    | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None},
+    | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
+    | {"channel": [_ON_TOPIC]},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
 _TIMELINE = shape("Timeline", timeline=[TimelineEntry])

@@ -5,6 +5,6 @@ transport and wire format are elsewhere.
 """
 
 from gateway.broker.broker import Broker
-from gateway.broker.session import BrokerLimits, BufferFull, Message, SessionReleased, Usage
+from gateway.broker.session import BrokerLimits, BufferFull, Message, SessionReleased, Usage, Waiting
 
-__all__ = ["Broker", "BrokerLimits", "BufferFull", "Message", "SessionReleased", "Usage"]
+__all__ = ["Broker", "BrokerLimits", "BufferFull", "Message", "SessionReleased", "Usage", "Waiting"]

@@ -18,10 +18,28 @@ import anyio
 import anyio.to_thread
 
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
-from gateway.broker.session import BrokerLimits, BufferFull, Message, Pool, Session, SessionReleased, Stored, Usage
+from gateway.broker.session import (
+    BrokerLimits,
+    BufferFull,
+    Message,
+    Pool,
+    Session,
+    SessionReleased,
+    Stored,
+    Usage,
+    Waiting,
+)
 from gateway.errors import Busy, GatewayError, TooLarge
 
 log = logging.getLogger(__name__)
+
+
+class _Reader(asyncio.Event):
+    """Set when a message has come for somebody who waits."""
+
+    def __init__(self, run: str | None) -> None:
+        super().__init__()
+        self.run = run
 
 
 class Broker:
@@ -40,7 +58,7 @@ class Broker:
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, float] = {}
         self._ended: dict[str, float] = {}
-        self._readers: dict[tuple[str, str], list[asyncio.Event]] = {}
+        self._readers: dict[tuple[str, str], list[_Reader]] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
         self._lock: IO[bytes] | None = None
@@ -87,6 +105,26 @@ class Broker:
         """Returns how much is waiting to be delivered."""
         messages = sum(session.messages for session in self._sessions.values())
         return Usage(len(self._sessions), messages, self._pool.bytes)
+
+    def waiting(self, session: str) -> list[Waiting]:
+        """Returns what waits on each topic of a session, and who waits there; the longest waiting first."""
+        box = self._sessions.get(session)
+        pending = box.pending() if box is not None else {}
+        readers = {
+            topic: list(waiting) for (name, topic), waiting in list(self._readers.items()) if name == session
+        }
+        now = time.monotonic()
+        found = [
+            Waiting(
+                topic,
+                len(stored := pending.get(topic, [])),
+                sum(one.size for one in stored),
+                max((now - one.at for one in stored), default=0.0),
+                tuple(reader.run or "" for reader in readers.get(topic, ())),
+            )
+            for topic in pending.keys() | readers.keys()
+        ]
+        return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
 
     def sessions(self) -> tuple[str, ...]:
         """Returns the names of the sessions that hold something on disk."""
@@ -247,7 +285,7 @@ class Broker:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
-        arrival = asyncio.Event()
+        arrival = _Reader(run)
         try:
             while True:
                 self._refuse_released(session)

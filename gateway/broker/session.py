@@ -10,9 +10,10 @@ giving up the event loop in between, so there is nothing to lock. A message move
 
 import hashlib
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gateway.broker.journal import Entry, Kind, Record, Spool
@@ -76,6 +77,17 @@ class Usage(NamedTuple):
     bytes: int
 
 
+class Waiting(NamedTuple):
+    """What waits on a topic: unread messages, and the runs that wait for one ("" where it is not known which)."""
+
+    topic: str
+    messages: int
+    bytes: int
+    oldest: float
+    """seconds that the oldest one has waited, since the start at most; 0 without messages"""
+    readers: tuple[str, ...]
+
+
 class BufferFull(Busy):
     """There is no capacity for the message now; nothing of it was stored. Retry later."""
 
@@ -107,6 +119,8 @@ class Stored:
     payload: bytes | None = None
     record: int = 0
     """bytes of its record in the journal, with the payload if it lies there"""
+    at: float = field(default_factory=time.monotonic)
+    """when it came, or was found at the start"""
 
 
 class Mailbox:
@@ -146,7 +160,7 @@ class Mailbox:
 
     def all(self) -> list[Stored]:
         """Returns every unread message, lane by lane."""
-        return [stored for lane in self._lanes.values() for stored in lane]
+        return [stored for lane in list(self._lanes.values()) for stored in list(lane)]
 
 
 def _may_read(lane: tuple[str, str | None], source: str | None, run: str | None) -> bool:
@@ -210,6 +224,10 @@ class Session:
         self._repeats: dict[tuple[str, str, str], Flight] = {}
         self._kept: dict[str, dict[int, Flight]] = {}
         self._seen: dict[bytes, None] = {}
+
+    def pending(self) -> dict[str, list[Stored]]:
+        """Return the unread messages by topic; may be called from another thread."""
+        return {topic: mailbox.all() for topic, mailbox in list(self._mailboxes.items())}
 
     def load(self, records: list[Record]) -> None:
         """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""

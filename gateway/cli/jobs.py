@@ -402,6 +402,7 @@ def _warnings(job: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", [])]))
 
 
+_TOPICS_SHOWN = 10
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
 
 
@@ -436,7 +437,7 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
     parts: list[RenderableType] = [text(f"{job['job_id']}, scheduled by {job['scheduler']}", "bold"), cells, line]
     if why := _why(job):
         parts.append(text(why, "red" if job.get("failure") else "dim"))
-    parts += [text(line, "dim") for line in (*_lineage(job), *_last_lines(job))]
+    parts += [text(line, "dim") for line in (*_lineage(job), *_on_channel(job), *_last_lines(job))]
     parts += [text(line, "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
     return Group(*parts)
 
@@ -466,6 +467,14 @@ def _lineage(job: Mapping[str, Any]) -> Iterator[str]:
         yield f"reruns {origin['job_id']} from {origin['start']}{changed}{inherited}"
     elif job.get("old_job_id"):
         yield f"continues {job['old_job_id']}{inherited}"
+
+
+def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which messages nobody has read, and who waits for one."""
+    for on in job.get("channel", [])[:_TOPICS_SHOWN]:
+        left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
+        waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
+        yield f"channel, topic {on['topic']}: " + "; ".join(filter(None, (left if on["messages"] else "", waits)))
 
 
 def _last_lines(job: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.broker import Usage
+from gateway.broker import Broker
 from gateway.domain.resources import CORE, ClaimState, Ledger
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
@@ -26,7 +26,7 @@ class Metrics(Collector):
     def __init__(
         self,
         counts: Callable[[], Counts],
-        channel: Callable[[], Usage],
+        channel: Broker,
         clock: Callable[[], datetime],
         ledger: Callable[[], Ledger],
     ) -> None:
@@ -69,7 +69,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Look up what is not counted."""
-        counts, used, ledger = self._counts(), self._channel(), self._ledger()
+        counts, used, ledger = self._counts(), self._channel.usage(), self._ledger()
         oldest = counts.oldest_waiting
         age = max(0.0, self._clock().timestamp() - oldest) if oldest is not None else 0.0
         text = "Age of the oldest job that has not begun to run, in seconds; 0: none waits."
@@ -80,6 +80,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
         yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)
         yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
+        yield from _of_sessions(self._channel)
         for name, text, amounts in (
             ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes.", ledger.total),
             ("held", "What jobs hold of it.", ledger.held),
@@ -91,6 +92,20 @@ class Metrics(Collector):
         waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
         text = "Jobs that hold something, or wait for it."
         yield _gauge("bfia_resources_jobs", text, ["state"], {"held": len(ledger.holders), "waiting": waiting})
+
+
+def _of_sessions(channel: Broker) -> Iterator[GaugeMetricFamily]:
+    """Yield what waits in each session; its topics would be too many labels."""
+    sessions = {session: channel.waiting(session) for session in channel.sessions()}
+    messages = {session: sum(on.messages for on in topics) for session, topics in sessions.items()}
+    sizes = {session: sum(on.bytes for on in topics) for session, topics in sessions.items()}
+    oldest = {session: max((on.oldest for on in topics), default=0.0) for session, topics in sessions.items()}
+    readers = {session: sum(len(on.readers) for on in topics) for session, topics in sessions.items()}
+    label = ["session"]
+    yield _gauge("bfia_channel_session_messages", "Messages not yet delivered, by session.", label, messages)
+    yield _gauge("bfia_channel_session_bytes", "Bytes of messages not yet delivered, by session.", label, sizes)
+    yield _gauge("bfia_channel_session_oldest_seconds", "Age of the oldest of them.", label, oldest)
+    yield _gauge("bfia_channel_session_readers", "Containers that wait for a message.", label, readers)
 
 
 def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:

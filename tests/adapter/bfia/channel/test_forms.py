@@ -66,9 +66,11 @@ class Speaker:
         return answer.code, answer.payload
 
 
+@pytest.mark.parametrize("profile", ["spec", "fate", "kuscia"])
 @pytest.mark.parametrize("reads", Form)
 @pytest.mark.parametrize("writes", Form)
-async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, client, writes, reads):
+async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, client, writes, reads, profile):
+    alpha.routes["beta"] = Route("beta", beta.url, profile=profile)
     guest, host = Speaker(client, alpha, writes), Speaker(client, beta, reads)
     for payload in (b"\x00\xffhello", bytes(range(256)) * 2000):
         assert await guest.push("beta", "guest.0-host.0", payload) == OK

@@ -1,0 +1,49 @@
+"""What waits on the channel of a job is shown: messages, bytes, since when, and who waits."""
+
+import base64
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from gateway.bootstrap.node import Gateway
+from gateway.cli.main import app
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, containers, running
+
+CHAN = "/v1/interconn/chan/"
+PAYLOAD = base64.b64encode(b"hello").decode()
+
+
+def call(node: Gateway, verb: str, headers: dict[str, str], **body: Any) -> Any:
+    named = {"x-ptp-target-node-id": ME} | headers
+    return ask(node, "container", "POST", CHAN + verb, json=body, headers=named).json()
+
+
+def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
+    with running(tmp_path) as node, ThreadPoolExecutor(1) as threads:
+        told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)})
+        waits = threads.submit(call, node, "pop", told["host.0"], topic="answer", timeout=100_000)
+
+        def channel() -> Any:
+            return ask(node, "operator", "GET", "/api/v1/jobs/job-1").json()["channel"]
+
+        wait_for(lambda: waits.done() or channel())
+        for _ in range(2):
+            call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
+        question, answer = channel()
+        assert question.pop("oldest") >= 0
+        expected = {"session": "session_job-1", "topic": "question", "messages": 2, "bytes": 10, "readers": []}
+        assert question == expected
+        assert (answer["topic"], answer["messages"], answer["readers"]) == ("answer", 0, ["host.0"])
+        shown = CliRunner().invoke(app, ["job", "show", "job-1", "--url", node.addresses()["operator"]])
+        assert "topic question: 2 messages, 10 bytes" in shown.stdout and "topic answer: host.0" in shown.stdout
+        figures = ask(node, "operator", "GET", "/metrics").text
+        for name, number in (("messages", 2), ("bytes", 10), ("readers", 1)):
+            assert f'bfia_channel_session_{name}{{session="session_job-1"}} {number}.0' in figures
+        call(node, "push", told["guest.0"], topic="answer", payload=PAYLOAD)
+        assert waits.result()["content"] == PAYLOAD
+        for _ in range(2):
+            call(node, "pop", told["host.0"], topic="question", timeout=1000)
+        assert channel() == []
