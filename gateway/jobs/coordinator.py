@@ -147,8 +147,11 @@ class Coordinator:
         return spec.job_id
 
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
-        if self._store.jobs.find(spec.job_id) is None:
+        try:
             self._intake.check("" if sender == self._peers.node else sender)
+        except GatewayError:
+            if self._store.jobs.find(spec.job_id) is None:  # else it is asked for once more
+                raise
         with self._registry.one_view():
             job = replace(self._new.made(spec), origin=origin)
         if not self._scheduler.begin(job):
