@@ -498,12 +498,13 @@ def routes_of(settings: Settings) -> Step:
         cause = "; ".join(map(str, routes.problems))
         return _failed(cause, "correct the file; the last good table stays in force")
     total = counted(len(routes.table.routes), "node")
-    direct = {r.node: urlsplit(r.url) for r in routes.table.routes.values() if r.enabled and r.url and not r.via}
+    enabled = [route for route in routes.table.routes.values() if route.enabled]
+    direct = [(route.node, urlsplit(url)) for route in enabled for url in (route.url, route.transport) if url]
     if not direct:
         return _ok(f"{total}, none of them reached directly" if routes.table.routes else total)
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
-        wrong = dict(zip(direct, pool.map(_connection_problem, direct.values()), strict=True))
-    away = [f"{node_id}: {problem}" for node_id, problem in wrong.items() if problem]
+        problems = list(pool.map(_connection_problem, (address for _, address in direct)))
+    away = [f"{node}: {problem}" for (node, _), problem in zip(direct, problems, strict=True) if problem]
     if away:
         more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
         remedy = "correct host or port, or have the peer started; details: bfia-gateway route test NODE"

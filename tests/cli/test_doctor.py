@@ -175,6 +175,9 @@ def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):
     assert "JG2" not in step.cause and "JG5" not in step.cause
     (config.parent / "routes.yml").write_text(f"JG2: {{host: 127.0.0.1, port: {busy_port}}}\n")
     assert routes_of(load(config)).result is Result.OK
+    entry = f"{{host: 127.0.0.1, port: {busy_port}, transport: 'http://127.0.0.1:{nobody}'}}"
+    (config.parent / "routes.yml").write_text(f"JG2: {entry}\n")
+    assert f"JG2: nothing listens at 127.0.0.1:{nobody}" in routes_of(load(config)).cause
 
 
 def test_a_clock_that_is_off_is_named(tmp_path: Path):
