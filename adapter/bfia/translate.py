@@ -226,13 +226,13 @@ def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failur
 # ---------------------------------------------------------------- states
 
 
-def task_status(text: str, path: str = "status") -> TaskStatus:
+def task_status(text: str) -> TaskStatus:
     """Read a task's state. Raises `Invalid` for another word."""
     try:
         return TaskStatus(text.upper())
     except ValueError:
         allowed = ", ".join(TaskStatus)
-        raise Invalid([Problem(path, f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN") from None
+        raise Invalid([Problem("status", f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN") from None
 
 
 def read_status(value: Any) -> TaskStatus:

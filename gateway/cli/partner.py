@@ -36,6 +36,7 @@ from gateway.cli.command import (
     warn,
     when,
 )
+from gateway.cli.routes import path_of
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -113,7 +114,7 @@ def accept(
         entry |= {name: str(given.absolute()) for name, given in tls.items() if given}
         entry |= {"enabled": "true"} if before else {}
         body = {"route": entry, "reason": "invitation accepted", "author": who()}
-        done = client.call("PATCH" if before else "PUT", _path(node), body, query={"version": version})
+        done = client.call("PATCH" if before else "PUT", path_of(node), body, query={"version": version})
     yield {"node": node, "words": words, "version": done["version"]}
     say(f"{node} is a partner now, and must sign its requests; the words: {words}")
     say(f"next: bfia-gateway route test {node}, once the partner has accepted, too")
@@ -252,7 +253,7 @@ def _route(client: Client, node: str) -> str:
     from route_table.certificates import key_pin, public_key
 
     try:
-        found = client.get(_path(node))["route"]
+        found = client.get(path_of(node))["route"]
     except CallFailed as error:
         if error.reason != "NODE_UNKNOWN":
             raise
@@ -260,7 +261,3 @@ def _route(client: Client, node: str) -> str:
     at = f"via {found['via']}" if found["via"] else found["url"]
     at += "" if found["enabled"] else ", disabled"
     return f"{at}, keys: {', '.join(key_pin(public_key(key)) for key in found['keys']) or 'none'}"
-
-
-def _path(node: str) -> str:
-    return f"/api/v1/routes/{segment(node)}"

@@ -132,7 +132,7 @@ def enable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
 @command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
 def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
     """Remove a route. `route rollback` restores it."""
-    yield from _changed(node.delete(_path(node_id), reason=reason, author=who()))
+    yield from _changed(node.delete(path_of(node_id), reason=reason, author=who()))
 
 
 @command(commands, "history", "--version 12")
@@ -188,7 +188,7 @@ def rollback(
 @command(commands, "test", "JG0100002200000020", timeout=150)
 def test(node: Client, node_id: NodeId) -> Output:
     """Test a route in both directions, step by step. Exit code 1: a step failed."""
-    found = node.post(f"{_path(node_id)}/test", {})
+    found = node.post(f"{path_of(node_id)}/test", {})
     yield found, found["good"]
     print_steps(f"route to {node_id}", found["steps"])
 
@@ -202,7 +202,8 @@ def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
     table(title, ["step", "result", "took", "found", "what to do"], rows)
 
 
-def _path(node_id: str) -> str:
+def path_of(node_id: str) -> str:
+    """Return the path of a route on the operator listener."""
     return f"/api/v1/routes/{segment(node_id)}"
 
 
@@ -213,7 +214,7 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:
     body = {"route": values, "reason": reason, "author": who()}
-    yield from _changed(node.call(method, _path(node_id), body))
+    yield from _changed(node.call(method, path_of(node_id), body))
 
 
 def _changed(version: dict[str, Any]) -> Output:

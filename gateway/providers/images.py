@@ -83,7 +83,7 @@ class Signatures:
         return facts.digest
 
 
-def signers_of(rules: Sequence[SignatureRule], at: str = "engine.docker.signatures") -> tuple[Signer, ...]:
+def signers_of(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
     """Read the keys that a configuration names. Raises `Invalid` with every file that holds no public key."""
     found, problems = [], []
     for number, rule in enumerate(rules):
@@ -94,7 +94,7 @@ def signers_of(rules: Sequence[SignatureRule], at: str = "engine.docker.signatur
             except (OSError, ValueError, UnsupportedAlgorithm) as error:
                 words = error.strerror if isinstance(error, OSError) else str(error)
                 text = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({words})"
-                problems.append(Problem(f"{at}[{number}].keys[{index}]", text, str(path)))
+                problems.append(Problem(f"engine.docker.signatures[{number}].keys[{index}]", text, str(path)))
         found.append(Signer(rule.provider, rule.registry, tuple(keys)))
     if problems:
         raise Invalid(problems)
