@@ -119,10 +119,10 @@ def test_a_platform_stops_a_job_wherever_it_is_scheduled(world: World, submitted
     assert world.job(job_id) == job
 
 
-def test_a_scheduling_node_that_does_not_answer_is_named(world: World):
+def test_a_scheduling_node_that_does_not_answer_is_named_where_a_task_is_to_stop(world: World):
     spec = a_spec("a", {"guest": (ME,), "host": (THIRD,)}, job_id="job-stop-away", **BY_THIRD)
     world.me.participant.create_job(spec, THIRD)
-    answer = envelope(stop(world.me, PLATFORM, spec.job_id))
+    answer = envelope(stop(world.me, PLATFORM, spec.job_id, "a"))
     assert answer["data"]["reason"] == "PEER_UNREACHABLE" and THIRD in answer["msg"]
     assert world.local(spec.job_id).status is JobStatus.READY
     world.me.participant.stop_job(spec.job_id, "", None, THIRD)
