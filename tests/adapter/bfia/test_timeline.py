@@ -103,6 +103,8 @@ def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(
     tries = [c.get("tries", 1) for c in told]
     assert tries[:3] == [1, 2, 3] and set(tries[3:]) <= {4, 8, 16, 32, 64}
     assert len(tries) < len(site.asked(spec.job_id))
+    site.peer.will(says())  # so that its stop does not go on into the next test
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02)
 
 
 def test_the_try_that_was_answered_is_told_whatever_its_number(site: Site, monkeypatch: pytest.MonkeyPatch):
