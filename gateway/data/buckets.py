@@ -93,18 +93,21 @@ class IdCheck:
             findings.add("repeated ids", f"file:{line}", rule)
         findings.more("repeated ids", total - len(first))
 
-    def _bucket(self, number: int) -> Iterator[bytes]:
+    def _bucket(self, number: int) -> Iterator[bytes | bytearray]:
         if self._written:
             with self._file.open("rb") as file:
                 begin = 0
                 for ends in self._written:
                     file.seek(start := ends[number - 1] if number else begin)
-                    yield file.read(ends[number] - start)
+                    left = ends[number] - start
+                    while data := file.read(min(left, _READ.size * 4096)):
+                        left -= len(data)
+                        yield data
                     begin = ends[-1]
-        yield bytes(self._buffer[number])
+        yield self._buffer[number]
 
     @staticmethod
-    def _repeats(records: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
         """Yield (line, the first line with the same id)."""
         seen: dict[bytes, int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
         for data in records:
