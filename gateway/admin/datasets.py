@@ -23,7 +23,7 @@ from gateway.data.table_meta import NAMED, Edit, free_meta
 from gateway.data.upload import Upload
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
-from gateway.errors import Conflict, near
+from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
 from gateway.store.serialization import to_plain
@@ -157,6 +157,7 @@ _FULL_FIELDS: dict[str, Any] = {
     "in_place": Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")],
     "changed": Annotated[str, Field(description="what became of the files of such a table; empty: nothing")],
     "there": Annotated[bool, Field(description="its files are in this node's storage")],
+    "away": Annotated[str, Field(description="why it is not known what is there; empty: the storage answers")],
     "grants": [_GRANT_LINE],
     "published": Annotated[list[str], Field(description="partners that see it; *: all with a contract")],
     "grants_default": str,
@@ -239,6 +240,10 @@ def router(
 
     def full(dataset: Dataset) -> dict[str, Any]:
         at = Address(dataset.namespace, dataset.name)
+        try:
+            changed, there, away = datasets.change(dataset), storage.exists(dataset.address), ""
+        except StorageFailed as error:
+            changed, there, away = "", False, error.message
         types = dataset.types or ("",) * len(dataset.columns)
         return {
             **_brief(dataset),
@@ -247,12 +252,13 @@ def router(
             "checksum": dataset.checksum,
             "format": dataset.format,
             "in_place": bool(dataset.in_place),
-            "changed": datasets.change(dataset),
+            "changed": changed,
             "delimiter": dataset.meta.get("delimiter", ","),
             "encoding": dataset.meta.get("encoding", UTF8),
             **_editable(dataset),
             "sid": dataset.sid,
-            "there": storage.exists(dataset.address),
+            "there": there,
+            "away": away,
             "grants": [granted(g) for g in sharing.grants(at)],
             "published": dataset.published,
             "grants_default": sharing.default,

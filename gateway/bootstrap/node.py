@@ -184,7 +184,12 @@ class Gateway:
         settings, store = self.settings, self.store
         self.storage = parts.storages(settings)
         self.run_credentials = RunCredentials()
-        self.datasets = Datasets(self.storage, SqlDatasets(store), settings.data.roots)
+        self.datasets = Datasets(
+            self.storage,
+            SqlDatasets(store),
+            settings.data.roots,
+            users=lambda address: self.sharing.users(address),
+        )
         self.registry = Registry(SqlProviders(store), self.clock)
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)

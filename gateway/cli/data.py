@@ -241,6 +241,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         ["used by", found["used_by"] or "no job under way"],
     ]
     rows += [["changed", _changed(found)]] if found["changed"] else []
+    rows += [["storage", found["away"]]] if found["away"] else []
     table(dataset, ["", ""], rows)
     listing({"columns": found["columns"]}, "columns", "column", {"name": "name", "type": "type"})
     if found["grants"]:

@@ -30,6 +30,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, StorageFailed
 
+_SHOWN = 5
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -46,11 +47,14 @@ class Datasets:
         repository: DatasetRepository,
         roots: Sequence[Path] = (),
         clock: Callable[[], datetime] = _now,
+        users: Callable[[Address], Sequence[str]] = lambda address: (),
     ) -> None:
+        """``users``: the jobs that are not over and name a dataset."""
         self._storage = storage
         self._repository = repository
         self._roots = tuple(roots)
         self._clock = clock
+        self._users = users
         self._changing = threading.Lock()
         """held while a record is read and written again"""
 
@@ -124,11 +128,16 @@ class Datasets:
     def _refuse_taken(self, upload: Upload) -> None:
         self._refuse_registered(upload.address)
         if upload.overwrite:
+            self._refuse_used(upload.address)
             return
         known = self._repository.get(upload.address.namespace, upload.address.name)
         where = known.address if known is not None else upload.address
         if self._storage.taken(where) or self._storage.exists(upload.address):
             raise taken(upload.address)
+
+    def _refuse_used(self, address: Address) -> None:
+        if users := self._users(address):
+            raise used_by(address.dataset_id, users, "stop it, or give the new table another name")
 
     def _store(
         self,
@@ -179,6 +188,8 @@ class Datasets:
         address = Address(dataset.namespace, dataset.name)
         while True:
             self._refuse_registered(address)
+            if overwrite:
+                self._refuse_used(address)
             old = self._repository.get(dataset.namespace, dataset.name)
             if old is not None and not overwrite and (dataset.storage or old.storage):
                 raise taken(address)
@@ -265,7 +276,8 @@ class Datasets:
 
     def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
         with self._changing:
-            before = self.get(namespace=address.namespace, name=address.name)
+            known = self._repository.get(address.namespace, address.name)  # its storage may be away
+            before = known or self.get(namespace=address.namespace, name=address.name)
             after = replace(before, **values)
             if after != before:
                 self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
@@ -312,12 +324,20 @@ class Datasets:
             raise findings.error()
 
     def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
-        """Return what the storage says of a dataset, or the record where both agree. Raises `NotFound`."""
+        """Return what the storage says of a dataset, or the record where both agree or the storage is away.
+
+        Raises `NotFound`.
+        """
         address = _address(dataset_id, namespace, name)
         known = self._repository.get(address.namespace, address.name)
         if known is not None and known.in_place:
             return known
-        found = self._described(address, self._place(address, known))
+        try:
+            found = self._described(address, self._place(address, known))
+        except StorageFailed:
+            if known is None:
+                raise
+            return known
         if found is None or (known is not None and known.checksum == found.checksum):
             if known is None:
                 raise _unknown(address, "is not known on this node")
@@ -370,6 +390,13 @@ def _address(dataset_id: str, namespace: str, name: str) -> Address:
 
 def _unknown(address: Address, why: str) -> NotFound:
     return NotFound(f"dataset {address.namespace}#{address.name} {why}", reason="DATASET_UNKNOWN")
+
+
+def used_by(dataset_id: str, users: Sequence[str], remedy: str) -> Conflict:
+    """Return the refusal to take a dataset from jobs that are not over."""
+    more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
+    text = f"dataset {dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet; {remedy}"
+    return Conflict(text, reason="DATASET_IN_USE")
 
 
 def _state(file: FileIO) -> tuple[int, int]:

@@ -8,19 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from gateway.data.datasets import Datasets
+from gateway.data.datasets import Datasets, used_by
 from gateway.domain import datasets
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.datasets import Dataset, Default, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, job_of
 from gateway.domain.spec import JobSpec, NodeId
-from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
+from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.repositories import SqlGrants
 from route_table.document import NODE_ID, NODE_RULE
-
-_SHOWN = 5
 
 
 class NotShared(NotAllowed):
@@ -168,9 +166,7 @@ class Sharing:
         before, _ = self._datasets.switch(dataset, disabled=True)  # so that no job begins to use it meanwhile
         if users := self.users(dataset):
             self._datasets.switch(dataset, disabled=before.disabled)
-            more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
-            text = f"dataset {before.dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet"
-            raise Conflict(f"{text}; stop it, or disable the dataset until then", reason="DATASET_IN_USE")
+            raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
         self._datasets.delete(namespace=dataset.namespace, name=dataset.name)
         self._grants.forget(dataset)
         return before

@@ -218,13 +218,17 @@ def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
     node.participant.start_job("job-before", PEER)
 
 
-def test_a_dataset_that_a_job_uses_is_not_deleted(node: Gateway):
+def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node: Gateway, tmp_path: Path):
     node.participant.create_job(a_job("job-uses"), PEER)
     cli(node, "grant", NAME, PEER)
     refused = cli(node, "delete", NAME, "--yes")
     assert refused.exit_code == 1 and "DATASET_IN_USE" in refused.stderr and "job-uses" in refused.stderr
     assert json.loads(cli(node, "show", NAME, "--json").stdout)["used_by"] == ["job-uses"]
     assert not node.datasets.get(NAME).disabled
+    kept = node.datasets.get(NAME)
+    refused = uploaded(node, tmp_path, "--overwrite")
+    assert refused.exit_code == 1 and "DATASET_IN_USE" in refused.stderr and "job-uses" in refused.stderr
+    assert node.datasets.get(NAME) == kept
     node.participant.stop_job("job-uses", "", None, PEER)
     wait_for(lambda: not node.sharing.users(Address("ns", "t")), 20)
     assert cli(node, "delete", NAME, "--yes").exit_code == 0

@@ -76,6 +76,27 @@ def test_an_upload_or_gc_during_an_outage_leaves_nothing_half_done(site: Site) -
     assert site.upload("cut")["code"] == 0 and sorted(site.visible()) == ["outage#cut", "outage#slow"]
 
 
+def test_a_dataset_is_shown_and_disabled_during_an_outage(site: Site) -> None:
+    assert site.upload("away")["code"] == 0
+    one = "/api/v1/datasets/outage/away"
+    site.way.turn("cut")
+    found = site.node.get(one)
+    assert (found["count"], found["there"]) == (5_000, False) and "cannot be reached" in found["away"]
+    assert site.node.post(f"{one}/disable", {})["disabled"]
+    site.way.turn("")
+    found = site.node.get(one)
+    assert (found["disabled"], found["there"], found["away"]) == (True, True, "")
+
+
+def test_a_job_ends_over_a_slow_storage(site: Site) -> None:
+    site.way.turn("slow")
+    job_id = site.node.submit(jobs.quick_job(jobs.GUEST, jobs.GUEST))
+    site.node.wait_job(job_id, 240)
+    site.way.turn("")
+    outputs = site.node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
+    assert outputs and all(one["there"] for one in outputs)
+
+
 def test_a_key_that_is_denied_ends_a_job_at_once_with_its_reason(site: Site) -> None:
     node = site.node
     job_id = node.submit(jobs.limited(jobs.quick_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
