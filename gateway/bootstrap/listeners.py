@@ -168,11 +168,11 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.metadata_router(node.outputs, limiters),
         outputs.router(node.store, node.storage),
         jobs.router(node),
+        pages.router(settings.node.id, institution),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )
     for_operators += [Mounted(router, SMALL, first=ours) for router in small]
-    for_operators.append(Mounted(pages.router(settings.node.id, institution), SMALL))
     for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,
@@ -184,7 +184,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True),
     }
-    apps["operator"].mount(pages.PATH, pages.Files())
+    pages.mount(apps["operator"])
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     signed = [
         requests.signed(verifier, node.peer_table.entry, limiters.rest),

@@ -6,13 +6,13 @@ request with that cookie needs beside it.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from gateway.admin.deps import Empty, Reply, api_router, shape
 from gateway.http.guard import cookie_name
 from gateway.version import VERSION
 
@@ -24,6 +24,8 @@ _POLICY = (
 )
 _SECONDS = 12 * 3600
 """how long a browser keeps the cookie; the token in it may end earlier"""
+_SESSION = shape("Session", node=str, institution=str, version=str, user=str, role=str)
+_ENDED = shape("SessionEnded", ended=bool)
 
 
 class Files(StaticFiles):
@@ -42,46 +44,44 @@ class Files(StaticFiles):
         return found
 
 
-def router(node: str, institution: str) -> APIRouter:
-    """Return the path to the pages, and those of a browser's session."""
-    router = APIRouter(tags=["operators"])
+def mount(app: FastAPI) -> None:
+    """Add the pages to the operators' application, and the way to them."""
 
-    @router.get("/", include_in_schema=False)
     async def home() -> RedirectResponse:
         return RedirectResponse(f"{PATH}/")
 
-    @router.get("/api/v1/session", summary="Who asks, in which role, at which node")
-    async def session(request: Request) -> dict[str, Any]:
-        """``user`` is empty where no token is needed."""
-        state = request.state
-        return {
-            "node": node,
-            "institution": institution,
-            "version": VERSION,
-            "user": getattr(state, "operator", ""),
-            "role": getattr(state, "role", ""),
-        }
+    app.mount(PATH, Files())
+    app.add_api_route("/", home, include_in_schema=False)
 
-    @router.post("/api/v1/session", summary="Keep the token of this request in a cookie of the browser")
-    async def login(request: Request, authorization: Annotated[str, Header()] = "") -> JSONResponse:
+
+def router(node: str, institution: str) -> APIRouter:
+    """Return the paths of a browser's session."""
+    router = api_router()
+    cookie = cookie_name(node)
+
+    def session_of(request: Request) -> Reply:
+        state = request.state
+        asker = {"user": getattr(state, "operator", ""), "role": getattr(state, "role", "")}
+        return Reply({"node": node, "institution": institution, "version": VERSION, **asker})
+
+    @router.get("/session", summary="Who asks, in which role, at which node", response_model=_SESSION)
+    async def session(request: Request) -> Response:
+        """``user`` is empty where no token is needed."""
+        return session_of(request)
+
+    @router.post("/session", summary="Keep this request's token in the browser's cookie", response_model=_SESSION)
+    async def login(request: Request, body: Empty = None) -> Response:
         """Scripts cannot read the cookie; it goes to no other site, and ends after twelve hours."""
-        answer = JSONResponse(await session(request))
-        token = authorization.partition(" ")[2].strip()
-        if token:
-            answer.set_cookie(
-                cookie_name(node),
-                token,
-                max_age=_SECONDS,
-                httponly=True,
-                samesite="strict",
-                secure=request.url.scheme == "https",
-            )
+        answer = session_of(request)
+        if token := request.headers.get("authorization", "").partition(" ")[2].strip():
+            secure = request.url.scheme == "https"
+            answer.set_cookie(cookie, token, _SECONDS, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    @router.delete("/api/v1/session", summary="Forget the token in the browser's cookie")
-    async def logout() -> JSONResponse:
-        answer = JSONResponse({})
-        answer.delete_cookie(cookie_name(node), httponly=True, samesite="strict")
+    @router.delete("/session", summary="Forget the token in the browser's cookie", response_model=_ENDED)
+    async def logout() -> Response:
+        answer = Reply({"ended": True})
+        answer.delete_cookie(cookie, httponly=True, samesite="strict")
         return answer
 
     return router

@@ -18,9 +18,16 @@ from tests.adapter.bfia.scripted import ScriptedPeer, scripted
 ROOT = Path(__file__).resolve().parents[3]
 ALL = [(name, one) for name in PROFILES for one in exchanges(name)]
 PLAIN = Profile("spec")
-ELSEWHERE = {"longest_job_id", "takes_confirm", "session_per_task", "bare_payloads", "encapsulates"}
-"""fields that show in no exchange: ids are made before anybody is asked, none is a job that waits or runs, and the
-channel has tests of its own (channel/test_forms.py)"""
+ELSEWHERE = {
+    "longest_job_id",
+    "takes_confirm",
+    "session_per_task",
+    "bare_payloads",
+    "encapsulates",
+    "stops_for_failures",
+}
+"""fields that show in no exchange: ids are made before anybody is asked, none is a job that waits or runs (see
+test_dialects.py), and the channel has tests of its own (channel/test_forms.py)"""
 
 
 @pytest.fixture(scope="module")
