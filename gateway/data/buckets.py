@@ -12,7 +12,7 @@ from gateway.data.table_reader import SHOWN, Findings
 _RECORD, _READ = struct.Struct("=qIQ"), struct.Struct("=12sQ")
 """hash and crc32 of an id, the line that it is in; an id's 96 bits are as good as the id"""
 _BUCKETS = 1024
-_BUDGET = 4 * 1024 * 1024
+_BUDGET = 1024 * 1024
 
 
 class Buckets:
