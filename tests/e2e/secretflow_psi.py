@@ -26,7 +26,7 @@ target.mkdir(parents=True, exist_ok=True)
 
 link = spu.link.Desc()
 link.link_type, link.brpc_channel_protocol = "blackbox", "http"
-link.recv_timeout_ms = 120_000
+link.recv_timeout_ms = 40_000
 for party, node in parties:
     link.add_party(party, node)
 context = spu.link.create_brpc(link, [party for party, _ in parties].index(role))
