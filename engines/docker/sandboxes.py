@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from docker.errors import APIError, ImageNotFound
@@ -26,7 +27,7 @@ from engines.docker.client import Connection, remove, translated
 log = logging.getLogger(__name__)
 
 LABEL = "bfia.sandbox"
-"""Label with the owner. A sandbox does not have a run's label of the node, so that nobody takes it for one."""
+"""label that holds the owner; a sandbox lacks the labels of a run, so that it is never taken for one"""
 MEMORY = 8 * 1024 * 1024
 """bytes that one takes, nearly all of it the daemon's"""
 _JOINED = "container:"
@@ -105,7 +106,12 @@ class Sandboxes:
                 log_config=LogConfig(type="none"),
             )
             made = api.create_container(
-                self._image(), user=self._user, labels=self._labels, host_config=host, stop_timeout=_STOP_TIMEOUT
+                self._image(),
+                name=f"{_IMAGE}-{token_hex(6)}",
+                user=self._user,
+                labels=self._labels,
+                host_config=host,
+                stop_timeout=_STOP_TIMEOUT,
             )
             try:
                 api.start(made["Id"])
@@ -228,11 +234,12 @@ class Sandboxes:
         """Return the sandboxes' image, which is made here rather than fetched."""
         api = self._client()
         try:
-            return str(api.inspect_image(f"{_IMAGE}:{_TAG}")["Id"])  # type: ignore[no-untyped-call]
+            api.inspect_image(f"{_IMAGE}:{_TAG}")  # type: ignore[no-untyped-call]
+            return f"{_IMAGE}:{_TAG}"
         except ImageNotFound:
             architecture = api.version()["Arch"]
         if architecture not in _WAITS:
-            raise EngineError(f"there is no program that waits for machines of the kind {architecture}")
+            raise EngineError(f"sandboxes are not available for the architecture {architecture}")
         entry = 'ENTRYPOINT ["/wait"]'
         api.import_image_from_data(archive(architecture), repository=_IMAGE, tag=_TAG, changes=[entry])
         return f"{_IMAGE}:{_TAG}"
