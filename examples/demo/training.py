@@ -91,7 +91,7 @@ def _work(nodes: list[NodeProcess], options: Options, console: Console, began: f
     for node in nodes:
         role = "guest, has the labels" if node.node == BANK else "host, has features only"
         console.print(f"[bold]{node.name}[/] ({role}): node {node.node}, process {node.addresses['pid']},")
-        console.print(f"  peers {node.addresses['peer']}, operators {node.operator}/docs")
+        console.print(f"  peers {node.addresses['peer']}, console {node.operator}/")
     _become_partners(nodes, console)
     _register_and_upload(nodes, options, console)
     job_id = _submit(nodes[0], options)

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 _OPEN = ("/health/live", "/health/ready", "/docs", "/")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
-BY_PAGE = b"x-console"
+BY_PAGE = "x-console"
 """a header that a page of ours sends with each change: a page of another site cannot"""
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0
@@ -118,7 +118,7 @@ class Guard:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         kind, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if kind.lower() == "bearer" else ""
-        if not token and (scope["method"] in _READS or BY_PAGE.decode() in headers):
+        if not token and (scope["method"] in _READS or BY_PAGE in headers):
             token = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
         if not token:
             signer = await anyio.to_thread.run_sync(self._signed, headers, _read(scope), limiter=self._limiter)

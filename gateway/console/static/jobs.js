@@ -148,7 +148,7 @@ function tasks(job) {
     const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
     return own ? badge(own) : "–";
   };
-  return table(["task", "state", ...job.parties.map(() => ""), "why"].map((c) => c), job.tasks.map((task) => [
+  return table(["task", "state", ...job.parties.map(() => ""), "why"], job.tasks.map((task) => [
     [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(task.status),
     ...job.parties.map((p) => [h("span", { class: "faint" }, `${p.role}${p.index === null ? "" : `.${p.index}`} `), cell(task, p)]),
     task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
@@ -186,7 +186,7 @@ function openLog(place, run, stopped) {
   let count = 0;
   const add = (event) => {
     const below = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 40;
-    lines.append(h("span", { class: event.type === "stderr" ? "" : "" }, `${event.data}\n`));
+    lines.append(h("span", {}, `${event.data}\n`));
     count += 1;
     if (count > 5000) lines.firstChild.remove();
     if (below) lines.scrollTop = lines.scrollHeight;
