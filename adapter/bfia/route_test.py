@@ -61,7 +61,7 @@ _PROBES = {
     Form.RAW: b"",
 }
 _UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
-"""codes of a transport that has read a request: there is no message, or it gives none to another node"""
+"""codes of a transport layer that understood a request: no message is there, or none for another node"""
 
 _OTHER_NAME = (
     "is for another name than {name}",

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class _Reader(asyncio.Event):
-    """Set when a message has come for somebody who waits."""
+    """An event that is set when a message arrives for a waiting reader."""
 
     def __init__(self, run: str | None) -> None:
         super().__init__()

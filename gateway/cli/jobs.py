@@ -470,7 +470,7 @@ def _lineage(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which messages nobody has read, and who waits for one."""
+    """Yield the unread messages of each topic, and the runs that wait for one."""
     for on in job.get("channel", [])[:_TOPICS_SHOWN]:
         left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
         waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""

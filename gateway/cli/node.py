@@ -479,7 +479,7 @@ def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
 def export(config: Config = DEFAULT_CONFIG) -> None:
     """Sign the audit log, and print all of it, the oldest line first: a JSON object per line.
 
-    Keep such files where nobody can reach them who can write the node's database.
+    Keep such files out of reach of anyone who can write to the node's database.
     """
     from gateway.store.audit import SqlAudit
 

@@ -31,7 +31,7 @@ def test_secretflows_engine_intersects_two_nodes_tables(tmp_path: Path) -> None:
         align = body["dag"]["components"][0]
         body["dag"]["components"] = [align | {"output": [{"type": "dataset", "key": "train_data"}]}]
         del body["config"]["task_params"]["common"]["hetero_secureboost_1"]
-        # its client drops a message whose answer it comes to read later than two seconds after it asked
+        # its client discards a message if it reads the response over two seconds after its request
         body["config"]["job_params"].setdefault("common", {})["auto_retries"] = 3
         job_id = guest.submit(body)
         guest.wait_job(job_id)

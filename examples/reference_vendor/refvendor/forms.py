@@ -57,7 +57,7 @@ class Protobuf:
 
 
 class Bare(Protobuf):
-    """The payload as it is, with its topic in a header; answers are in the layout of protobuf before v1.2.0."""
+    """The bare payload, its topic in a header; responses have the protobuf layout from before v1.2.0."""
 
     name = "bare"
     _content, _code, _message = 1, 2, 3
@@ -66,7 +66,7 @@ class Bare(Protobuf):
         """Query, headers and body of a call."""
         headers = {"x-ptp-topic": fields["topic"], "Content-Type": "application/octet-stream"}
         if "payload" in fields:
-            # what a repeated push is recognised by, as there is no place for metadata
+            # identifies a repeated push: a bare payload has no metadata
             headers["x-ptp-message-id"] = fields["metadata"]["sequence"]
         query = f"?timeout={fields['timeout'] / 1000:g}" if "timeout" in fields else ""
         return query, headers, fields.get("payload", b"")
