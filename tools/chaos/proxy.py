@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
-from weakref import WeakSet
 
 FAULTS = ("delay", "cut", "half-close", "duplicate", "reorder", "blackhole")
 
@@ -50,7 +49,8 @@ class Proxy:
         self._passed = asyncio.Event()
         self._server: Any = None
         self._tasks: set[asyncio.Task[None] | None] = set()
-        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
+        self._writers: set[asyncio.StreamWriter] = set()
+        """all that there were: one that still has to send keeps its connection open after its task has ended"""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Proxy":
