@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 FAULTS = ("delay", "cut", "half-close", "duplicate", "reorder", "blackhole")
 
@@ -49,8 +50,8 @@ class Proxy:
         self._passed = asyncio.Event()
         self._server: Any = None
         self._tasks: set[asyncio.Task[None] | None] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
-        """all that there were: one that still has to send keeps its connection open after its task has ended"""
+        self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
+        """not the writers: one that still has to send outlives its writer, and the loop keeps it until then"""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Proxy":
@@ -85,13 +86,12 @@ class Proxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
-        await asyncio.sleep(0)  # the loop closes what has no writer yet
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0)  # the loop closes them, and what has no writer yet
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Coroutine[Any, Any, None]:
-        self._writers.add(writer)  # a task that is cancelled before it begins closes nothing
+        self._transports.add(writer.transport)  # a task that is cancelled before it begins closes nothing
         return self._kept(reader, writer)
 
     async def _kept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +117,7 @@ class Proxy:
 
     async def _ask(self, request: bytes) -> bytes:
         reader, writer = await self._connected()
-        self._writers.add(writer)
+        self._transports.add(writer.transport)
         try:
             writer.write(request)
             await writer.drain()
