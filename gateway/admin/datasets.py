@@ -315,8 +315,7 @@ def router(
         at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
     ) -> Response:
         dataset = get(at)
-        seen = vars(preview(storage, dataset.address, rows, table=True))
-        shown = {key: value for key, value in seen.items() if key != "value"}
+        shown = {"columns": [], "rows": [], **preview(storage, dataset.address, rows, table=True)}
         changed = datasets.change(dataset)
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
 

@@ -1,15 +1,10 @@
 """``/api/v1/jobs/…/outputs``, reports and metadata: what runs left here. Previews and downloads."""
 
 import base64
-import codecs
-import csv
-import io
-import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -24,9 +19,9 @@ from gateway.data import parquet
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
-from gateway.data.storage import Storage, Stored
+from gateway.data.storage import Storage
 from gateway.domain.run import Address, LocalJob, Run
-from gateway.errors import GatewayError, NotFound, envelope
+from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
 from gateway.ports import Limiters
 from gateway.store.store import Store
 from provider_registry.model import group_of
@@ -36,7 +31,6 @@ MOST_BYTES = 1024 * 1024
 """how much of an output is read for a preview"""
 _MOST_CELL = 10_000
 """characters of a cell of Parquet"""
-_DEEPEST = 100
 Range = Annotated[str, Header(alias="range", description="one range of bytes, to go on where it stopped")]
 IfRange = Annotated[str, Header(description="the ETag of the beginning: if it changed, all of it comes")]
 WantDigest = Annotated[
@@ -53,129 +47,65 @@ DOWNLOAD: dict[str, Any] = {
 """how a path that sends bytes is declared"""
 
 
-@dataclass(frozen=True)
-class Preview:
-    """What can be shown; ``left_out`` describes what is not, empty when everything is."""
+def preview(storage: Storage, address: Address, most: int, *, table: bool) -> dict[str, Any]:
+    """Return the beginning of an output. ``table``: the flow calls it data, so it is CSV rather than JSON.
 
-    kind: str
-    """table, json, or bytes: neither of them"""
-    bytes: int
-    """of all parts together"""
-    partitions: int
-    columns: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-    value: Any = None
-    left_out: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: columns and rows of a table only, a value of JSON only."""
-        without = {"table": {"value"}, "json": {"columns", "rows"}}.get(self.kind, {"value", "columns", "rows"})
-        return {name: value for name, value in vars(self).items() if name not in without}
-
-
-def preview(storage: Storage, address: Address, most: int, *, table: bool) -> Preview:
-    """Look at the beginning of an output. ``table``: the flow calls it data, so it is CSV rather than JSON.
-
-    Raises `NotFound`.
+    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``), or bytes: neither of them.
+    ``left_out`` describes what is not shown, empty when everything is. Raises `NotFound`.
     """
     files = storage.partitions(address)
+    size = sum(part.size for part in files)
+    about = {"bytes": size, "partitions": len(files)}
     if table and parquet.is_parquet(storage, address, files[0]):
-        return _parquet(storage, address, files, most)
-    heads, room, parts, size = [], MOST_BYTES, len(files), sum(part.size for part in files)
-    for part in files:
-        with storage.open_file(address, part.name) as file:
-            head = file.read(min(room, part.size))
-        room -= len(head)
-        heads.append((head, len(head) == part.size))
-    if not table and (found := _json(heads, size)):
-        return found
-    if found := _table(heads, size, most, least=1 if table else 2):
-        return found
+        try:
+            with storage.open_file(address, files[0].name) as file:
+                columns = list(parquet.schema(file, files[0].name).columns)
+            rows = parquet.rows_of(storage, address, batch=most + 1)
+            return {**about, **_table(columns, ([cell[:_MOST_CELL] for cell in row] for row in rows), most)}
+        except GatewayError as error:
+            return {**about, "kind": "bytes", "left_out": f"all {size} bytes: {error.message}"}
+    for as_table in (table, not table):
+        try:
+            if not as_table:
+                return {**about, **_json(storage, address, size, len(files))}
+            columns = storage.columns(address)
+            if table or len(columns) > 1:
+                return {**about, **_table(columns, storage.iter_rows(address), most)}
+        except (Invalid, TooLarge):
+            continue
     left_out = f"all {size} bytes: neither CSV in UTF-8 nor JSON; the download has them"
-    return (_json(heads, size) if table else None) or Preview("bytes", size, parts, left_out=left_out)
+    return {**about, "kind": "bytes", "left_out": left_out}
 
 
-def _parquet(storage: Storage, address: Address, files: Sequence[Stored], most: int) -> Preview:
-    """Return the first rows of a table of Parquet, or why they cannot be shown."""
-    size = sum(file.size for file in files)
+def _table(columns: list[str], source: Iterable[list[str]], most: int) -> dict[str, Any]:
+    rows, left_out, room = list[list[str]](), "", MOST_BYTES
+    for row in source:
+        room -= sum(map(len, row))
+        if len(rows) == most or room < 0:
+            left_out = f"the rows after the first {most}" if room >= 0 else f"what comes after {MOST_BYTES} bytes"
+            break
+        rows.append(row)
+    return {"kind": "table", "columns": columns, "rows": rows, "left_out": left_out}
+
+
+def _json(storage: Storage, address: Address, size: int, parts: int) -> dict[str, Any]:
+    value, left_out = None, f"all but the first of {parts} parts" if parts > 1 else ""
     try:
-        with storage.open_file(address, files[0].name) as file:
-            columns = list(parquet.schema(file, files[0].name).columns)
-        found = list(islice(parquet.rows_of(storage, address, batch=most + 1), most + 1))
-    except GatewayError as error:
-        return Preview("bytes", size, len(files), left_out=f"all {size} bytes: {error.message}")
-    left_out = f"the rows after the first {most}" if len(found) > most else ""
-    rows = [[cell[:_MOST_CELL] for cell in row] for row in found[:most]]
-    return Preview("table", size, len(files), columns, rows, left_out=left_out)
+        value = showable(storage.read_json(address, MOST_BYTES))
+    except TooLarge:
+        if next(storage.stream(address)).lstrip()[:1] not in (b"{", b"["):
+            raise
+        left_out = f"all: {size} bytes are more than the {MOST_BYTES} of a preview; the download has them"
+    return {"kind": "json", "value": value, "left_out": left_out}
 
 
-def showable(value: Any, depth: int = 0) -> Any:
-    """Return a JSON value that every reader takes: without NaN, broken Unicode and bottomless nesting."""
+def showable(value: Any) -> Any:
+    """Return a JSON value that every reader takes: NaN and the infinities as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if not isinstance(value, (dict, list)):
-        return value
-    if depth == _DEEPEST:
-        return "(nested more deeply than is shown)"
     if isinstance(value, list):
-        return [showable(v, depth + 1) for v in value]
-    return {showable(k): showable(v, depth + 1) for k, v in value.items()}
-
-
-def _json(heads: list[tuple[bytes, bool]], size: int) -> Preview | None:
-    """Return the value of a JSON file; only its kind where it is large. None for what is not JSON."""
-    (head, whole), parts = heads[0], len(heads)
-    if not whole:
-        text = f"all: {size} bytes are more than the {MOST_BYTES} of a preview; the download has them"
-        return Preview("json", size, parts, left_out=text) if head.lstrip()[:1] in (b"{", b"[") else None
-    try:
-        value = json.loads(head)
-    except (ValueError, RecursionError):
-        return None
-    left_out = "" if parts == 1 else f"all but the first of {parts} parts"
-    return Preview("json", size, parts, value=showable(value), left_out=left_out)
-
-
-def _table(heads: list[tuple[bytes, bool]], size: int, most: int, least: int) -> Preview | None:
-    """Return the first rows of a CSV table of at least so many columns; None for what is none."""
-    columns: list[str] = []
-    rows: list[list[str]] = []
-    whole = True
-    for head, complete in heads:
-        found, whole = _records(head, complete, most + 2 - len(rows))
-        if found is None or (not columns and (not found or len(found[0]) < least)):
-            return None
-        columns = columns or found[0]
-        rows += found[1:] if found[:1] == [columns] else found
-        if not whole or len(rows) > most:
-            break
-    left_out = ""
-    if len(rows) > most:
-        left_out = f"the rows after the first {most}"
-    elif not whole:
-        left_out = f"what comes after the first {MOST_BYTES} bytes of {size}"
-    return Preview("table", size, len(heads), columns, rows[:most], left_out=left_out)
-
-
-def _records(head: bytes, complete: bool, most: int) -> tuple[list[list[str]] | None, bool]:
-    """Return the first records, and whether none is missing; None for what is not CSV in UTF-8."""
-    found: list[list[str]] = []
-    try:
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=complete)
-        for record in csv.reader(io.StringIO(text, newline=""), strict=True):
-            if len(found) == most:
-                return found, False
-            if record:
-                found.append(record)
-    except UnicodeDecodeError:
-        return None, False
-    except csv.Error:
-        return (None, False) if complete or not found else (found, False)
-    if not complete:
-        del found[-1:]  # it may have been cut
-    return found, complete
+        return list(map(showable, value))
+    return {key: showable(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 class RangeNotThere(GatewayError):
@@ -355,7 +285,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
         found = _find(store, storage, wanted)
         seen = preview(storage, found.address, rows, table=found.group == "data")
-        return Reply({**found.as_dict(), "type": found.type, **seen.as_dict()})
+        return Reply({**found.as_dict(), "type": found.type, **seen})
 
     @router.get(
         f"{_JOB}/outputs/{_ONE}/download",

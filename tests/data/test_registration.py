@@ -86,7 +86,7 @@ def test_a_folder_of_files_is_one_table_and_stays_when_its_entry_goes(site: Site
     assert where.as_dict() == {"namespace": "warehouse", "name": "y=2026"}
     assert site.rows(found) == [["1", "1.5"], ["2", ""], ["3", "2"]]
     assert b"".join(site.storage.stream(where)) == b"id,x\n1,1.5\n2,\n3,2\n"
-    assert preview(site.storage, where, 2, table=True).rows == [["1", "1.5"], ["2", ""]]
+    assert preview(site.storage, where, 2, table=True)["rows"] == [["1", "1.5"], ["2", ""]]
     assert "data_0" in warnings_of(site.storage, found)[0]
     before = site.storage.files(where)
     _, after = site.tables.edit(ID, Edit(description="of 2026", label_name="x"))
@@ -146,7 +146,10 @@ def test_parquet_is_read_from_its_end_and_shown(site: Site) -> None:
     assert found.types == ("string", "string", "float", "boolean")
     assert (found.format, found.count, found.columns) == ("parquet", 3, ("id", "name", "rate", "ok"))
     seen = preview(site.storage, found.address, 2, table=True)
-    assert (seen.columns, seen.rows) == (list(found.columns), [["1", "甲", "0.5", "True"], ["2", "", "1.0", ""]])
+    assert (seen["columns"], seen["rows"]) == (
+        list(found.columns),
+        [["1", "甲", "0.5", "True"], ["2", "", "1.0", ""]],
+    )
     assert (
         site.tables.format("bank#customers") == "parquet" and "dataFormat" in warnings_of(site.storage, found)[1]
     )
