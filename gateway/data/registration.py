@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
 from gateway.data.storages import Storages
 from gateway.data.table_format import BLOCK, UTF8, UTF8_BOM, Format, recognised, shown
-from gateway.data.table_reader import Findings, Lines, rows
-from gateway.data.upload import MAX_PARTITIONS, ColumnTypes, PlainBlocks, Upload, check_header
+from gateway.data.table_reader import Findings, Lines, Table, rows
+from gateway.data.upload import MAX_PARTITIONS, Upload, check_header
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -32,8 +31,6 @@ _OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
 _SAMPLE = 1024 * 1024
 """bytes of the first file that show the types of columns where not all is read"""
 _FORM = Format(UTF8, ",")
-_ROWS = 1000
-"""rows that are looked at together, where they are not a plain block"""
 
 
 @dataclass(frozen=True)
@@ -270,8 +267,7 @@ def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> N
 def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:
     """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
     findings = Findings()
-    columns: list[str] = []
-    types, id_at, plain = ColumnTypes(0), None, PlainBlocks(_FORM, None)
+    table: Table | None = None
     count, whole = 0, True
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
@@ -280,54 +276,32 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                 lines = _lines(file, part.name, findings)
                 source = rows(lines, ",", findings)
                 _, header = next(source, (0, []))
-                if not columns:
-                    columns = header
-                    check_header(columns, wanted.table, findings)
+                if table is None:
+                    check_header(header, wanted.table, findings)
                     if findings:
-                        break
-                    types = ColumnTypes(len(columns))
-                    id_at = columns.index(wanted.table.match_id_name) if wanted.table.match_id_name else None
-                    plain = PlainBlocks(_FORM, id_at)
-                elif header != columns:
+                        raise findings.error()
+                    table = Table(header, _FORM, wanted.table.match_id_name, findings)
+                elif header != table.columns:
                     rule = f"must begin with the header of {parts[0].name}: each file is a table of its own"
                     findings.add("header", part.name, rule, ",".join(header))
                 elif not wanted.count:
                     whole = False
                     continue
-                while True:
-                    block = file.peek()
-                    block = block[: block.rfind(b"\n") + 1]
-                    if count and (same := plain.stored(block, types.kinds)):
-                        file.read(len(block))
-                        keys = plain.ids(same)
-                        seen = len(keys) or same.count(b"\n")
-                        lines.number += seen
-                        lines.bytes += len(block)
-                    elif read := list(islice(source, _ROWS if block else 1)):  # one row fills the buffer
-                        for line, row in read:
-                            if len(row) != len(columns):
-                                rule = f"must have {len(columns)} cells like the header"
-                                findings.add("number of cells", f"{part.name}:{line}", rule, len(row))
-                        good = [row for _, row in read if len(row) == len(columns)]
-                        types.see(good)
-                        seen = len(read)
-                        keys = []
-                        if id_at is not None:
-                            keys = [row[id_at].encode() for row in good]
-                            ids.refuse_blank(keys, range(count + 2, count + 2 + len(keys)), findings)
-                    else:
-                        break
-                    ids.see(keys, range(count + 2, count + 2 + len(keys)))  # lines, as if all were one file
-                    count += seen
+                for block in table.blocks(lines, source):
+                    numbers = range(count + 2, count + 2 + len(block.keys))  # lines, as if all were one file
+                    if block.rows:
+                        ids.refuse_blank(block.keys, numbers, findings)
+                    ids.see(block.keys, numbers)
+                    count += block.seen
                     if lines.bytes > _SAMPLE and not wanted.count:
                         whole = False
                         break
         ids.finish(findings)
     if not count and not findings:
         findings.add("empty", parts[0].name, "must have at least one row after the header")
-    if findings:
+    if findings or table is None:
         raise findings.error()
-    return _Seen(tuple(columns), tuple(kind or "string" for kind in types.kinds), count if whole else None)
+    return _Seen(tuple(table.columns), tuple(kind or "string" for kind in table.kinds), count if whole else None)
 
 
 def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:
@@ -337,4 +311,4 @@ def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lin
         rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
         raise Invalid([Problem(name, f"{rule}: {remedy}")])
-    return Lines(file.readline, form.encoding, findings, name)
+    return Lines(file, form.encoding, findings, name)

@@ -4,12 +4,17 @@ Memory is bounded whatever the file holds: no line, row or cell is read beyond a
 the first few are kept.
 """
 
+import codecs
 import csv
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from typing import Any, NamedTuple
+
+import re2
 
 from gateway.data.storage import LARGEST_ROW
-from gateway.data.table_format import OTHER_ENCODING, shown
+from gateway.data.table_format import OTHER_ENCODING, UTF8, UTF8_BOM, Format, shown
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -56,11 +61,10 @@ class Findings:
 class Lines:
     """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
-    def __init__(
-        self, readline: Callable[[int], bytes], encoding: str, findings: Findings, name: str = "file"
-    ) -> None:
+    def __init__(self, file: "BufferedReader[Any]", encoding: str, findings: Findings, name: str = "file") -> None:
         self.name = name
-        self._readline = readline
+        self.file = file
+        self._raw: list[bytes] = []
         self._encoding = encoding
         self._findings = findings
         self.number = 0
@@ -70,7 +74,8 @@ class Lines:
         """bytes read since the reader of rows last set this to 0"""
 
     def __iter__(self) -> Iterator[str]:
-        while raw := self._readline(LARGEST_ROW + 1):
+        while raw := self.file.readline(LARGEST_ROW + 1):
+            self._raw.append(raw)
             self.number += 1
             self.bytes += len(raw)
             self.row_bytes += len(raw)
@@ -89,6 +94,12 @@ class Lines:
                 self._findings.add("encoding", f"{self.name}:{self.number}", rule, got)
                 text = raw.decode(self._encoding, errors="replace")
             yield text.removeprefix(_BOM) if self.number == 1 else text
+
+    def taken(self) -> bytes:
+        """Return what was read line by line since this was called last."""
+        raw = b"".join(self._raw)
+        self._raw.clear()
+        return raw
 
 
 def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
@@ -123,3 +134,157 @@ def _printable(text: str, most: int) -> str:
     """Return the beginning of a text from an uploaded file, without control characters."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+class Block(NamedTuple):
+    """Some rows that follow each other."""
+
+    sent: bytes
+    """as they are in the file"""
+    seen: int
+    """how many, with those that are wrong"""
+    lines: Sequence[int]
+    """where each begins that is not wrong"""
+    keys: list[bytes]
+    """its match id; none where the table has none"""
+    plain: bytes = b""
+    """all of them as they are stored, or else:"""
+    rows: Sequence[list[str]] = ()
+
+
+class Table:
+    """The rows of a table in blocks, and the narrowest of int, float, boolean and string for each column."""
+
+    def __init__(self, columns: Sequence[str], form: Format, match_id: str, findings: Findings) -> None:
+        self.columns = columns
+        self.kinds = [""] * len(columns)
+        """of each column so far; '' where every row was empty"""
+        self.id_at = columns.index(match_id) if match_id in columns else None
+        self._findings = findings
+        self._plain = PlainBlocks(form, self.id_at)
+
+    def blocks(self, lines: Lines, source: Iterator[tuple[int, list[str]]]) -> Iterator[Block]:
+        """Yield what is left of a file, whose rows are ``source`` too; the last block has no rows."""
+        file, seen = lines.file, 1
+        while seen:
+            block = file.peek()
+            block = block[: block.rfind(b"\n") + 1]
+            if any(self.kinds) and block and (plain := self._plain.stored(block, self.kinds)):
+                keys = self._plain.ids(plain)
+                seen = len(keys) or plain.count(b"\n")
+                numbers = range(lines.number + 1, lines.number + 1 + seen)
+                lines.number += seen
+                lines.bytes += len(block)
+                yield Block(file.read(len(block)), seen, numbers, keys, plain)
+                continue
+            read = list(_until(lines.bytes + len(block), source, lines))
+            good = [(line, row) for line, row in read if len(row) == len(self.columns)]
+            for line, row in read if len(good) < len(read) else ():
+                if len(row) != len(self.columns):
+                    rule = f"must have {len(self.columns)} cells like the first row"
+                    self._findings.add("number of cells", f"{lines.name}:{line}", rule, len(row))
+            cells, seen = [row for _, row in good], len(read)
+            for at, column in enumerate(zip(*cells, strict=True)):
+                if self.kinds[at] != "string":
+                    self.kinds[at] = _widened(self.kinds[at], [cell for cell in column if cell])
+            keys = [] if self.id_at is None else [row[self.id_at].encode() for row in cells]
+            yield Block(lines.taken(), seen, [line for line, _ in good], keys, rows=cells)
+
+
+def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows, the last of them that which ends at or after a byte."""
+    for one in source:
+        yield one
+        if lines.bytes >= end:
+            return
+
+
+_EXPRESSIONS = {
+    "": "",
+    "boolean": "true|false|True|False|TRUE|FALSE",
+    "int": "[+-]?[0-9]{1,20}",
+    "float": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:nan|NaN|inf)",
+}
+"""of the cells of a column of a type; fewer than are of it"""
+_PLAIN_DELIMITERS = ",;|\t"
+_PLAIN_COLUMNS = 1000
+_EXPRESSION_BYTES = 64 * 1024 * 1024
+
+
+class PlainBlocks:
+    """Finds the blocks in which each line is a row without quotes whose cells are of the types known so far.
+
+    One expression says so of a whole block: it fits less than the reader of rows takes, and nothing else.
+    """
+
+    def __init__(self, form: Format, id_at: int | None) -> None:
+        self._form = form
+        self._id_at = id_at
+        self._kinds: list[str] = []
+        self._row: Any = None
+        text = b"[^,\\n]*"
+        self._ids = re.compile(b"(?:%s,){%d}(%s)[^\\n]*\n" % (text, id_at or 0, text))
+
+    def ids(self, stored: bytes) -> list[bytes]:
+        """Return the ids of a block as it is stored; none where the table has none."""
+        return self._ids.findall(stored) if self._id_at is not None else []
+
+    def stored(self, block: bytes, kinds: list[str]) -> bytes:
+        """Return a block as it is stored; nothing where it is not plain."""
+        if self._form.delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
+            return b""
+        try:
+            if self._form.encoding not in (UTF8, UTF8_BOM):
+                block = block.decode(self._form.encoding).encode()
+            elif not block.isascii():
+                if codecs.BOM_UTF8 in block:
+                    return b""
+                block.decode()
+        except UnicodeDecodeError:
+            return b""
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n")
+        if kinds != self._kinds:
+            self._kinds, self._row = [*kinds], self._expression(kinds)
+        if not self._row.fullmatch(block):
+            return b""
+        if self._form.delimiter != ",":
+            block = block.replace(self._form.delimiter.encode(), b",")
+        most = csv.field_size_limit() // 2  # a row is shorter than two pieces where each has a line's end
+        pieces = range(0, len(block) - most, most)
+        return block if all(block.find(b"\n", at, at + most) >= 0 for at in pieces) else b""
+
+    def _expression(self, kinds: list[str]) -> Any:
+        text = rf'[^",\n\r\x00{self._form.delimiter}]'
+        cells = [f"(?:{_EXPRESSIONS.get(kind, f'{text}+')})" + ("?" if len(kinds) > 1 else "") for kind in kinds]
+        if self._id_at is not None:
+            cells[self._id_at] = f"{text}*[0-9A-Za-z]{text}*"  # more than blanks
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.max_mem = _EXPRESSION_BYTES
+        return re2.compile(f"(?:{re2.escape(self._form.delimiter).join(cells)}\n)+".encode(), options)
+
+
+def _widened(kind: str, cells: list[str]) -> str:
+    """Return the type that fits these cells and those seen before, which were of type ``kind`` ('' for none)."""
+    if not cells:
+        return kind
+    if kind in ("", "boolean") and all(cell in _BOOLEANS for cell in cells):
+        return "boolean"
+    if kind == "boolean" or "_" in "".join(cells):  # 1_000 is a number in this language only
+        return "string"
+    if kind in ("", "int") and _all(int, cells):
+        return "int"
+    return "float" if _all(float, cells) else "string"
+
+
+_BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
+
+
+def _all(parse: type[int] | type[float], cells: list[str]) -> bool:
+    try:
+        for _ in map(parse, cells):
+            pass
+    except ValueError:
+        return False
+    return True

@@ -5,27 +5,23 @@ partition begins with the header. A row goes to ``crc32(match id) % partitions``
 ``crc32(row number) % partitions``, so the same id of two parties' equally partitioned tables has the same number.
 """
 
-import codecs
 import csv
 import hashlib
 import json
-import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import re2
-
 from gateway.data.buckets import IdCheck
 from gateway.data.storage import Parts
 from gateway.data.storage import name_rule as name_rule
-from gateway.data.table_format import BLOCK, ENCODINGS, UTF8, UTF8_BOM, Format, recognised
-from gateway.data.table_reader import Findings, Lines, rows
+from gateway.data.table_format import BLOCK, ENCODINGS, Format, recognised
+from gateway.data.table_reader import Findings, Lines, Table, rows
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Invalid, shorten
@@ -142,12 +138,11 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     The file is read once, in blocks of its buffer. A block that is plain, as nearly all are, is stored as it is.
     Generated sids are ``<sid>-<row number>``; the first half follows from the dataset's id and the first block.
     """
-    findings = Findings()
-    sums, recorded = Sums(), _Recorded(file)
+    findings, sums = Findings(), Sums()
     first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
     sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
-    lines = Lines(recorded.readline, form.encoding, findings)
+    lines = Lines(file, form.encoding, findings)
     source = rows(lines, form.delimiter, findings)
     first = next(source, None)
     if first is None:
@@ -160,49 +155,22 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
         columns = [f"x{i}" for i in range(len(first[1]))]
         source = chain([first], source)
     check_header(columns, upload, findings)
-    id_at = columns.index(upload.match_id_name) if upload.match_id_name in columns else None
+    table = Table(columns, form, upload.match_id_name, findings)
     ids = IdCheck(scratch)
-    types = ColumnTypes(len(columns))
-    plain = PlainBlocks(form, id_at)
     divided = upload.partitions > 1 or upload.extend_sid
     out = Partitions(parts, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
-    sums.see(recorded.taken(), out.header)
+    sums.see(lines.taken(), out.header)
 
     count = 0
-    while True:
-        block = file.peek()
-        block = block[: block.rfind(b"\n") + 1]
-        numbers: Sequence[int]
-        if whole := plain.stored(block, types.kinds) if block and count else b"":
-            sent = file.read(len(block))
-            keys = plain.ids(whole)
-            seen = len(keys) or whole.count(b"\n")
-            numbers = range(lines.number + 1, lines.number + 1 + seen)
-            lines.number += seen
-            stored = whole.split(b"\n")[:-1] if divided else []
-        else:
-            read = list(_until(lines.bytes + len(block), source, lines))
-            sent = recorded.taken()
-            if not read:
-                sums.see(sent, b"")
-                break
-            good = [(line, row) for line, row in read if len(row) == len(columns)]
-            seen = len(read)
-            if len(good) < seen:
-                for line, row in read:
-                    if len(row) != len(columns):
-                        rule = f"must have {len(columns)} cells like the first row"
-                        findings.add("number of cells", f"file:{line}", rule, len(row))
-            numbers, cells = [line for line, _ in good], [row for _, row in good]
-            types.see(cells)
-            stored = list(map(out.stored, cells))
-            if id_at is not None:
-                keys = [row[id_at].encode() for row in cells]
-                ids.refuse_blank(keys, numbers, findings)
-            whole = b"" if divided else b"\n".join([*stored, b""])
+    for block in table.blocks(lines, source):
+        whole, stored = block.plain, list(map(out.stored, block.rows))
+        if divided and whole:
+            stored = whole.split(b"\n")[:-1]
         following = range(count + 1, count + 1 + len(stored))
-        if id_at is not None:
-            crcs = ids.see(keys, numbers)
+        if table.id_at is not None:
+            if block.rows:
+                ids.refuse_blank(block.keys, block.lines, findings)
+            crcs = ids.see(block.keys, block.lines)
         else:
             crcs = [zlib.crc32(str(number).encode()) for number in following] if upload.partitions > 1 else []
         if not findings:
@@ -211,31 +179,24 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
             if divided:
                 whole = out.add(crcs, stored)
             else:
+                whole = whole or b"\n".join([*stored, b""])
                 parts.add(0, whole)
-            sums.see(sent, whole)
-        count += seen
+            sums.see(block.sent, whole)
+        count += block.seen
     if count == 0:
         findings.add("empty", "file", "must have at least one row after the header")
     ids.finish(findings)
     if findings:
         raise findings.error()
-    kinds = types.kinds
-    if id_at is not None:
-        kinds[id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
+    kinds = table.kinds
+    if table.id_at is not None:
+        kinds[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
     types_found = tuple(kind or "string" for kind in kinds)
     return Written(
         tuple(columns), types_found, count, form, sums.sent, sums.stored if upload.partitions == 1 else ""
     )
-
-
-def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows, the last of them that which ends at or after a byte."""
-    for one in source:
-        yield one
-        if lines.bytes >= end:
-            return
 
 
 def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> None:
@@ -318,130 +279,6 @@ class Sums:
     def stored(self) -> str:
         """Return the table's, in hex."""
         return (self._stored or self._sent).hexdigest()
-
-
-class _Recorded:
-    """A file whose lines are kept until they are taken."""
-
-    def __init__(self, file: "BufferedReader[Any]") -> None:
-        self._file = file
-        self._kept: list[bytes] = []
-
-    def readline(self, size: int) -> bytes:
-        self._kept.append(self._file.readline(size))
-        return self._kept[-1]
-
-    def taken(self) -> bytes:
-        kept = b"".join(self._kept)
-        self._kept.clear()
-        return kept
-
-
-class ColumnTypes:
-    """Finds the narrowest of int, float, boolean and string for every column, by blocks of rows."""
-
-    def __init__(self, columns: int) -> None:
-        self.kinds = [""] * columns
-        """of each column so far; '' where every row was empty"""
-
-    def see(self, block: Sequence[list[str]]) -> None:
-        """Take in rows."""
-        for at, cells in enumerate(zip(*block, strict=True)):
-            if self.kinds[at] != "string":
-                self.kinds[at] = _widened(self.kinds[at], [cell for cell in cells if cell])
-
-
-_EXPRESSIONS = {
-    "": "",
-    "boolean": "true|false|True|False|TRUE|FALSE",
-    "int": "[+-]?[0-9]{1,20}",
-    "float": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:nan|NaN|inf)",
-}
-"""of the cells of a column of a type; fewer than are of it"""
-_PLAIN_DELIMITERS = ",;|\t"
-_PLAIN_COLUMNS = 1000
-_EXPRESSION_BYTES = 64 * 1024 * 1024
-
-
-class PlainBlocks:
-    """Finds the blocks in which each line is a row without quotes whose cells are of the types known so far.
-
-    One expression says so of a whole block: it fits less than the reader of rows takes, and nothing else.
-    """
-
-    def __init__(self, form: Format, id_at: int | None) -> None:
-        self._form = form
-        self._id_at = id_at
-        self._kinds: list[str] = []
-        self._row: Any = None
-        text = b"[^,\\n]*"
-        self._ids = re.compile(b"(?:%s,){%d}(%s)[^\\n]*\n" % (text, id_at or 0, text))
-
-    def ids(self, stored: bytes) -> list[bytes]:
-        """Return the ids of a block as it is stored; none where the table has none."""
-        return self._ids.findall(stored) if self._id_at is not None else []
-
-    def stored(self, block: bytes, kinds: list[str]) -> bytes:
-        """Return a block as it is stored; nothing where it is not plain."""
-        if self._form.delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
-            return b""
-        if kinds == [""]:  # an empty line makes no row
-            return b""
-        try:
-            if self._form.encoding not in (UTF8, UTF8_BOM):
-                block = block.decode(self._form.encoding).encode()
-            elif not block.isascii():
-                if codecs.BOM_UTF8 in block:
-                    return b""
-                block.decode()
-        except UnicodeDecodeError:
-            return b""
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n")
-        if kinds != self._kinds:
-            self._kinds, self._row = [*kinds], self._expression(kinds)
-        if not self._row.fullmatch(block):
-            return b""
-        if self._form.delimiter != ",":
-            block = block.replace(self._form.delimiter.encode(), b",")
-        most = csv.field_size_limit() // 2  # a row is shorter than two pieces where each has a line's end
-        pieces = range(0, len(block) - most, most)
-        return block if all(block.find(b"\n", at, at + most) >= 0 for at in pieces) else b""
-
-    def _expression(self, kinds: list[str]) -> Any:
-        text = rf'[^",\n\r\x00{self._form.delimiter}]'
-        cells = [f"(?:{_EXPRESSIONS.get(kind, f'{text}+')})" + ("?" if len(kinds) > 1 else "") for kind in kinds]
-        if self._id_at is not None:
-            cells[self._id_at] = f"{text}*[0-9A-Za-z]{text}*"  # more than blanks
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.max_mem = _EXPRESSION_BYTES
-        return re2.compile(f"(?:{re2.escape(self._form.delimiter).join(cells)}\n)+".encode(), options)
-
-
-def _widened(kind: str, cells: list[str]) -> str:
-    """Return the type that fits these cells and those seen before, which were of type ``kind`` ('' for none)."""
-    if not cells:
-        return kind
-    if kind in ("", "boolean") and all(cell in _BOOLEANS for cell in cells):
-        return "boolean"
-    if kind == "boolean" or "_" in "".join(cells):  # 1_000 is a number in this language only
-        return "string"
-    if kind in ("", "int") and _all(int, cells):
-        return "int"
-    return "float" if _all(float, cells) else "string"
-
-
-_BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
-
-
-def _all(parse: type[int] | type[float], cells: list[str]) -> bool:
-    try:
-        for _ in map(parse, cells):
-            pass
-    except ValueError:
-        return False
-    return True
 
 
 class _Returned:
