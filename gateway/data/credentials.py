@@ -7,13 +7,12 @@ own: one for each day, with the names of the sessions that ended then, removed o
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.data.remote_storage import FILE, Remote, StorageAway, StorageFailed
+from gateway.data.remote_storage import FILE, Remote
 from gateway.domain.run import Address, Run
 
 _SECONDS = (12 * 3600, 3600)
@@ -31,8 +30,6 @@ class RunCredentials:
     """Assumes the role that a storage names, once for each run."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._clients: dict[tuple[str, str], Any] = {}
         self._seconds: dict[str, int] = {}
         self._ending = threading.Lock()
 
@@ -63,8 +60,8 @@ class RunCredentials:
         """
         if not remote.role:
             return
-        with self._ending, _translated(remote, "does not let this node change the policy of its bucket"):
-            client = self._client(remote, "s3")
+        denied = "does not let this node change the policy of its bucket"
+        with self._ending, remote.client("s3", denied) as client:
             rules, own = _statements(client, remote.folder), f"{_ENDED}{now:%Y%m%d}"
             found = (rule["Condition"]["StringLike"]["aws:userid"] for rule in rules if _sid(rule) == own)
             before: list[str] = next(found, [])
@@ -73,7 +70,7 @@ class RunCredentials:
                 return
             outlived = f"{_ENDED}{now - timedelta(days=1):%Y%m%d}"
             kept = [r for r in rules if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)]
-            denied = {
+            ended = {
                 "Sid": own,
                 "Effect": "Deny",
                 "Principal": "*",
@@ -81,73 +78,32 @@ class RunCredentials:
                 "Resource": [f"arn:aws:s3:::{remote.folder}", f"arn:aws:s3:::{remote.folder}/*"],
                 "Condition": {"StringLike": {"aws:userid": [*before, pattern][-_MOST_ENDED:]}},
             }
-            text = json.dumps({"Version": "2012-10-17", "Statement": [*kept, denied]}, separators=(",", ":"))
+            text = json.dumps({"Version": "2012-10-17", "Statement": [*kept, ended]}, separators=(",", ":"))
             client.put_bucket_policy(Bucket=remote.folder, Policy=text)
 
     def check_end(self, remote: Remote) -> None:
         """Look whether the node's key may read the policy of the bucket. Raises `StorageFailed`."""
-        with _translated(remote, "does not let this node read the policy of its bucket"):
-            _statements(self._client(remote, "s3"), remote.folder)
+        with remote.client("s3", "does not let this node read the policy of its bucket") as client:
+            _statements(client, remote.folder)
 
     def _assumed(self, remote: Remote, request: Mapping[str, str], longest: float) -> Mapping[str, Any]:
         """Assume a role for the longest time that it allows and the run may take."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as below
-
-        known = self._seconds.get(remote.name)
+        first = self._seconds.get(remote.name, _SECONDS[0])
         most = max(_SHORTEST, math.ceil(longest))
-        for seconds in (known or _SECONDS[0], _SECONDS[-1]):
-            asked = min(seconds, most)
-            try:
-                client = self._client(remote, "sts")
-                answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=asked)
-            except ClientError as error:
-                code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
-                if seconds != _SECONDS[-1] and code in ("ValidationError", "InvalidArgument"):
-                    continue
-                text = f"storage {remote.name} does not let this node assume {remote.role}: {code}"
-                raise StorageFailed(text, reason="STORAGE_DENIED") from None
-            except BotoCoreError as error:
-                text = f"storage {remote.name} gives no temporary credentials: {type(error).__name__}"
-                raise StorageAway(text) from None
-            if asked == seconds:
-                self._seconds[remote.name] = seconds
-            return answer
+        with remote.client("sts", f"does not let this node assume {remote.role}") as client:
+            for seconds in (first, _SECONDS[-1]):
+                asked = min(seconds, most)
+                try:
+                    answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=asked)
+                except client.exceptions.ClientError as error:
+                    code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
+                    if seconds != _SECONDS[-1] and code in ("ValidationError", "InvalidArgument"):
+                        continue
+                    raise
+                if asked == seconds:
+                    self._seconds[remote.name] = seconds
+                return answer
         raise AssertionError("the last of the times raises or returns")
-
-    def _client(self, remote: Remote, service: str) -> Any:
-        import botocore.session  # noqa: PLC0415 - a node without a role starts sooner without it
-        from botocore.config import Config  # noqa: PLC0415
-
-        with self._lock:
-            if (remote.name, service) not in self._clients:
-                self._clients[remote.name, service] = botocore.session.Session().create_client(
-                    service,
-                    endpoint_url=remote.endpoint,
-                    region_name=remote.region,
-                    aws_access_key_id=remote.username,
-                    aws_secret_access_key=remote.password,
-                    config=Config(
-                        connect_timeout=5,
-                        read_timeout=20,
-                        retries={"max_attempts": 2},
-                        proxies={},
-                        s3={"addressing_style": "path"},
-                    ),
-                )
-            return self._clients[remote.name, service]
-
-
-@contextmanager
-def _translated(remote: Remote, what: str) -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as above
-
-    try:
-        yield
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        raise StorageFailed(f"storage {remote.name} {what}: {code}", reason="STORAGE_DENIED") from None
-    except BotoCoreError as error:
-        raise StorageAway(f"storage {remote.name} cannot be reached: {type(error).__name__}") from None
 
 
 def _session(run: Run) -> str:

@@ -1,14 +1,11 @@
-"""Tables sent to a storage elsewhere while they are written, and what S3 keeps of those that were not finished."""
+"""Tables sent to a storage elsewhere while they are written."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-from xml.etree import ElementTree
 
-import httpx
 from opendal import Operator
 
 from gateway.data.storage import PARTITION
@@ -95,37 +92,3 @@ class RemoteParts:
 
     def _path(self, number: int) -> Path:
         return self._scratch / f"{PARTITION}{number}"
-
-
-class Unfinished:
-    """The uploads of pieces to a bucket of S3 that were begun and neither finished nor given up."""
-
-    def __init__(self, bucket_url: str, region: str, key: str, secret: str, token: str) -> None:
-        from botocore.auth import S3SigV4Auth  # noqa: PLC0415 - a node without S3 starts sooner without it
-        from botocore.credentials import Credentials  # noqa: PLC0415
-
-        self._url = bucket_url
-        self._signer = S3SigV4Auth(Credentials(key, secret, token or None), "s3", region)
-
-    def give_up(self, prefix: str) -> None:
-        """Have S3 delete those of the names that begin so. Raises `httpx.HTTPError`."""
-        before: list[tuple[str, str]] = []
-        while (found := self._list(prefix)) and found != before:
-            for key, upload in found:
-                self._call("DELETE", f"/{quote(key)}?uploadId={quote(upload, safe='')}")
-            before = found
-
-    def _list(self, prefix: str) -> list[tuple[str, str]]:
-        answer = self._call("GET", f"?prefix={quote(prefix, safe='')}&uploads=")
-        found = ElementTree.fromstring(answer.content).iterfind("{*}Upload")
-        return [(one.findtext("{*}Key", ""), one.findtext("{*}UploadId", "")) for one in found]
-
-    def _call(self, method: str, rest: str) -> httpx.Response:
-        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
-
-        request = AWSRequest(method, self._url + rest)
-        self._signer.add_auth(request)
-        answer = httpx.request(method, self._url + rest, headers=dict(request.headers.items()), trust_env=False)
-        if answer.status_code != 404:  # another was faster
-            answer.raise_for_status()
-        return answer

@@ -9,16 +9,16 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote, urlencode
 
-import httpx
 import structlog
 from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
-from gateway.data.remote_parts import PIECE, RemoteParts, Unfinished
+from gateway.data.remote_parts import PIECE, RemoteParts
 from gateway.data.staging import Staging
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
@@ -101,6 +101,19 @@ class Remote:
             made = made.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
         return made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
 
+    @contextmanager
+    def client(self, service: str, what: str = "denies access") -> Iterator[Any]:
+        """Give what speaks to S3, or to its ``sts``. Raises `StorageFailed`: with ``what`` for what it denies."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as in `_client`
+
+        try:
+            yield _client(self, service)
+        except ClientError as error:
+            about = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
+            raise StorageFailed(f"storage {self.name} {what}: {about}") from None
+        except BotoCoreError as error:
+            raise StorageAway(f"storage {self.name} cannot be reached: {type(error).__name__}") from None
+
     @property
     def services(self) -> tuple[str, ...]:
         """Return what who works there has to reach, as ``host:port``."""
@@ -121,6 +134,28 @@ class Remote:
             given["scheme"] = "https"
         query = urlencode({name: text for name, text in given.items() if text}, quote_via=quote)
         return f"{self.kind}://{self.host}:{self.port}?{query}"
+
+
+@cache
+def _client(remote: Remote, service: str) -> Any:
+    import botocore.session  # noqa: PLC0415 - a node without S3 starts sooner without it
+    from botocore.config import Config  # noqa: PLC0415
+
+    return botocore.session.Session().create_client(
+        service,
+        endpoint_url=remote.endpoint,
+        region_name=remote.region,
+        aws_access_key_id=remote.username,
+        aws_secret_access_key=remote.password,
+        aws_session_token=remote.token or None,
+        config=Config(
+            connect_timeout=5,
+            read_timeout=20,
+            retries={"max_attempts": 2},
+            proxies={},
+            s3={"addressing_style": "path"},
+        ),
+    )
 
 
 class RemoteStorage(Storage):
@@ -259,14 +294,20 @@ class RemoteStorage(Storage):
 
     def _give_up(self, folder: str) -> None:
         """Delete the pieces of files of which not all were sent; a bucket's own rule does where this may not."""
-        one = self.remote
         try:
-            bucket = f"{one.endpoint}/{quote(one.folder)}"
-            Unfinished(bucket, one.region, one.username, one.password, one.token).give_up(folder)
-        except httpx.HTTPStatusError as error:
-            log.warning("unfinished uploads stay", storage=one.name, status=error.response.status_code)
-        except httpx.HTTPError:
-            raise StorageAway(f"storage {one.name} ({one.kind}) cannot be reached") from None
+            with self.remote.client("s3") as client:
+                pages = client.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self.remote.folder, Prefix=folder
+                )
+                for one in [upload for page in pages for upload in page.get("Uploads", [])]:
+                    with suppress(client.exceptions.NoSuchUpload):  # another was faster
+                        client.abort_multipart_upload(
+                            Bucket=self.remote.folder, Key=one["Key"], UploadId=one["UploadId"]
+                        )
+        except StorageAway:
+            raise
+        except StorageFailed as error:
+            log.warning("unfinished uploads stay", storage=self.remote.name, cause=error.message)
 
     def check_answers(self) -> None:
         """Look whether it answers. Raises `StorageFailed`."""
