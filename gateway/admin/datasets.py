@@ -10,7 +10,20 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
 
-from gateway.admin.deps import OPERATOR, AfterText, Limit, Reply, View, Why, api_router, named, noted, paged, shape
+from gateway.admin.deps import (
+    OPERATOR,
+    AfterText,
+    Limit,
+    Object,
+    Reply,
+    View,
+    Why,
+    api_router,
+    named,
+    noted,
+    paged,
+    shape,
+)
 from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
 from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
@@ -21,12 +34,11 @@ from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8
 from gateway.data.table_meta import NAMED, Edit, free_meta
 from gateway.data.upload import Upload
-from gateway.domain.datasets import Dataset, Grant
+from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
-from gateway.store.serialization import to_plain
 
 _FIRST_EXPIRY, _LAST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 _SIMILAR = 0.8
@@ -109,11 +121,14 @@ def _editable(one: Dataset) -> dict[str, Any]:
     return {"description": one.description, **named, "meta": free_meta(one)}
 
 
+def _id(one: Dataset) -> Address:
+    return Address(one.namespace, one.name)
+
+
 def _url(one: Dataset) -> str:
     return f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}"
 
 
-_ROWS = Annotated[int, Field(description="rows")]
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
 _brief = View(
     "Dataset",
@@ -129,46 +144,13 @@ _brief = View(
     created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
     url=(str, _url),
 )
-_GRANT: dict[str, Any] = {
-    "dataset_id": str,
-    "node": str,
-    "state": Annotated[str, Field(description="in force, expired or revoked")],
-    "granted_at": datetime,
-    "granted_by": str,
-    "reason": str,
-    "expires_at": datetime | None,
-    "revoked_at": datetime | None,
-    "revoked_by": str | None,
-}
-_GRANT_LINE = shape("Grant", **_GRANT)
-_NEW_GRANT = shape(
-    "NewGrant",
-    **_GRANT,
-    warnings=Annotated[list[str], Field(description="such as: the node has no route")],
-)
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
-_FULL_FIELDS: dict[str, Any] = {
-    "dataset_id": str,
-    "count": _COUNTED,
-    "columns": [Column],
-    "origin": Any,
-    "checksum": str,
-    "format": Annotated[str, Field(description="csv or parquet")],
-    "in_place": Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")],
-    "changed": Annotated[str, Field(description="what became of the files of such a table; empty: nothing")],
-    "there": Annotated[bool, Field(description="its files are in this node's storage")],
-    "away": Annotated[str, Field(description="why it is not known what is there; empty: the storage answers")],
-    "grants": [_GRANT_LINE],
-    "published": Annotated[list[str], Field(description="partners that see it; *: all with a contract")],
-    "grants_default": str,
-    "used_by": list[str],
-}
-_FULL = shape("FullDataset", **_FULL_FIELDS)
-_REGISTERED = shape(
-    "RegisteredDataset",
-    **_FULL_FIELDS,
-    warnings=Annotated[list[str], Field(description="which images may not be able to read it")],
-)
+_CHANGED = Annotated[str, Field(description="what became of the files of a registered table; empty: nothing")]
+_AWAY = Annotated[str, Field(description="why it is not known what is there; empty: the storage answers")]
+_IN_PLACE = Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")]
+_PUBLISHED = Annotated[list[str], Field(description="partners that see it; *: all with a contract")]
+_UNREADABLE = Annotated[list[str], Field(description="which images may not be able to read it")]
+_NO_ROUTE = Annotated[list[str], Field(description="such as: the node has no route")]
 _PREVIEW = shape(
     "DatasetPreview",
     dataset_id=str,
@@ -234,36 +216,49 @@ def router(
     def get(at: Address) -> Dataset:
         return datasets.get(namespace=at.namespace, name=at.name)
 
-    def granted(grant: Grant) -> dict[str, Any]:
-        plain = to_plain(grant) | {"dataset_id": grant.dataset.dataset_id, "state": grant.state(clock())}
-        return {name: plain[name] for name in _GRANT}
+    granted = View(
+        "Grant",
+        dataset_id=(str, lambda grant: grant.dataset.dataset_id),
+        node=str,
+        state=(
+            Annotated[str, Field(description="in force, expired or revoked")],
+            lambda grant: grant.state(clock()),
+        ),
+        granted_at=datetime,
+        granted_by=str,
+        reason=str,
+        expires_at=datetime | None,
+        revoked_at=datetime | None,
+        revoked_by=str | None,
+    )
+    described = View(
+        "DescribedDataset",
+        _brief,
+        columns=([Column], lambda one: list(map(Column, one.columns, one.types or ("",) * len(one.columns)))),
+        origin=str,
+        checksum=str,
+        format=Annotated[str, Field(description="csv or parquet")],
+        in_place=(_IN_PLACE, lambda one: bool(one.in_place)),
+        delimiter=(str, lambda one: one.meta.get("delimiter", ",")),
+        encoding=(str, lambda one: one.meta.get("encoding", UTF8)),
+        label_name=(str, lambda one: one.meta.get("label_name", "")),
+        match_id_name=(str, lambda one: one.meta.get("match_id_name", "")),
+        meta=(Object, free_meta),
+        sid=str,
+        grants=([granted.model], lambda one: list(map(granted, sharing.grants(_id(one))))),
+        published=_PUBLISHED,
+        grants_default=(str, lambda one: sharing.default),
+        used_by=(list[str], lambda one: sharing.users(_id(one))),
+    )
+    types = {**described.types, "changed": _CHANGED, "there": bool, "away": _AWAY}
+    full_model = shape("FullDataset", **types)
 
     def full(dataset: Dataset) -> dict[str, Any]:
-        at = Address(dataset.namespace, dataset.name)
         try:
             changed, there, away = datasets.change(dataset), storage.exists(dataset.address), ""
         except StorageFailed as error:
             changed, there, away = "", False, error.message
-        types = dataset.types or ("",) * len(dataset.columns)
-        return {
-            **_brief(dataset),
-            "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
-            "origin": dataset.origin,
-            "checksum": dataset.checksum,
-            "format": dataset.format,
-            "in_place": bool(dataset.in_place),
-            "changed": changed,
-            "delimiter": dataset.meta.get("delimiter", ","),
-            "encoding": dataset.meta.get("encoding", UTF8),
-            **_editable(dataset),
-            "sid": dataset.sid,
-            "there": there,
-            "away": away,
-            "grants": [granted(g) for g in sharing.grants(at)],
-            "published": dataset.published,
-            "grants_default": sharing.default,
-            "used_by": sharing.users(at),
-        }
+        return {**described(dataset), "changed": changed, "there": there, "away": away}
 
     @router.get(
         "/datasets",
@@ -286,7 +281,11 @@ def router(
         ]
         return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
 
-    @router.post("/datasets", summary="Register a table where it lies", response_model=_REGISTERED)
+    @router.post(
+        "/datasets",
+        summary="Register a table where it lies",
+        response_model=shape("RegisteredDataset", **types, warnings=_UNREADABLE),
+    )
     def register(request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]) -> Response:
         """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
 
@@ -296,11 +295,13 @@ def router(
         noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
         return Reply({**full(dataset), "warnings": warnings_of(storage, dataset)})
 
-    @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=_FULL)
+    @router.get(
+        ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=full_model
+    )
     def one(at: Table) -> Response:
         return Reply(full(get(at)))
 
-    @router.patch(ONE, summary="Change the meta of an uploaded dataset", response_model=_FULL)
+    @router.patch(ONE, summary="Change the meta of an uploaded dataset", response_model=full_model)
     def edit(
         request: Request, at: Table, body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing()
     ) -> Response:
@@ -351,14 +352,14 @@ def router(
         noted(request, {"published": before.published}, {"published": after.published}, reason)
         return Reply(full(after))
 
-    @router.put(f"{ONE}/published", summary="Let partners see name, columns and count", response_model=_FULL)
+    @router.put(f"{ONE}/published", summary="Let partners see name, columns and count", response_model=full_model)
     def publish(
         request: Request, at: Table, body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing()
     ) -> Response:
         """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
         return published(request, at, body.nodes or ["*"], body.reason)
 
-    @router.delete(f"{ONE}/published", summary="Show a dataset to no partner any more", response_model=_FULL)
+    @router.delete(f"{ONE}/published", summary="Show a dataset to no partner any more", response_model=full_model)
     def unpublish(request: Request, at: Table) -> Response:
         return published(request, at, [], "")
 
@@ -377,7 +378,7 @@ def router(
     @router.get(
         "/dataset-grants",
         summary="Who was granted which dataset",
-        response_model=paged("grants", _GRANT_LINE, default=_DEFAULT),
+        response_model=paged("grants", granted.model, default=_DEFAULT),
     )
     def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
@@ -393,7 +394,9 @@ def router(
         return Reply({"default": sharing.default, **page})
 
     @router.put(
-        f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=_NEW_GRANT
+        f"{ONE}/grants/{{node}}",
+        summary="Let jobs with a partner node use a dataset",
+        response_model=shape("NewGrant", **granted.types, warnings=_NO_ROUTE),
     )
     def grant(
         request: Request,
@@ -414,7 +417,7 @@ def router(
         return Reply({**new, "warnings": warnings})
 
     @router.delete(
-        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=_GRANT_LINE
+        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=granted.model
     )
     def revoke(
         request: Request,

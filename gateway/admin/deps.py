@@ -4,7 +4,7 @@ Handlers return records and plain data as they are. Each path says by its ``resp
 record that is its class.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -95,15 +95,16 @@ def shape(name: str, /, **fields: Any) -> type[BaseModel]:
 class View:
     """How a kind of record is shown: a type per field, and what gives it where no attribute is called so."""
 
-    def __init__(self, name: str, /, **fields: Any) -> None:
+    def __init__(self, name: str, base: "View | None" = None, /, **fields: Any) -> None:
+        """``base``: the view whose fields come before these."""
         pairs = {key: of if isinstance(of, tuple) else (of, attrgetter(key)) for key, of in fields.items()}
-        self.types = {key: of for key, (of, _) in pairs.items()}
+        self._parts: dict[str, tuple[Any, Callable[[Any], Any]]] = {**(base._parts if base else {}), **pairs}
+        self.types = {key: of for key, (of, _) in self._parts.items()}
         self.model = shape(name, **self.types)
-        self._parts = [(key, get) for key, (_, get) in pairs.items()]
 
     def __call__(self, record: Any) -> dict[str, Any]:
         """Return a record as it is shown."""
-        return {key: get(record) for key, get in self._parts}
+        return {key: get(record) for key, (_, get) in self._parts.items()}
 
 
 def paged(name: str, line: Any, **more: Any) -> type[BaseModel]:

@@ -90,16 +90,17 @@ _shown = View(
     action=Annotated[str, Field(examples=["registered"])],
     reason=str,
 )
-_CHANGED = shape(
-    "ProviderChanged",
-    **_shown.types,
+_IS_NEW = Annotated[bool, Field(description="false: it was so before, and this is its newest revision")]
+_change = View(
+    "ProviderChange",
     created=bool,
-    changed=Annotated[bool, Field(description="false: it was so before, and this is its newest revision")],
-    changes=_CHANGES,
-    retired=bool,
-    digests=dict[str, str],
-    warnings=_WARNINGS,
+    changed=(_IS_NEW, lambda done: done.written),
+    changes=(_CHANGES, lambda done: shown_changes(done.changes)),
+    retired=(bool, lambda done: done.revision.provider.retired),
+    digests=(dict[str, str], lambda done: done.revision.provider.digests),
+    warnings=(_WARNINGS, lambda done: _warnings(done.revision.provider)),
 )
+_CHANGED = shape("ProviderChanged", **_shown.types, **_change.types)
 _DIFF = shape("ProviderDiff", provider_name=str, since=int, until=int, changes=_CHANGES, diff=str)
 _SCHEMA = shape("SchemaLine", **{"name": str, "for": Any, "title": str})
 _PARAMETERS = shape("ParameterSchema", title=str, type=Any, properties=Object)
@@ -122,16 +123,16 @@ def router(providers: Providers) -> APIRouter:
         warning_count=(int, lambda one: len(one.warnings)),
         owner=(str, lambda one: providers.owner(one.name)),
     )
-    full = shape(
+    full = View(
         "FullProvider",
-        **brief.types,
-        revision=int,
+        brief,
+        revision=(int, lambda one: registry.repository.newest(one.key)),
         protocol=str,
         metadata=Object,
         digests=dict[str, str],
-        jobs=Annotated[list[str], Field(description="jobs that use it")],
-        warnings=_WARNINGS,
-        components_description=Object,
+        jobs=(Annotated[list[str], Field(description="jobs that use it")], providers.users),
+        warnings=(_WARNINGS, _warnings),
+        components_description=(Object, lambda one: {n: c.document for n, c in one.components.items()}),
     )
 
     async def changed(request: Request, author: str, change: Callable[[By], Written]) -> Response:
@@ -141,7 +142,7 @@ def router(providers: Providers) -> APIRouter:
         def work() -> Response:
             done = change(by)
             request.state.audit = audited(done)
-            return Reply(_changed(done))
+            return Reply({**_shown(done.revision), **_change(done)})
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
@@ -191,19 +192,11 @@ def router(providers: Providers) -> APIRouter:
         text = await request.body()
         return await changed(request, author, lambda by: providers.register(text, by, reason, strict=strict))
 
-    @router.get(ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=full)
+    @router.get(
+        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=full.model
+    )
     def one(provider_name: Name) -> Response:
-        provider = _known(lambda: registry.get(provider_name))
-        more = {
-            "revision": registry.repository.newest(provider.key),
-            "protocol": provider.protocol,
-            "metadata": provider.metadata,
-            "digests": provider.digests,
-            "jobs": providers.users(provider),
-            "warnings": [shown_problem(w) for w in provider.warnings],
-            "components_description": {n: c.document for n, c in provider.components.items()},
-        }
-        return Reply(brief(provider) | more)
+        return Reply(full(_known(lambda: registry.get(provider_name))))
 
     @router.get(
         f"{ONE}/history",
@@ -304,17 +297,8 @@ def _known(work: Callable[[], Any]) -> Any:
         raise NotFound(error.message, reason=error.reason) from error
 
 
-def _changed(done: Written) -> dict[str, Any]:
-    provider = done.revision.provider
-    return {
-        **_shown(done.revision),
-        "created": done.created,
-        "changed": done.written,
-        "changes": shown_changes(done.changes),
-        "retired": provider.retired,
-        "digests": provider.digests,
-        "warnings": [shown_problem(w) for w in provider.warnings],
-    }
+def _warnings(provider: Provider) -> list[dict[str, Any]]:
+    return [shown_problem(warning) for warning in provider.warnings]
 
 
 def _diff(providers: Providers, key: str, since: int | None, until: int | None) -> dict[str, Any]:
