@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 from gateway.data.storage import Storage, Stored
+from gateway.data.table_format import PARQUET_MAGIC
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid
 
 PARQUET = "parquet"
-MAGIC = b"PAR1"
-"""with which a file begins and ends"""
 INSTALL = "pip install 'bfia-gateway[parquet]'"
 _BUFFER = 64 * 1024
 """bytes of a column that are read at a time, so that a group of many rows needs no room as a whole"""
@@ -39,7 +38,7 @@ class Schema(NamedTuple):
 def is_parquet(storage: Storage, address: Address, part: Stored) -> bool:
     """Tell whether a file begins as Parquet does. Raises `NotFound`."""
     with storage.open_file(address, part.name) as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
 
 def schema(file: BinaryIO, what: str) -> Schema:

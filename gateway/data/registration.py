@@ -287,7 +287,7 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                 elif not wanted.count:
                     whole = False
                     continue
-                for block in table.blocks(lines, source):
+                for block in table.blocks(file, lines, source):
                     numbers = range(count + 2, count + 2 + len(block.keys))  # lines, as if all were one file
                     if block.rows:
                         ids.refuse_blank(block.keys, numbers, findings)

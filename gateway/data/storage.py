@@ -8,9 +8,7 @@ written last: what lacks it is not there.
 Outputs are written by other people's images, so nothing of their form is taken for granted.
 """
 
-import csv
 import hashlib
-import io
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -19,6 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
+from gateway.data.table_format import UTF8
+from gateway.data.table_reader import LARGEST_ROW, Findings, Lines, rows
 from gateway.domain.problems import Problem
 from gateway.domain.problems import name_rule as name_rule
 from gateway.domain.run import Address, FileSum
@@ -31,8 +31,6 @@ METADATA = "metadata"
 PARTITION = "data_"
 LARGEST_JSON = 4 * 1024 * 1024
 """bytes of a report or metadata that are read"""
-LARGEST_ROW = 4 * 1024 * 1024
-"""characters of one row of a table"""
 CHUNK = 1024 * 1024
 """bytes that are read or sent in one piece"""
 
@@ -252,19 +250,14 @@ class Storage(ABC):
             yield from rows
 
     def _records(self, address: Address, name: str) -> Iterator[list[str]]:
-        part = f"{id_of(address)}/{name}"
-        with (
-            self.open_file(address, name) as file,
-            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
-        ):
-            lines = _Lines(text, part)
-            try:
-                for row in csv.reader(lines, strict=True):
-                    lines.length = 0
-                    if row:
-                        yield row
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise Invalid([Problem(part, "is not CSV in UTF-8", str(error))], reason="DATA_BROKEN") from error
+        findings = Findings()
+        with self.open_file(address, name) as file:
+            for _, row in rows(Lines(file, UTF8, findings, f"{id_of(address)}/{name}"), ",", findings):
+                if findings:
+                    break
+                yield row
+        if findings:
+            raise findings.error("DATA_BROKEN")
 
 
 class _Part(NamedTuple):
@@ -284,24 +277,6 @@ def _number(name: str) -> int | None:
     """Return n of ``data_<n>``, None for another name."""
     text = name.removeprefix(PARTITION)
     return int(text) if name == f"{PARTITION}{text}" and text.isascii() and text.isdigit() else None
-
-
-class _Lines:
-    """The lines of a table. Raises `Invalid` where a row is larger than any that can be uploaded."""
-
-    def __init__(self, text: io.TextIOWrapper, part: str) -> None:
-        self._text = text
-        self._part = part
-        self.length = 0
-        """of the row so far; whoever has read the row sets it to 0"""
-
-    def __iter__(self) -> Iterator[str]:
-        while line := self._text.readline(LARGEST_ROW + 1):
-            self.length += len(line)
-            if self.length > LARGEST_ROW:
-                rule = f"has a row of more than {LARGEST_ROW} characters"
-                raise Invalid([Problem(self._part, rule)], reason="DATA_BROKEN")
-            yield line
 
 
 def taken(address: Address) -> Conflict:

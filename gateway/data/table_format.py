@@ -5,10 +5,11 @@ import re
 from io import BufferedReader
 from typing import Any, NamedTuple
 
-from gateway.data.parquet import MAGIC
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
+PARQUET_MAGIC = b"PAR1"
+"""with which a file of Parquet begins and ends"""
 UTF8, GB18030 = "utf-8", "gb18030"
 UTF8_BOM = "utf-8-sig"
 ENCODINGS = {
@@ -47,7 +48,7 @@ def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str =
     if start.startswith(_UTF16):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
-    if start.startswith(MAGIC):
+    if start.startswith(PARQUET_MAGIC):
         rule = (
             "must be CSV, this is Parquet: put it into one of the node's storages, then bfia-gateway data register"
         )

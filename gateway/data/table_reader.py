@@ -9,15 +9,16 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import re2
 
-from gateway.data.storage import LARGEST_ROW
 from gateway.data.table_format import OTHER_ENCODING, UTF8, UTF8_BOM, Format, shown
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
+LARGEST_ROW = 4 * 1024 * 1024
+"""bytes of one row of a table"""
 SHOWN = 20
 """problems of one kind that are listed"""
 _BOM = "\ufeff"
@@ -48,22 +49,26 @@ class Findings:
         if count:
             self._more[kind] = self._more.get(kind, 0) + count
 
-    def error(self) -> Invalid:
+    def error(self, reason: str | None = None) -> Invalid:
         """Return the refusal that lists them all."""
         problems = []
         for kind, found in self._kinds.items():
             problems += found
             if more := self._more.get(kind):
                 problems.append(Problem("file", f"{more} more of this kind: {kind}"))
-        return Invalid(problems)
+        return Invalid(problems, reason=reason)
 
 
 class Lines:
     """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
-    def __init__(self, file: "BufferedReader[Any]", encoding: str, findings: Findings, name: str = "file") -> None:
+    def __init__(
+        self, file: BinaryIO, encoding: str, findings: Findings, name: str = "file", *, keep: bool = False
+    ) -> None:
+        """``keep``: for `taken`."""
         self.name = name
-        self.file = file
+        self._file = file
+        self._keep = keep
         self._raw: list[bytes] = []
         self._encoding = encoding
         self._findings = findings
@@ -74,8 +79,9 @@ class Lines:
         """bytes read since the reader of rows last set this to 0"""
 
     def __iter__(self) -> Iterator[str]:
-        while raw := self.file.readline(LARGEST_ROW + 1):
-            self._raw.append(raw)
+        while raw := self._file.readline(LARGEST_ROW + 1):
+            if self._keep:
+                self._raw.append(raw)
             self.number += 1
             self.bytes += len(raw)
             self.row_bytes += len(raw)
@@ -163,9 +169,11 @@ class Table:
         self._findings = findings
         self._plain = PlainBlocks(form, self.id_at)
 
-    def blocks(self, lines: Lines, source: Iterator[tuple[int, list[str]]]) -> Iterator[Block]:
+    def blocks(
+        self, file: "BufferedReader[Any]", lines: Lines, source: Iterator[tuple[int, list[str]]]
+    ) -> Iterator[Block]:
         """Yield what is left of a file, whose rows are ``source`` too; the last block has no rows."""
-        file, seen = lines.file, 1
+        seen = 1
         while seen:
             block = file.peek()
             block = block[: block.rfind(b"\n") + 1]

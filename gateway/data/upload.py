@@ -142,7 +142,7 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
     sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
-    lines = Lines(file, form.encoding, findings)
+    lines = Lines(file, form.encoding, findings, keep=True)
     source = rows(lines, form.delimiter, findings)
     first = next(source, None)
     if first is None:
@@ -162,7 +162,7 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     sums.see(lines.taken(), out.header)
 
     count = 0
-    for block in table.blocks(lines, source):
+    for block in table.blocks(file, lines, source):
         whole, stored = block.plain, list(map(out.stored, block.rows))
         if divided and whole:
             stored = whole.split(b"\n")[:-1]

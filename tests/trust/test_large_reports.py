@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.data.reports import output_warnings
-from gateway.data.storage import LARGEST_JSON, LARGEST_ROW
+from gateway.data.storage import LARGEST_JSON
+from gateway.data.table_reader import LARGEST_ROW
 from gateway.errors import Invalid
 from tests.builders import a_spec
 from tests.data.test_reports import FLOW, PLACE, run_with, written
@@ -91,5 +92,5 @@ def test_what_is_not_read_is_a_warning_of_its_task(tmp_path: Path):
     assert about_data.startswith("metadata of output d: ") and "more than" in about_data
     assert about_report.startswith("report r has ") and "reports are read up to" in about_report
     (storage.path(run.outputs["report"]) / "data_0").write_bytes(b'"\n",' * (LARGEST_ROW // 4 + 1))
-    with pytest.raises(Invalid, match="has a row of more than"):
+    with pytest.raises(Invalid, match="must have rows of at most"):
         storage.columns(run.outputs["report"])
