@@ -4,7 +4,6 @@ import base64
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -16,15 +15,14 @@ from pydantic import Field
 from gateway.admin.deps import Reply, api_router, content, shape
 from gateway.auth import Role
 from gateway.data import parquet
-from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
+from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, Wanted, outputs_of
 from gateway.data.plots import names, picture
 from gateway.data.reports import Series, read_report
 from gateway.data.storage import Storage
-from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
 from gateway.ports import Limiters
 from gateway.store.store import Store
-from provider_registry.model import group_of
 
 MOST_ROWS = 100
 MOST_BYTES = 1024 * 1024
@@ -225,36 +223,11 @@ _Wanted = Annotated[Wanted, Depends(_wanted)]
 """looked up by the path itself, so that wrong parameters are named first"""
 
 
-@dataclass(frozen=True)
-class _Output:
-    """An output of a run, there or not; ``type`` is what the flow calls it: dataset, model, report."""
-
-    local: LocalJob
-    run: Run
-    key: str
-
-    @property
-    def address(self) -> Address:
-        return self.run.outputs[self.run.output_keys[self.key]]
-
-    @property
-    def type(self) -> str:
-        return self.local.spec.dag.type_of(self.run.task_name, self.key)
-
-    @property
-    def group(self) -> str:
-        return group_of(self.type)
-
-    def as_dict(self) -> dict[str, Any]:
-        place = {"task": self.run.task_name, "party": self.run.party.label, "key": self.key}
-        return {**place, **self.address.as_dict()}
-
-
 def router(store: Store, storage: Storage) -> APIRouter:
     """Return the paths of the outputs and reports at this node."""
     router = api_router()
 
-    def find_report(wanted: Wanted) -> _Output:
+    def find_report(wanted: Wanted) -> Output:
         found = _find(store, storage, wanted)
         if found.group != "metric":
             text = f"output {found.key} of task {found.run.task_name} is a {found.type}, not a report"
@@ -271,7 +244,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         local = store.local_jobs.get(job_id)
         runs = [*(run for run in local.standing() if run.of_job), *local.runs]
         reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
-        found = [_Output(local, run, key) for run in runs for key in run.output_keys]
+        found = [Output(local, run, key) for run in runs for key in run.output_keys]
         return Reply({"outputs": [_line(storage, one, reads=reads) for one in found]})
 
     @router.get(
@@ -309,7 +282,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         """``warnings``: outputs that were not written, are malformed, or that nobody declared, per run."""
         local = store.local_jobs.get(job_id)
         latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
-        found = [_Output(local, run, key) for run in latest for key in run.output_keys]
+        found = [Output(local, run, key) for run in latest for key in run.output_keys]
         warnings = [
             {"task": run.task_name, "party": run.party.label, "warning": text}
             for run in latest
@@ -377,7 +350,7 @@ def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
     return router
 
 
-def _line(storage: Storage, found: _Output, *, reads: bool) -> dict[str, Any]:
+def _line(storage: Storage, found: Output, *, reads: bool) -> dict[str, Any]:
     run = found.run
     try:
         value = showable(storage.read_json(found.address, _MOST_JSON)) if reads else None
@@ -387,35 +360,20 @@ def _line(storage: Storage, found: _Output, *, reads: bool) -> dict[str, Any]:
     return {**found.as_dict(), **about, **_there(storage, found), "value": value}
 
 
-def _report_line(storage: Storage, job_id: str, found: _Output) -> dict[str, Any]:
+def _report_line(storage: Storage, job_id: str, found: Output) -> dict[str, Any]:
     place = (job_id, "reports", found.run.task_name, found.run.party.label, found.key)
     url = "/api/v1/jobs/" + "/".join(quote(part, safe="") for part in place)
     return {**found.as_dict(), **_there(storage, found), "url": url}
 
 
-def _there(storage: Storage, found: _Output) -> dict[str, Any]:
+def _there(storage: Storage, found: Output) -> dict[str, Any]:
     return {"output": found.run.output_keys[found.key], "there": storage.exists(found.address)}
 
 
-def _find(store: Store, storage: Storage, wanted: Wanted) -> _Output:
+def _find(store: Store, storage: Storage, wanted: Wanted) -> Output:
     """Return an output that lies in the storage. Raises `NotFound`, saying which part of its name is unknown."""
-    job_id, task, party, key = wanted.job_id, wanted.task, wanted.role, wanted.key
-    local = store.local_jobs.get(job_id)
-    by_id = next((run.task_name for run in local.runs if run.task_id == task), task)
-    node = local.spec.dag.get(by_id)
-    if node is None:
-        raise NotFound(f"job {job_id} has no task {task}", reason="TASK_UNKNOWN")
-    who = next((p for p in local.spec.parties if p.label == party), None)
-    if who is None or who.node != local.node:
-        where = f"plays at node {who.node}; its outputs are there" if who else f"is not a party of job {job_id}"
-        raise NotFound(f"{party} {where}", reason="PARTY_UNKNOWN")
-    runs = [run for run in local.standing(node.name) if run.party == who]
-    if all(o.key != key for o in node.outputs) or (runs and key not in runs[-1].output_keys):
-        raise NotFound(f"task {node.name} gives {party} no output {key}", reason="OUTPUT_UNKNOWN")
-    if not runs:
-        raise NotFound(f"task {node.name} has not begun at {party}", reason="OUTPUT_MISSING")
-    found = _Output(local, runs[-1], key)
+    found = outputs_of(store.local_jobs.get(wanted.job_id), wanted)[0]
     if not storage.exists(found.address):
-        text = f"output {key} of task {node.name} at {party} is not there; its run is {runs[-1].status}"
-        raise NotFound(text, reason="OUTPUT_MISSING")
+        text = f"output {found.key} of task {found.run.task_name} at {wanted.role} is not there"
+        raise NotFound(f"{text}; its run is {found.run.status}", reason="OUTPUT_MISSING")
     return found

@@ -16,10 +16,11 @@ from gateway.domain import datasets
 from gateway.domain.datasets import Default
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob, Run
-from gateway.domain.spec import NodeId, Party
+from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.store import Store
+from provider_registry.model import group_of
 
 MOST_COLUMNS = 10_000
 _LONGEST = 1000
@@ -78,6 +79,57 @@ class Wanted:
     key: str = ""
 
 
+@dataclass(frozen=True)
+class Output:
+    """An output of a run, there or not."""
+
+    local: LocalJob
+    run: Run
+    key: str
+
+    @property
+    def address(self) -> Address:
+        """Where it lies."""
+        return self.run.outputs[self.run.output_keys[self.key]]
+
+    @property
+    def type(self) -> str:
+        """What the flow calls it: dataset, model, report."""
+        return self.local.spec.dag.type_of(self.run.task_name, self.key)
+
+    @property
+    def group(self) -> str:
+        """Whether that is data, a model or a metric."""
+        return group_of(self.type)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return for JSON which it is, and where."""
+        place = {"task": self.run.task_name, "party": self.run.party.label, "key": self.key}
+        return {**place, **self.address.as_dict()}
+
+
+def outputs_of(local: LocalJob, wanted: Wanted) -> list[Output]:
+    """Return the requested outputs of a job at this node, there or not. Raises `NotFound`."""
+    task = next((run.task_name for run in local.runs if run.task_id == wanted.task), wanted.task)
+    if (node := local.spec.dag.get(task)) is None:
+        raise _no_task(wanted, local)
+    parties = [p for p in local.spec.parties if wanted.role in (p.role, p.label)]
+    if all(p.node != local.node for p in parties):
+        where = ", ".join(dict.fromkeys(p.node for p in parties))
+        text = f"plays at node {where}; its outputs are there" if where else f"is not a party of job {local.id}"
+        raise NotFound(f"{wanted.role} {text}", reason="PARTY_UNKNOWN")
+    newest = {run.party: run for run in local.standing(task) if run.party in parties}
+    found = [
+        Output(local, run, key) for run in newest.values() for key in run.output_keys if wanted.key in ("", key)
+    ]
+    if not found and not newest and wanted.key in ("", *(output.key for output in node.outputs)):
+        raise NotFound(f"task {task} has not begun at {wanted.role}", reason="OUTPUT_MISSING")
+    if not found:
+        what = f"output {wanted.key}" if wanted.key else "output"
+        raise NotFound(f"task {task} gives {wanted.role} no {what}", reason="OUTPUT_UNKNOWN")
+    return found
+
+
 Ask = Callable[[NodeId, Wanted], Sequence[OutputMetadata]]
 """Requests metadata from the node where the outputs lie. Raises its refusal, `NotServed` without that endpoint."""
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
@@ -111,11 +163,10 @@ class OutputCatalog:
             raise NotFound(f"no job {wanted.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
         if sender not in (*local.spec.nodes, local.spec.scheduler, local.spec.initiator):
             raise NotAllowed(f"node {sender} has no part in job {wanted.job_id}")
-        found = self._outputs(local, wanted)
-        why = {(run.party, key): self._closed(address, sender) for run, key, address in found}
-        if all(why.values()):
-            raise next(error for error in why.values() if error)
-        facts = [self._metadata(local, run, key, at) for run, key, at in found if not why[run.party, key]]
+        found = [(one, self._closed(one.address, sender)) for one in outputs_of(local, wanted)]
+        facts = [self._metadata(one) for one, refusal in found if refusal is None]
+        if not facts:
+            raise next(refusal for _, refusal in found if refusal)
         shown = [f"{one.namespace}#{one.name}" for one in facts]
         detail = {"job_id": wanted.job_id, "task": wanted.task, "outputs": shown}
         self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
@@ -138,29 +189,7 @@ class OutputCatalog:
             if node != self._node:
                 found += self._ask(node, wanted)
             elif local is not None:
-                found += [self._metadata(local, *one) for one in self._outputs(local, wanted)]
-        return found
-
-    def _outputs(self, local: LocalJob, wanted: Wanted) -> list[tuple[Run, str, Address]]:
-        """Return the requested outputs, there or not. Raises `NotFound`."""
-        if local.spec.dag.get(wanted.task) is None:
-            raise _no_task(wanted, local)
-        mine = [p for p in local.spec.parties_at(self._node) if wanted.role in (p.role, p.label)]
-        if not mine:
-            text = f"node {self._node} plays no {wanted.role} in job {wanted.job_id}"
-            raise NotFound(text, reason="PARTY_UNKNOWN")
-        newest: dict[Party, Run] = {r.party: r for r in local.standing(wanted.task) if r.party in mine}
-        if not newest:
-            raise NotFound(f"task {wanted.task} has not begun at {wanted.role}", reason="OUTPUT_MISSING")
-        found = [
-            (run, key, run.outputs[name])
-            for run in newest.values()
-            for key, name in run.output_keys.items()
-            if wanted.key in ("", key)
-        ]
-        if not found:
-            what = f"output {wanted.key}" if wanted.key else "output"
-            raise NotFound(f"task {wanted.task} gives {wanted.role} no {what}", reason="OUTPUT_UNKNOWN")
+                found += map(self._metadata, outputs_of(local, wanted))
         return found
 
     def _closed(self, address: Address, sender: NodeId) -> NotAllowed | None:
@@ -177,11 +206,10 @@ class OutputCatalog:
             f"output {name} of node {self._node}: {node} {text}; {step}", reason=datasets.NOT_GRANTED
         )
 
-    def _metadata(self, local: LocalJob, run: Run, key: str, address: Address) -> OutputMetadata:
-        node = local.spec.dag.get(run.task_name)
-        kinds = {o.key: o.type for o in node.outputs} if node else {}
+    def _metadata(self, one: Output) -> OutputMetadata:
+        address = one.address
         plain = OutputMetadata(
-            run.task_name, run.party.label, key, kinds.get(key, ""), address.namespace, address.name, False
+            one.run.task_name, one.run.party.label, one.key, one.type, address.namespace, address.name, False
         )
         if not self._storage.exists(address):
             return plain
