@@ -18,9 +18,9 @@ from gateway.admin.deps import (
     Input,
     Limit,
     Number,
+    Paths,
     Reply,
     Why,
-    api_router,
     named,
     noted,
     shape,
@@ -114,7 +114,7 @@ def router(
     applications: Applications, composing: Composing, clock: Callable[[], datetime], limiter: CapacityLimiter
 ) -> APIRouter:
     """Return the paths; requests to partners are made in threads of the limiter."""
-    router = api_router()
+    paths = Paths()
 
     def shown(one: Application) -> dict[str, Any]:
         plain = {name: value for name, value in to_plain(one).items() if name not in _HIDDEN}
@@ -125,7 +125,7 @@ def router(
         noted(request, about | {"status": str(before.status)}, about | {"status": str(after.status)}, reason)
         return Reply(shown(after))
 
-    @router.get("/applications", summary="Contracts and audits: what waits, what holds", response_model=_PAGE)
+    @paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE)
     def listed(
         kind: Kind | None = None,
         side: Side | None = None,
@@ -137,11 +137,11 @@ def router(
         found: Sequence[Application] = applications.kept.list(side, kind, status, partner, after or 0, limit + 1)
         return Reply(numbered_page("applications", found, limit, "number", shown))
 
-    @router.get("/applications/{application}", summary="One application", response_model=_LINE)
+    @paths("GET", "/applications/{application}", "One application", _LINE)
     def one(application: OneNumber) -> Response:
         return Reply(shown(applications.kept.get(application)))
 
-    @router.post("/applications", summary="Apply for something with a partner", response_model=_LINE)
+    @paths("POST", "/applications", "Apply for something with a partner", _LINE)
     async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
         def work() -> Application:
             return applications.ask(composing.compose(body, clock()))
@@ -157,26 +157,20 @@ def router(
         before, after = applications.decide(number, approve, by, body.reason, **(changes if approve else {}))
         return changed(request, before, after, body.reason)
 
-    @router.post(
-        "/applications/{application}/approve", summary="Approve a partner's application", response_model=_LINE
-    )
+    @paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
     def approve(
         request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
     ) -> Response:
         """A contract writes the partner's route, a dataset its grant; the partner is notified."""
         return decided(request, application, True, body)
 
-    @router.post(
-        "/applications/{application}/reject", summary="Reject a partner's application", response_model=_LINE
-    )
+    @paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
     def reject(
         request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
     ) -> Response:
         return decided(request, application, False, body)
 
-    @router.post(
-        "/applications/{application}/terminate", summary="End an application of either side", response_model=_LINE
-    )
+    @paths("POST", "/applications/{application}/terminate", "End an application of either side", _LINE)
     def terminate(
         request: Request, application: OneNumber, body: Annotated[Why, Body(openapi_examples=_DECISIONS)]
     ) -> Response:
@@ -184,10 +178,11 @@ def router(
         before, after = applications.terminate(application, named(request, OPERATOR), body.reason)
         return changed(request, before, after, body.reason)
 
-    @router.post(
+    @paths(
+        "POST",
         "/applications/{application}/refresh",
-        summary="Deliver now what the partner has to hear, or ask what it decided",
-        response_model=_LINE,
+        "Deliver now what the partner has to hear, or ask what it decided",
+        _LINE,
         openapi_extra={
             "requestBody": {"content": {"application/json": {"schema": {"type": "object"}, "example": {}}}}
         },
@@ -196,10 +191,11 @@ def router(
         found = await anyio.to_thread.run_sync(applications.refresh, application, limiter=limiter)
         return Reply(shown(found))
 
-    @router.get(
+    @paths(
+        "GET",
         "/partners/{node}/{what}",
-        summary="What a partner offers: datasets, projects or components",
-        response_model=shape("Offers", records=[dict[str, Any]], total=int),
+        "What a partner offers: datasets, projects or components",
+        shape("Offers", records=[dict[str, Any]], total=int),
     )
     async def offers(
         node: str,
@@ -215,4 +211,4 @@ def router(
         found = await anyio.to_thread.run_sync(work, limiter=limiter)
         return Reply({"records": found.get("records") or [], "total": found.get("total") or 0})
 
-    return router
+    return paths.router

@@ -15,10 +15,10 @@ from gateway.admin.deps import (
     AfterText,
     Limit,
     Object,
+    Paths,
     Reply,
     View,
     Why,
-    api_router,
     named,
     noted,
     paged,
@@ -211,7 +211,7 @@ def router(
     nodes: Callable[[], Iterable[str]] = tuple,
 ) -> APIRouter:
     """Return the paths. ``nodes``: ids of the nodes that have a route."""
-    router = api_router()
+    paths = Paths()
 
     def get(at: Address) -> Dataset:
         return datasets.get(namespace=at.namespace, name=at.name)
@@ -260,11 +260,7 @@ def router(
             changed, there, away = "", False, error.message
         return {**described(dataset), "changed": changed, "there": there, "away": away}
 
-    @router.get(
-        "/datasets",
-        summary="Datasets of this node, by namespace and name",
-        response_model=paged("datasets", _brief.model),
-    )
+    @paths("GET", "/datasets", "Datasets of this node, by namespace and name", paged("datasets", _brief.model))
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         contains: Annotated[str | None, Query(description="only whose id holds this text")] = None,
@@ -281,10 +277,11 @@ def router(
         ]
         return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
 
-    @router.post(
+    @paths(
+        "POST",
         "/datasets",
-        summary="Register a table where it lies",
-        response_model=shape("RegisteredDataset", **types, warnings=_UNREADABLE),
+        "Register a table where it lies",
+        shape("RegisteredDataset", **types, warnings=_UNREADABLE),
     )
     def register(request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]) -> Response:
         """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
@@ -295,13 +292,11 @@ def router(
         noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
         return Reply({**full(dataset), "warnings": warnings_of(storage, dataset)})
 
-    @router.get(
-        ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=full_model
-    )
+    @paths("GET", ONE, "A dataset: columns, counts, origin, grants, jobs that use it", full_model)
     def one(at: Table) -> Response:
         return Reply(full(get(at)))
 
-    @router.patch(ONE, summary="Change the meta of an uploaded dataset", response_model=full_model)
+    @paths("PATCH", ONE, "Change the meta of an uploaded dataset", full_model)
     def edit(
         request: Request, at: Table, body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing()
     ) -> Response:
@@ -311,7 +306,7 @@ def router(
         noted(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 
-    @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=_PREVIEW)
+    @paths("GET", f"{ONE}/preview", "The first rows of a dataset", _PREVIEW)
     def preview_dataset(
         at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
     ) -> Response:
@@ -320,7 +315,7 @@ def router(
         changed = datasets.change(dataset)
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
 
-    @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
+    @paths("GET", f"{ONE}/download", "A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
     def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "", want: WantDigest = "") -> Response:
         """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none.
 
@@ -338,12 +333,12 @@ def router(
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 
-    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=_brief.model)
+    @paths("POST", f"{ONE}/disable", "Take a dataset out of use for jobs", _brief.model)
     def disable(request: Request, at: Table, body: Reason = Why()) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
         return switched(request, at, body, True)
 
-    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=_brief.model)
+    @paths("POST", f"{ONE}/enable", "Take a disabled dataset into use again", _brief.model)
     def enable(request: Request, at: Table, body: Reason = Why()) -> Response:
         return switched(request, at, body, False)
 
@@ -352,21 +347,22 @@ def router(
         noted(request, {"published": before.published}, {"published": after.published}, reason)
         return Reply(full(after))
 
-    @router.put(f"{ONE}/published", summary="Let partners see name, columns and count", response_model=full_model)
+    @paths("PUT", f"{ONE}/published", "Let partners see name, columns and count", full_model)
     def publish(
         request: Request, at: Table, body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing()
     ) -> Response:
         """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
         return published(request, at, body.nodes or ["*"], body.reason)
 
-    @router.delete(f"{ONE}/published", summary="Show a dataset to no partner any more", response_model=full_model)
+    @paths("DELETE", f"{ONE}/published", "Show a dataset to no partner any more", full_model)
     def unpublish(request: Request, at: Table) -> Response:
         return published(request, at, [], "")
 
-    @router.delete(
+    @paths(
+        "DELETE",
         ONE,
-        summary="Delete a dataset and its grants, unless a job uses it",
-        response_model=shape("DeletedDataset", deleted=_brief.model),
+        "Delete a dataset and its grants, unless a job uses it",
+        shape("DeletedDataset", deleted=_brief.model),
     )
     def delete(request: Request, at: Table) -> Response:
         """Of a table that was registered where it lies this deletes the entry; its files stay."""
@@ -375,10 +371,8 @@ def router(
         noted(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
 
-    @router.get(
-        "/dataset-grants",
-        summary="Who was granted which dataset",
-        response_model=paged("grants", granted.model, default=_DEFAULT),
+    @paths(
+        "GET", "/dataset-grants", "Who was granted which dataset", paged("grants", granted.model, default=_DEFAULT)
     )
     def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
@@ -393,10 +387,11 @@ def router(
         )
         return Reply({"default": sharing.default, **page})
 
-    @router.put(
+    @paths(
+        "PUT",
         f"{ONE}/grants/{{node}}",
-        summary="Let jobs with a partner node use a dataset",
-        response_model=shape("NewGrant", **granted.types, warnings=_NO_ROUTE),
+        "Let jobs with a partner node use a dataset",
+        shape("NewGrant", **granted.types, warnings=_NO_ROUTE),
     )
     def grant(
         request: Request,
@@ -416,9 +411,7 @@ def router(
         noted(request, before and granted(before), new, body.reason)
         return Reply({**new, "warnings": warnings})
 
-    @router.delete(
-        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=granted.model
-    )
+    @paths("DELETE", f"{ONE}/grants/{{node}}", "Revoke a grant; nothing further starts", granted.model)
     def revoke(
         request: Request,
         at: Table,
@@ -438,7 +431,7 @@ def router(
         noted(request, granted(before), granted(after))
         return Reply(granted(after))
 
-    return router
+    return paths.router
 
 
 def _without_route(node: str, known: Iterable[str]) -> list[str]:

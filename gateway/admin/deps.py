@@ -14,6 +14,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
+from fastapi.types import DecoratedCallable
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from engines.base import Engine
@@ -156,16 +157,23 @@ _CAUSE = shape(
 _REFUSAL = shape("Refusal", code=Annotated[int, Field(description="the HTTP status")], msg=str, data=_CAUSE)
 
 
-def api_router(prefix: str = API, **options: Any) -> APIRouter:
-    """Return a router for paths of the operators' listener."""
-    refused = {"model": _REFUSAL, "description": "Refused."}
-    return APIRouter(
-        tags=["operators"],
-        prefix=prefix,
-        responses={"default": refused},
-        default_response_class=Reply,
-        **options,
-    )
+class Paths:
+    """Declares paths of the operators' listener."""
+
+    def __init__(self, prefix: str = API, **options: Any) -> None:
+        self.router = APIRouter(
+            tags=["operators"],
+            prefix=prefix,
+            responses={"default": {"model": _REFUSAL, "description": "Refused."}},
+            default_response_class=Reply,
+            **options,
+        )
+
+    def __call__(
+        self, method: str, path: str, summary: str, model: Any = None, **options: Any
+    ) -> Callable[[DecoratedCallable], DecoratedCallable]:
+        """Declare what a function responds to; ``model``: of its response, if that is JSON."""
+        return self.router.api_route(path, methods=[method], summary=summary, response_model=model, **options)
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:

@@ -22,12 +22,12 @@ from gateway.admin.deps import (
     Input,
     Limit,
     Object,
+    Paths,
     Reply,
     Since,
     Until,
     View,
     among,
-    api_router,
     content,
     named,
     noted,
@@ -170,10 +170,10 @@ def _is_place(text: str) -> str:
 
 def router(parts: AdminParts) -> APIRouter:
     """Return the paths of listing, showing and deciding."""
-    router = api_router()
+    paths = Paths()
     store = parts.store
 
-    @router.get("/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=_JOBS)
+    @paths("GET", "/jobs", "Jobs scheduled here or taken part in, newest first", _JOBS)
     def listed(
         status: _Statuses = (),
         outcome: _Outcomes = (),
@@ -190,13 +190,13 @@ def router(parts: AdminParts) -> APIRouter:
         following = f"{found.next.created_at!r}~{found.next.job_id}" if found.next else None
         return Reply({"jobs": found.entries, "next": following})
 
-    @router.get("/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=_JOB)
+    @paths("GET", "/jobs/{job_id}", "A job in full: parties, parameters, runs here", _JOB)
     def one(request: Request, job_id: str) -> Response:
         """``last_lines`` of a failed run's log: for those only who may read the log."""
         logs = getattr(request.state, "role", "") != Role.VIEWER
         return Reply(job_in_full(parts, job_id, logs=logs))
 
-    @router.get("/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=_TIMELINE)
+    @paths("GET", "/jobs/{job_id}/timeline", "All that happened to a job", _TIMELINE)
     def timeline(job_id: str) -> Response:
         """Also of a job that was deleted here, of which only that is left."""
         found = store.timeline(job_id)
@@ -204,10 +204,11 @@ def router(parts: AdminParts) -> APIRouter:
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
         return Reply({"timeline": found})
 
-    @router.post(
+    @paths(
+        "POST",
         "/jobs/{job_id}/rerun",
-        summary="Run an ended job again from a task on; what came before is taken over",
-        response_model=_RERUN,
+        "Run an ended job again from a task on; what came before is taken over",
+        _RERUN,
     )
     def rerun(
         request: Request, job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None
@@ -218,9 +219,7 @@ def router(parts: AdminParts) -> APIRouter:
         shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
         return Reply({**shown, "runs": made.runs, "inherits": made.inherits})
 
-    @router.get(
-        "/approvals", summary="Jobs here that wait for a person", response_model=paged("approvals", _asked.model)
-    )
+    @paths("GET", "/approvals", "Jobs here that wait for a person", paged("approvals", _asked.model))
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
         """The oldest first."""
         return Reply(page_of("approvals", parts.participant.waiting(), _created, after, limit, _asked))
@@ -237,11 +236,11 @@ def router(parts: AdminParts) -> APIRouter:
         noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
         return Reply({"job_id": job_id, **after, "approval": approval_of(local), "repeated": not taken})
 
-    @router.post("/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=_DECIDED)
+    @paths("POST", "/jobs/{job_id}/approve", "Agree to a job at this node", _DECIDED)
     def approve(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
         return decide(request, job_id, decision, True)
 
-    @router.post("/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=_DECIDED)
+    @paths("POST", "/jobs/{job_id}/reject", "Refuse a job at this node", _DECIDED)
     def reject(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
         return decide(request, job_id, decision, False)
 
@@ -252,26 +251,20 @@ def router(parts: AdminParts) -> APIRouter:
         noted(request, {"suspended": before}, {"suspended": on})
         return Reply({"job_id": job_id, "suspended": on})
 
-    @router.post(
-        "/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=_SUSPENDED
-    )
+    @paths("POST", "/jobs/{job_id}/suspend", "Start no further task; what runs, ends", _SUSPENDED)
     def suspended(request: Request, job_id: str, body: Empty = None) -> Response:
         return suspend(request, job_id, True)
 
-    @router.post("/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=_SUSPENDED)
+    @paths("POST", "/jobs/{job_id}/resume", "Go on with a suspended job", _SUSPENDED)
     def resumed(request: Request, job_id: str, body: Empty = None) -> Response:
         return suspend(request, job_id, False)
 
-    @router.get(
-        "/jobs/{job_id}/bundle",
-        summary="What its initiator signed of a job, and what ran here",
-        response_model=_BUNDLE,
-    )
+    @paths("GET", "/jobs/{job_id}/bundle", "What its initiator signed of a job, and what ran here", _BUNDLE)
     def bundle(job_id: str) -> Response:
         """For `bfia-gateway job verify`, which compares the two. Only at a node that takes part in the job."""
         return Reply(document(store.local_jobs.get(job_id)))
 
-    return router
+    return paths.router
 
 
 def _created(local: LocalJob) -> tuple[str, str]:
@@ -284,11 +277,12 @@ def _key(component: ComponentRef) -> str:
 
 def archive_router(parts: AdminParts) -> APIRouter:
     """Return the path of the archive."""
-    router = api_router()
+    paths = Paths()
 
-    @router.get(
+    @paths(
+        "GET",
         "/jobs/{job_id}/archive",
-        summary="All that this node knows of a job, as a zip file",
+        "All that this node knows of a job, as a zip file",
         response_class=StreamingResponse,
         responses=content("application/zip", format="binary"),
     )
@@ -301,14 +295,14 @@ def archive_router(parts: AdminParts) -> APIRouter:
         pieces = filter(None, archived(parts, job_id))
         return StreamingResponse(pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip"))
 
-    return router
+    return paths.router
 
 
 def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> APIRouter:
     """Return the paths of deletion; requests to partners are made in threads of the limiter."""
-    router = api_router()
+    paths = Paths()
 
-    @router.delete("/jobs/{job_id}", summary="Delete an ended job at every node", response_model=_DELETED)
+    @paths("DELETE", "/jobs/{job_id}", "Delete an ended job at every node", _DELETED)
     async def delete(
         request: Request,
         job_id: str,
@@ -336,10 +330,8 @@ def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimi
         noted(request, {"job_id": job_id}, None, reason, dry_run=dry_run)
         return done
 
-    @router.delete(
-        "/jobs/{job_id}/tasks/{task}/outputs",
-        summary="Delete what one task of an ended job left here",
-        response_model=_DELETED,
+    @paths(
+        "DELETE", "/jobs/{job_id}/tasks/{task}/outputs", "Delete what one task of an ended job left here", _DELETED
     )
     def clean_task(
         request: Request,
@@ -355,17 +347,13 @@ def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimi
         noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run)
         return Reply(Deleted(job_id, dry_run, items).as_dict())
 
-    @router.post(
-        "/jobs/cancel-waiting",
-        summary="Stop all jobs scheduled here of which nothing runs yet",
-        response_model=_CANCELLED,
-    )
+    @paths("POST", "/jobs/cancel-waiting", "Stop all jobs scheduled here of which nothing runs yet", _CANCELLED)
     def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Response:
         jobs = parts.coordinator.cancel_waiting(parts.settings.node.id, body.dry_run)
         noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 
-    return router
+    return paths.router
 
 
 def dry_run_router(
@@ -375,15 +363,13 @@ def dry_run_router(
     route: type[APIRoute] = APIRoute,
 ) -> APIRouter:
     """Return the path of the dry run. ``plan`` takes the body that would submit the job, which ``route`` reads."""
-    router = api_router(route_class=route)
+    paths = Paths(route_class=route)
 
-    @router.post(
-        "/jobs/plan", summary="What would happen to a job at every node; creates nothing", response_model=_PLAN
-    )
+    @paths("POST", "/jobs/plan", "What would happen to a job at every node; creates nothing", _PLAN)
     async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
         found = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
         counts = {f"{standing}_count": found.count(standing) for standing in Standing}
         nodes = [{"node": n.node, "parties": n.parties, "checks": n.items} for n in found.nodes]
         return Reply({"good": found.good, **counts, "nodes": nodes})
 
-    return router
+    return paths.router

@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Reply, View, api_router, noted, paged, shape
+from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Paths, Reply, View, noted, paged, shape
 from gateway.admin.outputs import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
@@ -68,7 +68,7 @@ class Deployment(Input):
 
 def router(models: Models) -> APIRouter:
     """Return the paths of models whose bodies are small."""
-    router = api_router()
+    paths = Paths()
 
     def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Response:
         before, after = brief(models.get(model_id, version)), brief(change())
@@ -76,11 +76,7 @@ def router(models: Models) -> APIRouter:
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
         return Reply(after)
 
-    @router.get(
-        "/models",
-        summary="Models at this node, the newest version first",
-        response_model=paged("models", brief.model),
-    )
+    @paths("GET", "/models", "Models at this node, the newest version first", paged("models", brief.model))
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
         after: AfterText = "",
@@ -91,7 +87,7 @@ def router(models: Models) -> APIRouter:
             versions.setdefault((one.model.model_id, one.model.version), []).append(one)
         return Reply(page_of("models", versions.values(), _place, after, limit, brief, newest_first=True))
 
-    @router.get(ONE, summary="A version: its parties, and the files that lie here", response_model=_FULL)
+    @paths("GET", ONE, "A version: its parties, and the files that lie here", _FULL)
     def one(model_id: str, version: str, verify: bool = False) -> Response:
         """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or changed."""
         kept = models.get(model_id, version)
@@ -106,7 +102,7 @@ def router(models: Models) -> APIRouter:
         }
         return Reply({**shown, "damage": models.damaged(model_id, version)} if verify else shown)
 
-    @router.post(f"{ONE}/deploy", summary="Let jobs predict with a version", response_model=brief.model)
+    @paths("POST", f"{ONE}/deploy", "Let jobs predict with a version", brief.model)
     def deploy(
         model_id: str,
         version: str,
@@ -116,25 +112,25 @@ def router(models: Models) -> APIRouter:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
         return changed(request, model_id, version, lambda: models.deploy(model_id, version, body.nodes))
 
-    @router.post(
-        f"{ONE}/undeploy", summary="Take no further predicting job with a version", response_model=brief.model
-    )
+    @paths("POST", f"{ONE}/undeploy", "Take no further predicting job with a version", brief.model)
     def undeploy(request: Request, model_id: str, version: str, body: Empty = None) -> Response:
         return changed(request, model_id, version, lambda: models.undeploy(model_id, version))
 
-    @router.delete(
+    @paths(
+        "DELETE",
         ONE,
-        summary="Delete a version and its files, unless deployed or in use",
-        response_model=shape("DeletedModel", deleted=brief.model),
+        "Delete a version and its files, unless deployed or in use",
+        shape("DeletedModel", deleted=brief.model),
     )
     def delete(request: Request, model_id: str, version: str) -> Response:
         deleted = brief(models.delete(model_id, version))
         noted(request, deleted, None)
         return Reply({"deleted": deleted})
 
-    @router.get(
+    @paths(
+        "GET",
         f"{ONE}/export",
-        summary="A version as a zip: a manifest with checksums, then the files",
+        "A version as a zip: a manifest with checksums, then the files",
         response_class=StreamingResponse,
         responses={200: {"content": {"application/zip": {"schema": _ARCHIVE}}}},
     )
@@ -142,17 +138,18 @@ def router(models: Models) -> APIRouter:
         headers = attachment(f"{model_id}-{version}.zip")
         return StreamingResponse(models.export(model_id, version), media_type="application/zip", headers=headers)
 
-    return router
+    return paths.router
 
 
 def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
     """Return the path that takes an archive of at most so many bytes; it limits its body itself."""
-    router = api_router()
+    paths = Paths()
 
-    @router.post(
+    @paths(
+        "POST",
         "/models/import",
-        summary="Add a version from an archive that another node exported",
-        response_model=brief.model,
+        "Add a version from an archive that another node exported",
+        brief.model,
         openapi_extra=_ARCHIVE_BODY,
     )
     async def take_in(request: Request) -> Response:
@@ -166,7 +163,7 @@ def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)
 
-    return router
+    return paths.router
 
 
 async def _save(request: Request, path: Path, largest: int) -> None:

@@ -18,11 +18,11 @@ from gateway.admin.deps import (
     Input,
     Limit,
     Object,
+    Paths,
     Reply,
     Since,
     Until,
     View,
-    api_router,
     content,
     noted,
     numbered,
@@ -85,16 +85,17 @@ _SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None)
 
 def health_router(parts: AdminParts) -> APIRouter:
     """Return the paths by which others watch the node."""
-    router = api_router(prefix="")
+    paths = Paths(prefix="")
 
-    @router.get("/health/live", summary="The process responds", response_model=shape("Live", status=str))
+    @paths("GET", "/health/live", "The process responds", shape("Live", status=str))
     async def live() -> Response:
         return Reply({"status": "ok"})
 
-    @router.get(
+    @paths(
+        "GET",
         "/health/ready",
-        summary="Jobs can be taken; what is wrong",
-        response_model=_READY,
+        "Jobs can be taken; what is wrong",
+        _READY,
         responses={503: {"model": _READY, "description": "Not ready."}},
     )
     def ready() -> Response:
@@ -102,16 +103,11 @@ def health_router(parts: AdminParts) -> APIRouter:
         good = all(check["ok"] for check in checks.values())
         return Reply({"ready": good, "checks": checks}, status_code=200 if good else 503)
 
-    @router.get(
-        "/metrics",
-        summary="Figures for Prometheus",
-        response_class=Response,
-        responses=content("text/plain"),
-    )
+    @paths("GET", "/metrics", "Figures for Prometheus", response_class=Response, responses=content("text/plain"))
     def metrics() -> Response:
         return Response(parts.metrics.text(), media_type=parts.metrics.content_type)
 
-    return router
+    return paths.router
 
 
 def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
@@ -175,9 +171,9 @@ def _orphan(name: str, state: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
     """Return the paths of the engine, resources, cleaning, draining, the audit log, tokens and settings."""
-    router = api_router()
+    paths = Paths()
 
-    @router.get("/engine", summary="What runs algorithms, and what they cannot reach", response_model=_ENGINE)
+    @paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
     def engine() -> Response:
         about = {"kind": parts.engine.kind, "capabilities": sorted(parts.engine.capabilities)}
         try:
@@ -187,25 +183,26 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
             cause = f"{error.reason}: {error}"
             return Reply({**about, "answers": False, "cause": cause, "isolation": None})
 
-    @router.get(
+    @paths(
+        "GET",
         "/orphans",
-        summary="Runs that only the engine or only the store knows of",
-        response_model=shape("Orphans", unknown=[Object], lost=[Object]),
+        "Runs that only the engine or only the store knows of",
+        shape("Orphans", unknown=[Object], lost=[Object]),
     )
     def orphans() -> Response:
         return Reply(_orphans(parts))
 
-    @router.get("/resources", summary="What this node has, who holds it, who waits", response_model=_RESOURCES)
+    @paths("GET", "/resources", "What this node has, who holds it, who waits", _RESOURCES)
     def resources() -> Response:
         return Reply(parts.resources.view())
 
-    @router.get("/gc", summary="What cleaning would remove now", response_model=_ITEMS)
+    @paths("GET", "/gc", "What cleaning would remove now", _ITEMS)
     def plan(
         orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
     ) -> Response:
         return _listed(cleaner.plan(orphans=orphans))
 
-    @router.post("/gc", summary="Remove what has outlived its end or its time", response_model=_ITEMS)
+    @paths("POST", "/gc", "Remove what has outlived its end or its time", _ITEMS)
     def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Response:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
         items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
@@ -218,26 +215,22 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
         return Reply(after)
 
-    @router.get("/drain", summary="Whether the node is being drained, and what is left", response_model=_DRAINING)
+    @paths("GET", "/drain", "Whether the node is being drained, and what is left", _DRAINING)
     def draining() -> Response:
         return Reply(drain.state())
 
-    @router.post("/drain", summary="Take no new jobs; exit once nothing is under way", response_model=_DRAINING)
+    @paths("POST", "/drain", "Take no new jobs; exit once nothing is under way", _DRAINING)
     def begin(
         request: Request, body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder()
     ) -> Response:
         """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
         return ordered(request, lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
 
-    @router.post("/undrain", summary="Take new jobs again", response_model=_DRAINING)
+    @paths("POST", "/undrain", "Take new jobs again", _DRAINING)
     def undo(request: Request, body: Empty = None) -> Response:
         return ordered(request, drain.undo)
 
-    @router.get(
-        "/audit",
-        summary="Who requested which change, and its result",
-        response_model=numbered("audit", AuditEntry),
-    )
+    @paths("GET", "/audit", "Who requested which change, and its result", numbered("audit", AuditEntry))
     def audit(
         after: AfterNumber = None,
         limit: Limit = 100,
@@ -251,18 +244,15 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
         return Reply(numbered_page("audit", found, limit, "id"))
 
-    @router.get(
-        "/tokens",
-        summary="The tokens of this node; never their text",
-        response_model=paged("tokens", _token.model),
-    )
+    @paths("GET", "/tokens", "The tokens of this node; never their text", paged("tokens", _token.model))
     def tokens(after: AfterText = "", limit: Limit = 100) -> Response:
         return Reply(page_of("tokens", parts.tokens.list(), token_place, after, limit, _token))
 
-    @router.get(
+    @paths(
+        "GET",
         "/settings",
-        summary="Every setting in force, and where it comes from",
-        response_model=shape("Settings", settings=[_SETTING]),
+        "Every setting in force, and where it comes from",
+        shape("Settings", settings=[_SETTING]),
     )
     def shown() -> Response:
         """``origin``: default, file (``where``: file and line), environment (the variable), or command.
@@ -271,7 +261,7 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         """
         return Reply({"settings": effective(parts.settings)})
 
-    return router
+    return paths.router
 
 
 def _listed(items: list[Item]) -> Response:

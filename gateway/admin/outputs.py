@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gateway.admin.deps import Reply, api_router, content, shape
+from gateway.admin.deps import Paths, Reply, content, shape
 from gateway.auth import Role
 from gateway.data import parquet
 from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, Wanted, outputs_of
@@ -225,7 +225,7 @@ _Wanted = Annotated[Wanted, Depends(_wanted)]
 
 def router(store: Store, storage: Storage) -> APIRouter:
     """Return the paths of the outputs and reports at this node."""
-    router = api_router()
+    paths = Paths()
 
     def find_report(wanted: Wanted) -> Output:
         found = _find(store, storage, wanted)
@@ -234,11 +234,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
             raise NotFound(text, reason="NO_REPORT")
         return found
 
-    @router.get(
-        f"{_JOB}/outputs",
-        summary="What the runs here left in the storage",
-        response_model=shape("Outputs", outputs=[_OUTPUT]),
-    )
+    @paths("GET", f"{_JOB}/outputs", "What the runs here left in the storage", shape("Outputs", outputs=[_OUTPUT]))
     def outputs(request: Request, job_id: str) -> Response:
         """``value``: for those only who may read outputs."""
         local = store.local_jobs.get(job_id)
@@ -247,10 +243,11 @@ def router(store: Store, storage: Storage) -> APIRouter:
         found = [Output(local, run, key) for run in runs for key in run.output_keys]
         return Reply({"outputs": [_line(storage, one, reads=reads) for one in found]})
 
-    @router.get(
+    @paths(
+        "GET",
         f"{_JOB}/outputs/{_ONE}",
-        summary="The beginning of an output: a table's first rows, a report's value",
-        response_model=_PREVIEW,
+        "The beginning of an output: a table's first rows, a report's value",
+        _PREVIEW,
     )
     def preview_output(
         wanted: _Wanted, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows of a table")] = 20
@@ -260,11 +257,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         seen = preview(storage, found.address, rows, table=found.group == "data")
         return Reply({**found.as_dict(), "type": found.type, **seen})
 
-    @router.get(
-        f"{_JOB}/outputs/{_ONE}/download",
-        summary="An output as it lies in the storage",
-        **DOWNLOAD,
-    )
+    @paths("GET", f"{_JOB}/outputs/{_ONE}/download", "An output as it lies in the storage", **DOWNLOAD)
     def download_output(
         wanted: _Wanted, range_: Range = "", if_range: IfRange = "", want: WantDigest = ""
     ) -> Response:
@@ -277,7 +270,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         name += ".csv" if found.group == "data" else ""
         return download(storage, found.address, name, range_, if_range, want=want)
 
-    @router.get(f"{_JOB}/reports", summary="Reports of the runs here, and warnings", response_model=_REPORTS)
+    @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
     def reports(job_id: str) -> Response:
         """``warnings``: outputs that were not written, are malformed, or that nobody declared, per run."""
         local = store.local_jobs.get(job_id)
@@ -291,9 +284,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         lines = [_report_line(storage, job_id, one) for one in found if one.type and one.group == "metric"]
         return Reply({"reports": lines, "warnings": warnings})
 
-    @router.get(
-        f"{_JOB}/reports/{_ONE}", summary="A report as numbers, and as tables for plots", response_model=_REPORT
-    )
+    @paths("GET", f"{_JOB}/reports/{_ONE}", "A report as numbers, and as tables for plots", _REPORT)
     def report(wanted: _Wanted) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
@@ -303,9 +294,10 @@ def router(store: Store, storage: Storage) -> APIRouter:
         content = read_report(storage, found.address)
         return Reply({**found.as_dict(), "type": found.type, **vars(content), "plots": list(names(content))})
 
-    @router.get(
+    @paths(
+        "GET",
         f"{_JOB}/reports/{_ONE}/plot",
-        summary="A report as a picture (SVG)",
+        "A report as a picture (SVG)",
         response_class=Response,
         responses=content("image/svg+xml"),
     )
@@ -316,21 +308,22 @@ def router(store: Store, storage: Storage) -> APIRouter:
         image = picture(read_report(storage, found.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
-    return router
+    return paths.router
 
 
 def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
     """Return the paths of metadata, which other nodes may have to be requested for."""
-    router = api_router()
+    paths = Paths()
 
     async def known(wanted: Wanted) -> Response:
         found = await anyio.to_thread.run_sync(facts.for_operators, wanted, limiter=limiters.peers)
         return Reply({"outputs": found})
 
-    @router.get(
+    @paths(
+        "GET",
         f"{_JOB}/metadata/{{task}}/{{party}}",
-        summary="What a task's outputs are like, at this node or at a partner",
-        response_model=_METADATA,
+        "What a task's outputs are like, at this node or at a partner",
+        _METADATA,
     )
     async def of_task(job_id: str, task: str, party: _Party) -> Response:
         """Columns, count and size, never a row, of what a partner has granted: `data grant` there.
@@ -339,15 +332,11 @@ def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
         """
         return await known(Wanted(job_id, task, party))
 
-    @router.get(
-        f"{_JOB}/metadata/{_ONE}",
-        summary="What one output is like, at this node or at a partner",
-        response_model=_METADATA,
-    )
+    @paths("GET", f"{_JOB}/metadata/{_ONE}", "What one output is like, at this node or at a partner", _METADATA)
     async def of_one(job_id: str, task: str, party: _Party, key: str) -> Response:
         return await known(Wanted(job_id, task, party, key))
 
-    return router
+    return paths.router
 
 
 def _line(storage: Storage, found: Output, *, reads: bool) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from gateway.admin.deps import (
     Limit,
     Number,
     Object,
+    Paths,
     Reply,
     View,
-    api_router,
     named,
     numbered,
     paged,
@@ -108,7 +108,7 @@ _PARAMETERS = shape("ParameterSchema", title=str, type=Any, properties=Object)
 
 def router(providers: Providers) -> APIRouter:
     """Return the paths."""
-    router = api_router()
+    paths = Paths()
     registry = providers.registry
     brief = View(
         "Provider",
@@ -146,11 +146,7 @@ def router(providers: Providers) -> APIRouter:
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @router.get(
-        "/providers",
-        summary="Registered providers; each filter narrows",
-        response_model=paged("providers", brief.model),
-    )
+    @paths("GET", "/providers", "Registered providers; each filter narrows", paged("providers", brief.model))
     def listed(
         name: str | None = None,
         version: str | None = None,
@@ -177,10 +173,11 @@ def router(providers: Providers) -> APIRouter:
 
         return Reply(page_of("providers", found, place, after, limit, brief))
 
-    @router.post(
+    @paths(
+        "POST",
         "/providers",
-        summary="Register a provider, or one component with its image",
-        response_model=_CHANGED,
+        "Register a provider, or one component with its image",
+        _CHANGED,
         openapi_extra=_REGISTER,
     )
     async def register(
@@ -192,22 +189,18 @@ def router(providers: Providers) -> APIRouter:
         text = await request.body()
         return await changed(request, author, lambda by: providers.register(text, by, reason, strict=strict))
 
-    @router.get(
-        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=full.model
-    )
+    @paths("GET", ONE, "A provider in full, with its warnings and the jobs that use it", full.model)
     def one(provider_name: Name) -> Response:
         return Reply(full(_known(lambda: registry.get(provider_name))))
 
-    @router.get(
-        f"{ONE}/history",
-        summary="Who changed it, when and why, newest first",
-        response_model=numbered("history", _shown.model),
+    @paths(
+        "GET", f"{ONE}/history", "Who changed it, when and why, newest first", numbered("history", _shown.model)
     )
     def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = _known(lambda: registry.history(provider_name, after, limit + 1))
         return Reply(numbered_page("history", found, limit, "number", _shown))
 
-    @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=_DIFF)
+    @paths("GET", f"{ONE}/diff", "What differs between two revisions", _DIFF)
     def diff(
         provider_name: Name,
         since: Annotated[Number | None, Query(description="default: the one before; 0: nothing at all")] = None,
@@ -215,10 +208,11 @@ def router(providers: Providers) -> APIRouter:
     ) -> Response:
         return Reply(_known(lambda: _diff(providers, provider_name, since, until)))
 
-    @router.get(
+    @paths(
+        "GET",
         f"{ONE}/components/{{component}}/parameters",
-        summary="A component's parameters as a JSON Schema, for forms and editors",
-        response_model=_PARAMETERS,
+        "A component's parameters as a JSON Schema, for forms and editors",
+        _PARAMETERS,
         response_class=SchemaReply,
     )
     def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Response:
@@ -230,17 +224,15 @@ def router(providers: Providers) -> APIRouter:
             raise NotFound(text, reason=COMPONENT_UNKNOWN)
         return SchemaReply(form(found))
 
-    @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=_CHANGED)
+    @paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)
     async def retire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
         return await changed(request, why.author, lambda by: providers.retire(provider_name, by, why.reason))
 
-    @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=_CHANGED)
+    @paths("POST", f"{ONE}/unretire", "Take it into use again", _CHANGED)
     async def unretire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
         return await changed(request, why.author, lambda by: providers.unretire(provider_name, by, why.reason))
 
-    @router.post(
-        f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=_CHANGED
-    )
+    @paths("POST", f"{ONE}/approve", "The images as they are now are the right ones", _CHANGED)
     async def approve(
         request: Request,
         provider_name: Name,
@@ -250,10 +242,11 @@ def router(providers: Providers) -> APIRouter:
             request, why.author, lambda by: providers.approve(provider_name, by, why.reason, why.image)
         )
 
-    @router.put(
+    @paths(
+        "PUT",
         "/provider-owners/{name}",
-        summary="Give a provider's name to a vendor",
-        response_model=shape("NameOwner", name=str, before=str | None, owner=str),
+        "Give a provider's name to a vendor",
+        shape("NameOwner", name=str, before=str | None, owner=str),
     )
     def give(
         request: Request,
@@ -264,19 +257,18 @@ def router(providers: Providers) -> APIRouter:
         request.state.audit = done
         return Reply(done)
 
-    @router.get(
-        "/schemas",
-        summary="JSON Schemas of descriptions and registrations",
-        response_model=shape("Schemas", schemas=[_SCHEMA]),
+    @paths(
+        "GET", "/schemas", "JSON Schemas of descriptions and registrations", shape("Schemas", schemas=[_SCHEMA])
     )
     async def schemas() -> Response:
         found = [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]
         return Reply({"schemas": found})
 
-    @router.get(
+    @paths(
+        "GET",
         "/schemas/{name}",
-        summary="One JSON Schema",
-        response_model=shape("JsonSchema", title=str, type=Any),
+        "One JSON Schema",
+        shape("JsonSchema", title=str, type=Any),
         response_class=SchemaReply,
     )
     async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Response:
@@ -286,7 +278,7 @@ def router(providers: Providers) -> APIRouter:
             raise NotFound(text, reason="SCHEMA_UNKNOWN")
         return SchemaReply(found.document)
 
-    return router
+    return paths.router
 
 
 def _known(work: Callable[[], Any]) -> Any:

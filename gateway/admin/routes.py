@@ -21,8 +21,8 @@ from gateway.admin.deps import (
     Authored,
     Limit,
     Number,
+    Paths,
     Reply,
-    api_router,
     named,
     numbered,
     paged,
@@ -92,7 +92,7 @@ def router(
     me: NodeId, routes: LiveRoutes, try_route: Callable[[NodeId], Sequence[Step]], limiter: CapacityLimiter
 ) -> APIRouter:
     """Return the paths of the route table. ``try_route`` tests a route in a thread of the limiter."""
-    router = api_router()
+    paths = Paths()
 
     def edited(
         request: Request,
@@ -118,7 +118,7 @@ def router(
             raise NotFound(str(UnknownNode(node, routes.table.version)), reason="NODE_UNKNOWN")
         return found
 
-    @router.get("/routes", summary="The routes in force", response_model=_ROUTES)
+    @paths("GET", "/routes", "The routes in force", _ROUTES)
     def listed(after: AfterText = "", limit: Limit = 100) -> Response:
         table = routes.table
         about = {"version": table.version, "file": str(routes.path) if routes.path else None}
@@ -126,11 +126,11 @@ def router(
         page = page_of("routes", table.routes.values(), lambda route: (route.node,), after, limit)
         return Reply({**about, "problems": problems, **page})
 
-    @router.get("/routes/{node}", summary="One route", response_model=shape("OneRoute", version=int, route=Route))
+    @paths("GET", "/routes/{node}", "One route", shape("OneRoute", version=int, route=Route))
     def one(node: str) -> Response:
         return Reply({"version": routes.table.version, "route": known(node)})
 
-    @router.put("/routes/{node}", summary="Add a route, or write its entry anew", response_model=_NEW_VERSION)
+    @paths("PUT", "/routes/{node}", "Add a route, or write its entry anew", _NEW_VERSION)
     def put(
         request: Request,
         node: NodeInPath,
@@ -140,7 +140,7 @@ def router(
         values = edit.route.model_dump(exclude_none=True)
         return edited(request, Change(node, values), edit, expected, values)
 
-    @router.patch("/routes/{node}", summary="Change some keys of a route", response_model=_NEW_VERSION)
+    @paths("PATCH", "/routes/{node}", "Change some keys of a route", _NEW_VERSION)
     def patch(
         request: Request,
         node: NodeInPath,
@@ -151,7 +151,7 @@ def router(
         entry = {**asdict(known(node)), **values}
         return edited(request, Change(node, values, whole=False), edit, expected, entry)
 
-    @router.delete("/routes/{node}", summary="Remove a route", response_model=_NEW_VERSION)
+    @paths("DELETE", "/routes/{node}", "Remove a route", _NEW_VERSION)
     def remove(
         request: Request,
         node: NodeInPath,
@@ -161,18 +161,17 @@ def router(
     ) -> Response:
         return edited(request, Change(node, None), Authored(reason=reason, author=author), expected)
 
-    @router.get(
+    @paths(
+        "GET",
         "/route-versions",
-        summary="Who changed the routes, when and why",
-        response_model=numbered("versions", shape("RouteVersion", **_VERSION)),
+        "Who changed the routes, when and why",
+        numbered("versions", shape("RouteVersion", **_VERSION)),
     )
     def versions(after: AfterNumber = None, limit: Limit = 100) -> Response:
         found = routes.history(after, limit + 1)
         return Reply(numbered_page("versions", found, limit, "number", partial(_shown, routes)))
 
-    @router.get(
-        "/route-versions/{number}", summary="One version, with its difference", response_model=_FULL_VERSION
-    )
+    @paths("GET", "/route-versions/{number}", "One version, with its difference", _FULL_VERSION)
     def version(
         number: Number,
         since: Annotated[
@@ -187,10 +186,8 @@ def router(
         about = {"changes": _changes(before, found), "diff": text_diff(before, found), "text": found.text}
         return Reply(_shown(routes, found) | about)
 
-    @router.post(
-        "/route-versions/{number}/rollback",
-        summary="Make the routes what they were at a version",
-        response_model=_NEW_VERSION,
+    @paths(
+        "POST", "/route-versions/{number}/rollback", "Make the routes what they were at a version", _NEW_VERSION
     )
     def rollback(
         request: Request,
@@ -201,10 +198,11 @@ def router(
         author = named(request, undo.author)
         return _changed(request, routes, lambda: routes.rollback(number, author, undo.reason, expected))
 
-    @router.post(
+    @paths(
+        "POST",
         "/routes/{node}/test",
-        summary="Test a route in both directions, step by step",
-        response_model=_TEST,
+        "Test a route in both directions, step by step",
+        _TEST,
         openapi_extra=_NO_BODY,
     )
     async def test(node: NodeInPath) -> Response:
@@ -213,7 +211,7 @@ def router(
             return Reply({"node": node, "good": good(steps), "steps": steps})
         raise PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
 
-    return router
+    return paths.router
 
 
 def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]) -> Response:

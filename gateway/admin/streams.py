@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.admin.deps import AfterNumber, Number, Object, Reply, among, api_router, content, shape
+from gateway.admin.deps import AfterNumber, Number, Object, Paths, Reply, among, content, shape
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, RunLogs
@@ -78,11 +78,9 @@ def followed(steps: Iterator[Step]) -> EventSourceResponse:
 
 def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
     """Return the paths of events."""
-    router = api_router()
+    paths = Paths()
 
-    @router.get(
-        "/events", summary="What becomes of jobs here, as it happens", response_model=_EVENTS, responses=_STREAM
-    )
+    @paths("GET", "/events", "What becomes of jobs here, as it happens", _EVENTS, responses=_STREAM)
     def events(
         after: AfterNumber = None,
         follow: Annotated[
@@ -116,20 +114,21 @@ def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
 
         return followed(steps(start))
 
-    @router.get("/events/webhooks", summary="How far each receiver of events has got", response_model=_WEBHOOKS)
+    @paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
     def receivers() -> Response:
         return Reply({"webhooks": webhooks.state()})
 
-    return router
+    return paths.router
 
 
 def logs_router(logs: RunLogs) -> APIRouter:
     """Return the path of a run's log."""
-    router = api_router()
+    paths = Paths()
 
-    @router.get(
+    @paths(
+        "GET",
         "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
-        summary="What a run here wrote, while it runs and afterwards",
+        "What a run here wrote, while it runs and afterwards",
         response_class=StreamingResponse,
         responses=content("text/plain", "text/event-stream"),
     )
@@ -176,7 +175,7 @@ def logs_router(logs: RunLogs) -> APIRouter:
         after = index_of(last_event_id)
         return followed(_lines(read, newest_state, start if after is None else after + 1))
 
-    return router
+    return paths.router
 
 
 def _text(read: Read, start: int, end: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from gateway.admin.deps import Empty, Reply, api_router, shape
+from gateway.admin.deps import Empty, Paths, Reply, shape
 from gateway.http.guard import cookie_name
 from gateway.version import VERSION
 
@@ -56,7 +56,7 @@ def mount(app: FastAPI) -> None:
 
 def router(node: str, institution: str) -> APIRouter:
     """Return the paths of a browser's session."""
-    router = api_router()
+    paths = Paths()
     cookie = cookie_name(node)
 
     def session_of(request: Request) -> Reply:
@@ -64,12 +64,12 @@ def router(node: str, institution: str) -> APIRouter:
         asker = {"user": getattr(state, "operator", ""), "role": getattr(state, "role", "")}
         return Reply({"node": node, "institution": institution, "version": VERSION, **asker})
 
-    @router.get("/session", summary="Who asks, in which role, at which node", response_model=_SESSION)
+    @paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
     async def session(request: Request) -> Response:
         """``user`` is empty where no token is needed."""
         return session_of(request)
 
-    @router.post("/session", summary="Keep this request's token in the browser's cookie", response_model=_SESSION)
+    @paths("POST", "/session", "Keep this request's token in the browser's cookie", _SESSION)
     async def login(request: Request, body: Empty = None) -> Response:
         """Scripts cannot read the cookie; it goes to no other site, and ends after twelve hours."""
         answer = session_of(request)
@@ -78,10 +78,10 @@ def router(node: str, institution: str) -> APIRouter:
             answer.set_cookie(cookie, token, _SECONDS, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    @router.delete("/session", summary="Forget the token in the browser's cookie", response_model=_ENDED)
+    @paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
     async def logout() -> Response:
         answer = Reply({"ended": True})
         answer.delete_cookie(cookie, httponly=True, samesite="strict")
         return answer
 
-    return router
+    return paths.router
