@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.data import parquet
 from gateway.data.parquet import PARQUET
@@ -30,6 +30,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, StorageFailed
 
+T = TypeVar("T")
 _SHOWN = 5
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -106,7 +107,7 @@ class Datasets:
     def _refuse_registering(self, wanted: Registration) -> Dataset | None:
         """Return what was registered under an id, if it is to be replaced. Raises `Conflict`."""
         upload = wanted.table
-        known = self._repository.get(upload.address.namespace, upload.address.name)
+        known = self.known(upload.address)
         if known is not None and known.in_place:
             if not upload.overwrite:
                 raise taken(upload.address)
@@ -130,7 +131,7 @@ class Datasets:
         if upload.overwrite:
             self._refuse_used(upload.address)
             return
-        known = self._repository.get(upload.address.namespace, upload.address.name)
+        known = self.known(upload.address)
         where = known.address if known is not None else upload.address
         if self._storage.taken(where) or self._storage.exists(upload.address):
             raise taken(upload.address)
@@ -218,7 +219,7 @@ class Datasets:
         Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
         """
         address = _address(dataset_id, namespace, name)
-        known = self._repository.get(address.namespace, address.name)
+        known = self.known(address)
         if known is not None and known.disabled:
             raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
         place = self._place(address, known)
@@ -235,25 +236,21 @@ class Datasets:
 
     def format(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> str:
         """Return in which format a table lies: csv or parquet."""
-        if dataset_id:
-            namespace, _, name = dataset_id.partition("#")
-        known = self._repository.get(namespace, name)
+        known = self.known(_address(dataset_id, namespace, name))
         return known.format if known is not None else CSV
 
-    def disabled(self, address: Address) -> bool:
-        """Tell whether a dataset was disabled for jobs."""
-        known = self._repository.get(address.namespace, address.name)
-        return known is not None and known.disabled
+    def known(self, address: Address) -> Dataset | None:
+        """Return what is recorded of a dataset; None: nothing."""
+        return self._repository.get(address.namespace, address.name)
 
     def uploaded(self, address: Address) -> bool:
         """Tell whether a dataset was uploaded; what a job left there was not, whatever it says of itself."""
-        known = self._repository.get(address.namespace, address.name)
+        known = self.known(address)
         return known is not None and known.origin != ""
 
     def exists(self, address: Address) -> bool:
         """Tell whether anything lies at an address."""
-        known = self._repository.get(address.namespace, address.name)
-        return self._storage.exists(self._place(address, known))
+        return self._storage.exists(self._place(address, self.known(address)))
 
     def _place(self, address: Address, known: Dataset | None) -> Address:
         if known is not None:
@@ -276,7 +273,7 @@ class Datasets:
 
     def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
         with self._changing:
-            known = self._repository.get(address.namespace, address.name)  # its storage may be away
+            known = self.known(address)  # its storage may be away
             before = known or self.get(namespace=address.namespace, name=address.name)
             after = replace(before, **values)
             if after != before:
@@ -329,7 +326,7 @@ class Datasets:
         Raises `NotFound`.
         """
         address = _address(dataset_id, namespace, name)
-        known = self._repository.get(address.namespace, address.name)
+        known = self.known(address)
         if known is not None and known.in_place:
             return known
         try:
@@ -354,7 +351,7 @@ class Datasets:
         Raises `NotFound`, `Conflict`.
         """
         address = _address(dataset_id, namespace, name)
-        before = self._repository.get(address.namespace, address.name)
+        before = self.known(address)
         if before is not None and before.in_place:
             self._repository.delete(address.namespace, address.name)
             return
@@ -447,42 +444,31 @@ def _switched_as(old: Dataset | None, dataset: Dataset) -> Dataset:
 
 def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
     """Read a metadata file, as far as it can be read: other programs write some too."""
-    origin = _mapping(document.get("origin"))
-    columns = [c for c in _list(document.get("column_info")) if isinstance(c, Mapping)]
-    meta = dict(_mapping(document.get("meta")))
+    origin = _of(dict, document.get("origin"))
+    columns = [c for c in _of(list, document.get("column_info")) if isinstance(c, dict)]
+    meta = dict(_of(dict, document.get("meta")))
     meta |= {key: origin[key] for key in ("delimiter", "encoding") if key in origin}
     return Dataset(
         namespace=address.namespace,
         name=address.name,
         columns=tuple(str(c.get("name", "")) for c in columns),
         types=tuple(str(c.get("type", "string")) for c in columns),
-        count=_number(document.get("count")),
-        partitions=_number(document.get("partitions")) or 1,
+        count=max(0, _of(int, document.get("count"))),
+        partitions=max(0, _of(int, document.get("partitions"))) or 1,
         meta=meta,
-        checksum=_text(origin.get("checksum")),
-        size=_number(origin.get("size")),
-        stored=_text(origin.get("stored")),
+        checksum=_of(str, origin.get("checksum")),
+        size=max(0, _of(int, origin.get("size"))),
+        stored=_of(str, origin.get("stored")),
         created_at=_time(document.get("create_time")),
-        origin=_text(origin.get("source")),
-        sid=_text(document.get("sid_column")),
-        description=_text(document.get("description")),
+        origin=_of(str, origin.get("source")),
+        sid=_of(str, document.get("sid_column")),
+        description=_of(str, document.get("description")),
     )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+def _of(kind: type[T], value: Any) -> T:
+    """Return what is of a type, else the empty value of that type."""
+    return value if type(value) is kind else kind()
 
 
 def _time(value: Any) -> datetime:

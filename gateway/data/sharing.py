@@ -79,7 +79,7 @@ class Sharing:
                 seen_here = datasets.refused(want, self._node, why)
                 ungranted.append(seen_here if own else datasets.not_here(want, self._node, others))
                 whys.append(str(seen_here))
-            elif self._datasets.disabled(want.dataset):
+            elif self.disabled(want.dataset):
                 disabled.append(datasets.closed(want, self._node))
         if not disabled and not ungranted:
             return None
@@ -98,7 +98,8 @@ class Sharing:
 
     def disabled(self, dataset: Address) -> bool:
         """Tell whether a dataset was disabled for jobs."""
-        return self._datasets.disabled(dataset)
+        known = self._datasets.known(dataset)
+        return known is not None and known.disabled
 
     def grants(self, dataset: Address) -> list[Grant]:
         """Return the grants of a dataset, ended ones too."""
