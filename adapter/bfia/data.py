@@ -34,7 +34,7 @@ from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from gateway.data.datasets import Datasets
 from gateway.data.storage import name_rule
-from gateway.data.table_format import ENCODINGS
+from gateway.data.table_reader import ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
     Upload,

@@ -31,9 +31,8 @@ from gateway.data.parquet import PARQUET
 from gateway.data.registration import Registration, warnings_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
-from gateway.data.table_format import UTF8
-from gateway.data.table_meta import NAMED, Edit, free_meta
-from gateway.data.upload import Upload
+from gateway.data.table_reader import UTF8
+from gateway.data.upload import NAMED, Edit, Upload, free_meta
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near

@@ -21,10 +21,8 @@ from gateway.data.registration import CSV, Registration, change, check_ids, data
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
-from gateway.data.table_format import BLOCK
-from gateway.data.table_meta import Edit
-from gateway.data.table_reader import Findings
-from gateway.data.upload import SID, Upload, write_table
+from gateway.data.table_reader import BLOCK, Findings
+from gateway.data.upload import SID, Edit, Upload, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address

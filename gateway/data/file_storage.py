@@ -5,12 +5,12 @@ A plain file ``<root>/<namespace>/<name>`` is read as its own ``data_0``, as som
 
 import os
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.data.buckets import Buckets
 from gateway.data.staging import Staging, clear_leftover, drop_if_empty, leftovers
 from gateway.data.storage import (
     METADATA,
@@ -25,6 +25,36 @@ from gateway.data.storage import (
 )
 from gateway.domain.run import Address
 from gateway.errors import NotFound
+
+
+class Buckets:
+    """Files of a folder, appended to through one bounded buffer, so that few are open at the same time."""
+
+    def __init__(self, folder: Path, prefix: str, budget: int = 8 * 1024 * 1024) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._budget = budget
+        self._buffer: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self._bytes = 0
+
+    def path(self, number: int) -> Path:
+        """Return the file of a bucket; it is there once something was flushed to it."""
+        return self._folder / f"{self._prefix}{number}"
+
+    def add(self, number: int, data: bytes) -> None:
+        """Append to a file, sooner or later. Raises `OSError`."""
+        self._buffer[number] += data
+        self._bytes += len(data)
+        if self._bytes > self._budget:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the whole buffer. Raises `OSError`."""
+        for number, data in self._buffer.items():
+            with self.path(number).open("ab") as file:
+                file.write(data)
+        self._buffer.clear()
+        self._bytes = 0
 
 
 class FileStorage(Storage):

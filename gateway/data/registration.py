@@ -11,13 +11,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.data import parquet
-from gateway.data.buckets import IdCheck
 from gateway.data.parquet import PARQUET
 from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
 from gateway.data.storages import Storages
-from gateway.data.table_format import BLOCK, UTF8, UTF8_BOM, Format, recognised, shown
-from gateway.data.table_reader import Findings, Lines, Table, rows
+from gateway.data.table_reader import (
+    BLOCK,
+    UTF8,
+    UTF8_BOM,
+    Findings,
+    Format,
+    IdCheck,
+    Lines,
+    Table,
+    recognised,
+    rows,
+    shown,
+)
 from gateway.data.upload import MAX_PARTITIONS, Upload, check_header
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem

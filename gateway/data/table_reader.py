@@ -1,27 +1,121 @@
 """Reads an uploaded table row by row, with line numbers, and finds all that is wrong with it.
 
-Memory is bounded whatever the file holds: no line, row or cell is read beyond a limit, and of each kind of problem
-the first few are kept.
+Encoding and delimiter are recognised by its beginning, where there is no doubt. Memory is bounded whatever the
+file holds: no line, row or cell is read beyond a limit, and of each kind of problem the first few are kept.
 """
 
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Sequence
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import re2
 
-from gateway.data.table_format import OTHER_ENCODING, UTF8, UTF8_BOM, Format, shown
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
+PARQUET_MAGIC = b"PAR1"
+"""with which a file of Parquet begins and ends"""
+UTF8, GB18030 = "utf-8", "gb18030"
+UTF8_BOM = "utf-8-sig"
+ENCODINGS = {
+    UTF8: UTF8,
+    GB18030: GB18030,
+    "gbk": GB18030,
+    "gb2312": GB18030,
+    "big5": "big5",
+    "windows-1252": "cp1252",
+}
+"""by the names that an upload may give; none has a line end inside a character"""
+OTHER_ENCODING = (
+    f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
+)
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+BLOCK = 256 * 1024
+"""bytes of a table that are looked at in one piece; by the first of them the encoding is recognised"""
+_HEADER = 64 * 1024
+"""bytes in which the first line is looked for"""
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_DOUBLE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")
+_QUOTED = re.compile('"[^"]*"')
 LARGEST_ROW = 4 * 1024 * 1024
 """bytes of one row of a table"""
 SHOWN = 20
 """problems of one kind that are listed"""
 _BOM = "\ufeff"
+_RECORD, _READ = struct.Struct("=qIQ"), struct.Struct("=12sQ")
+"""hash and crc32 of an id, the line that it is in; an id's 96 bits are as good as the id"""
+_BUCKETS = 1024
+_BUDGET = 1024 * 1024
+
+
+class Format(NamedTuple):
+    """The form of a file of CSV."""
+
+    encoding: str
+    """as Python calls it"""
+    delimiter: str
+
+
+def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str = "") -> Format:
+    """Return the form of an unread file; what is given stands. Raises `Invalid` where it is unclear."""
+    start = file.peek()[:BLOCK]
+    if start.startswith(_UTF16):
+        rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
+        raise Invalid([Problem("file:1", rule, start[:8])])
+    if start.startswith(PARQUET_MAGIC):
+        rule = (
+            "must be CSV, this is Parquet: put it into one of the node's storages, then bfia-gateway data register"
+        )
+        raise Invalid([Problem("file", rule)])
+    encoding = encoding or _encoding(start)
+    return Format(encoding, delimiter or _delimiter(start[:_HEADER].decode(encoding, "replace")))
+
+
+def shown(encoding: str) -> str:
+    """Return an encoding as people call it."""
+    return {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}.get(encoding, encoding.upper())
+
+
+def _encoding(start: bytes) -> str:
+    """Return the encoding of text; UTF-8 where it is none that is known."""
+    if start.startswith(codecs.BOM_UTF8):
+        return UTF8_BOM
+    if not _decodes(start, UTF8) and _decodes(start, GB18030) and _is_chinese(start):
+        return GB18030
+    return UTF8
+
+
+def _decodes(start: bytes, encoding: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(start, len(start) < BLOCK)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_chinese(start: bytes) -> bool:
+    """Tell GB18030 from Western text, where a letter with an accent mostly has a plain one behind it."""
+    seconds: list[bytes] = _DOUBLE.findall(start)
+    return 2 * sum(second >= b"\x80" for second in seconds) > len(seconds)
+
+
+def _delimiter(text: str) -> str:
+    """Return what divides the first line; a comma where nothing does. Raises `Invalid` where it is unclear."""
+    plain = _QUOTED.sub("", text).removeprefix("\ufeff").lstrip("\r\n")
+    header = plain.partition("\n")[0]
+    found = [delimiter for delimiter in _DELIMITERS if delimiter in header]
+    if len(found) > 1:
+        names = " and ".join(_DELIMITERS[one] for one in found)
+        rule = f"must be named (--delimiter): the first line has {names}, and each may divide it"
+        raise Invalid([Problem("meta.delimiter", rule)])
+    return found[0] if found else ","
 
 
 class Findings:
@@ -296,3 +390,79 @@ def _all(parse: type[int] | type[float], cells: list[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+class IdCheck:
+    """Finds the lines whose id an earlier line has, with a hash per id on disk, bucket by bucket."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._buffer = [bytearray() for _ in range(_BUCKETS)]
+        self._bytes = 0
+        self._written: list[array[int]] = []
+        """where each bucket ends in the file, for every time that the buffer was written"""
+
+    @staticmethod
+    def refuse_blank(keys: Sequence[bytes], lines: Sequence[int], findings: Findings) -> None:
+        """Find rows without an id."""
+        for line, key in zip(lines, keys, strict=True):
+            if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
+                findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
+
+    def see(self, keys: Sequence[bytes], lines: Sequence[int]) -> list[int]:
+        """Take in the ids of some lines; return the crc32 of each. Raises `OSError`."""
+        crcs, buffer = list(map(zlib.crc32, keys)), self._buffer
+        for crc, record in zip(crcs, map(_RECORD.pack, map(hash, keys), crcs, lines), strict=True):
+            buffer[crc % _BUCKETS] += record
+        self._bytes += _RECORD.size * len(keys)
+        if self._bytes > _BUDGET:
+            self._write()
+        return crcs
+
+    def _write(self) -> None:
+        with self._file.open("ab") as file:
+            file.writelines(self._buffer)
+            end = file.tell() - self._bytes
+        self._written.append(array("q", (end := end + len(data) for data in self._buffer)))
+        self._buffer = [bytearray() for _ in range(_BUCKETS)]
+        self._bytes = 0
+
+    def finish(self, findings: Findings) -> None:
+        """Report every line whose id an earlier line has, the first ones in full."""
+        total, first = 0, list[tuple[int, int]]()
+        for number in range(_BUCKETS):
+            for pair in self._repeats(self._bucket(number)):
+                total += 1
+                if len(first) < SHOWN or pair < first[-1]:
+                    first = sorted([*first, pair])[:SHOWN]
+        for line, earlier in first:
+            rule = f"must have a match id of its own, it repeats that of line {earlier}"
+            findings.add("repeated ids", f"file:{line}", rule)
+        findings.more("repeated ids", total - len(first))
+
+    def _bucket(self, number: int) -> Iterator[bytes | bytearray]:
+        if self._written:
+            with self._file.open("rb") as file:
+                begin = 0
+                for ends in self._written:
+                    file.seek(start := ends[number - 1] if number else begin)
+                    left = ends[number] - start
+                    while data := file.read(min(left, _READ.size * 4096)):
+                        left -= len(data)
+                        yield data
+                    begin = ends[-1]
+        yield self._buffer[number]
+
+    @staticmethod
+    def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
+        """Yield (line, the first line with the same id)."""
+        seen: dict[bytes, int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
+        for data in records:
+            found = dict(_READ.iter_unpack(data))
+            if len(found) * _READ.size == len(data) and seen.keys().isdisjoint(found):
+                seen |= found
+                continue
+            for digest, line in _READ.iter_unpack(data):
+                earlier = seen.setdefault(digest, line)
+                if earlier != line:
+                    yield line, earlier

@@ -20,11 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data.buckets import Buckets
 from gateway.data.datasets import Datasets
-from gateway.data.file_storage import FileStorage
+from gateway.data.file_storage import Buckets, FileStorage
 from gateway.data.storages import Storages
-from gateway.data.table_format import BLOCK, ENCODINGS
+from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.data.table_meta import Edit
+from gateway.data.upload import Edit
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.errors import Conflict, GatewayError, Invalid
 from tests.data.test_datasets import HERE, Site

@@ -16,8 +16,7 @@ from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of
 from gateway.data.storages import Storages
-from gateway.data.table_meta import Edit
-from gateway.data.upload import Upload
+from gateway.data.upload import Edit, Upload
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound

@@ -19,8 +19,7 @@ from gateway.bootstrap.parts import storages
 from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_parts import RemoteParts
-from gateway.data.remote_storage import Remote
+from gateway.data.remote_storage import Remote, RemoteParts
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
@@ -134,7 +133,7 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
 def test_a_table_of_many_partitions_is_sent_with_few_files_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.data.remote_parts.PIECE", 100)
+    monkeypatch.setattr("gateway.data.remote_storage.PIECE", 100)
     operator, opened = opendal.Operator("memory"), []
 
     class Counting:
