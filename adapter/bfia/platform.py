@@ -2,7 +2,7 @@
 
 With it ``/v2/provider``, the first users' form of registering images. The standard leaves open how lines of a log
 are numbered, what makes a line's level, and whose lines a node with several roles gives. Here: from 0; see
-`gateway.data.log_index`; those of all its roles, unless ``role`` picks one.
+`gateway.data.logs`; those of all its roles, unless ``role`` picks one.
 """
 
 from collections.abc import Callable, Iterable

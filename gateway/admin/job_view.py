@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from gateway.admin.deps import AdminParts
 from gateway.admin.models import model_of
-from gateway.data.log_copies import STREAMS
+from gateway.data.logs import STREAMS
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.run import LocalJob, Run

@@ -15,9 +15,8 @@ from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
 from gateway.admin.deps import AfterNumber, Number, Object, Paths, Reply, among, content, shape
-from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
-from gateway.data.logs import Excerpt, RunLogs
+from gateway.data.logs import STREAMS, Excerpt, RunLogs
 from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run

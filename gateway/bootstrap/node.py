@@ -29,13 +29,12 @@ from gateway.config.schema import Settings
 from gateway.container_listener import ContainerDoor
 from gateway.data.credentials import RunCredentials
 from gateway.data.datasets import Datasets
-from gateway.data.files import DiskWatch, check_storage, full, made, try_to_write
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
 from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
-from gateway.data.workspace import Workspace
+from gateway.data.workspace import DiskWatch, Workspace, check_storage, full, made, try_to_write
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run

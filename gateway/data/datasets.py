@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from gateway.data import parquet
 from gateway.data.parquet import PARQUET
-from gateway.data.reception import Reception, Source, storage_errors
 from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at
 from gateway.data.staging import Staging
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
 from gateway.data.table_reader import BLOCK, Findings
-from gateway.data.upload import SID, Edit, Upload, write_table
+from gateway.data.upload import SID, Edit, Reception, Source, Upload, storage_errors, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address

@@ -1,23 +1,39 @@
 """What the runs of this node's tasks have written: by task and level for platforms, by run and stream for admins.
 
 Lines are numbered from 0. A line keeps its number for each choice of task, level, role and stream: while the run
-goes on, after its container is gone, after a restart (`gateway.data.log_index` says how). Files below
-``config.log.path`` are not part of it: vendors write there what they print as well.
+goes on, after its container is gone, after a restart. Files below ``config.log.path`` are not part of it: vendors
+write there what they print as well. A run's token and its callback's secret never leave: where a line shows them,
+asterisks stand in their place.
 
-A run's token and its callback's secret never leave: where a line shows them, asterisks stand in their place.
+While a run's container exists the engine has its output and hands it out whole; the executor saves it for good
+when it removes the container. In between, it is copied here now and then. A copy lies apart from what the executor
+saves, so that an older one never covers the last lines. Engines may drop the beginning of a long log: what was
+copied before is then kept, and what is new is appended.
+
+The streams of several runs grow side by side, without times; however they are joined later, lines would move.
+Hence what has grown is recorded, as segments of the streams, with every request: the order in which it was found
+is the order for good. The ledger is a text file with one segment per line, only ever appended to:
+
+    <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
+
+A segment that begins where the one above it begins replaces it, grown.
 """
 
 import fcntl
+import mmap
+import os
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO
 
-from engines.base import Engine
-from gateway.data.log_copies import STREAMS, LogCopies
-from gateway.data.log_index import RawLine, Segment, ends, extend, found, lines, read_ledger
+from engines.base import Engine, EngineError
+from engines.logs import CUT
+from engines.logs import STREAMS as STREAMS
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level, level_of
 from gateway.data.workspace import Workspace
 from gateway.domain.run import LocalJob, Run
@@ -28,6 +44,18 @@ from gateway.store.store import Store
 MOST_LINES = 10_000
 MOST_BYTES = 1024 * 1024
 """of one response, whichever is reached first; at least one line is given"""
+_SHORTEST_PAUSE = 0.2
+"""seconds between two copies"""
+_SHARE = 10
+"""A copy may take one part in so many of the time, however large a log is."""
+_ANCHOR = 4096
+"""bytes by which the end of the old copy is found in a new one"""
+_LOST = b"[some lines are missing here: the container engine had dropped them already]\n"
+LARGEST_SEGMENT = 256 * 1024
+"""bytes after which a new segment begins; a longer line has one of its own"""
+HEAD = LONGEST_LINE + 1024
+"""bytes of a line that are read: some beyond those shown, so that what is masked is whole"""
+_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -62,6 +90,37 @@ class Excerpt:
     def next(self) -> int:
         """The number of the line after these."""
         return self.start + len(self.lines)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Whole lines of one stream of one run."""
+
+    run: str
+    stream: str
+    start: int
+    """bytes of the stream before it"""
+    end: int
+    """bytes of the stream with it"""
+    counts: tuple[int, ...] = (0, 0, 0)
+    """lines of exactly each level, as in `LEVELS`"""
+
+    def number(self, level: Level) -> int:
+        """Return how many lines are of that level or worse."""
+        return sum(self.counts[LEVELS.index(level) :])
+
+
+@dataclass(frozen=True)
+class RawLine:
+    """A line in a file: where it is, and its first `HEAD` bytes."""
+
+    head: bytes
+    start: int
+    """bytes of the file before it"""
+    end: int
+    """bytes of the file with it, its line break too"""
+    ended: bool
+    """whether its line break is there"""
 
 
 @dataclass(frozen=True)
@@ -247,3 +306,206 @@ def _text(line: RawLine, run: Run) -> str:
     if left > 0 and len(shown) > LONGEST_LINE:
         return f"{shown[:LONGEST_LINE].decode(errors='replace')}… [{left} bytes left out]"
     return shown.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How up to date the copy of a run's output is."""
+
+    complete: bool
+    """nothing will be added"""
+    trouble: str = ""
+    """why the newest lines may be missing"""
+    after_exit: bool = False
+    again_at: float = 0.0
+    """of the monotonic clock: when it may be copied next"""
+
+
+class LogCopies:
+    """Copies the output of running containers. Each run is handled by one thread at a time."""
+
+    def __init__(self, engine: Engine, workspace: Workspace, monotonic: Callable[[], float]) -> None:
+        self._engine = engine
+        self._workspace = workspace
+        self._monotonic = monotonic
+        self._copied: dict[str, Copied] = {}
+
+    def paths(self, run: Run, stream: str) -> tuple[Path, Path]:
+        """Return where a stream is while its run goes on, and where it is saved; the first that exists counts."""
+        folder = self._workspace.logs(run)
+        return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
+
+    def refresh(self, run: Run) -> Copied:
+        """Bring the copy up to date, unless that was done a moment ago. Raises OSError."""
+        if run.launch.state is CallState.IDLE:  # it never had a container
+            return Copied(complete=run.over)
+        if run.over and run.collect.state is CallState.OK:
+            for stream in STREAMS:
+                copy, saved = self.paths(run, stream)
+                if copy.exists() and _extended(copy, saved):
+                    copy.unlink()
+            self._copied.pop(run.name, None)
+            return Copied(complete=True)
+        known = self._copied.get(run.name)
+        if known is None or self._due(run, known):
+            known = self._copied[run.name] = self._copy(run)
+        return known
+
+    def _due(self, run: Run, known: Copied) -> bool:
+        news = run.exit is not None and not known.after_exit
+        return not known.complete and (news or self._monotonic() >= known.again_at)
+
+    def _copy(self, run: Run) -> Copied:
+        began = self._monotonic()
+        fresh = self._workspace.logs(run) / "copying"
+        trouble = ""
+        try:
+            self._engine.save_logs(run.name, fresh)
+            for stream in STREAMS:
+                copy, new = self.paths(run, stream)[0], fresh / f"{stream}.log"
+                if new.exists() and (not copy.exists() or _extended(copy, new)):
+                    new.replace(copy)
+        except EngineError as error:
+            trouble = f"{error.reason}: {error}"
+        except OSError as error:
+            trouble = f"COPY_FAILED: {error.strerror}"
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        at, after_exit = self._monotonic(), run.exit is not None
+        again_at = at + max(_SHORTEST_PAUSE, _SHARE * (at - began))
+        return Copied(after_exit and not trouble, trouble, after_exit, again_at)
+
+
+def _extended(copy: Path, new: Path) -> bool:
+    """Whether the new file has all of the copy; where it does not, what it has more is appended to the copy."""
+    if not new.exists():
+        return False
+    if _continues(copy, new):
+        return True
+    _append(copy, new)
+    return False
+
+
+def _continues(old: Path, new: Path) -> bool:
+    """Whether the new file is the old one, grown: it begins alike, and has the old one's end at the same place."""
+    with old.open("rb") as before, new.open("rb") as after:
+        size = os.fstat(before.fileno()).st_size
+        if os.fstat(after.fileno()).st_size < size:
+            return False
+        for at in (0, max(0, size - _ANCHOR)):
+            length = min(_ANCHOR, size - at)
+            if os.pread(before.fileno(), length, at) != os.pread(after.fileno(), length, at):
+                return False
+        return True
+
+
+def _append(old: Path, new: Path) -> None:
+    """Append to the old file what the new one, whose beginning was dropped, has more."""
+    with old.open("r+b") as before, new.open("rb") as after:
+        fresh = os.fstat(after.fileno()).st_size
+        if fresh == 0:
+            return
+        size = before.seek(0, os.SEEK_END)
+        anchor = os.pread(before.fileno(), _ANCHOR, max(0, size - _ANCHOR))
+        if fresh <= len(anchor) and anchor.endswith(after.read(fresh)):
+            return
+        with mmap.mmap(after.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            at = text.rfind(anchor)
+            cut = text.rfind(CUT)
+        if at < 0:
+            before.write((b"" if anchor.endswith(b"\n") else b"\n") + _LOST)
+            at = cut + len(CUT) if cut >= 0 else 0  # its beginning is in the old one already
+        else:
+            at += len(anchor)
+        after.seek(at)
+        shutil.copyfileobj(after, before, 1024 * 1024)
+
+
+def read_ledger(file: BinaryIO) -> list[Segment]:
+    """Return the segments; what a crash left of a last line is cut off. Raises OSError."""
+    segments: list[Segment] = []
+    good = file.seek(0)
+    for line in file:
+        segment = _parsed(line)
+        if segment is None:
+            file.truncate(good)
+            break
+        good += len(line)
+        last = segments[-1] if segments else None
+        if last and (last.run, last.stream, last.start) == (segment.run, segment.stream, segment.start):
+            segments[-1] = segment
+        else:
+            segments.append(segment)
+    return segments
+
+
+def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> None:
+    """Record what was found, and add it to the segments. Raises OSError."""
+    file.seek(0, os.SEEK_END)
+    for segment in more:
+        last = segments[-1] if segments else None
+        if last is not None and _goes_on(last, segment):
+            counts = tuple(map(sum, zip(last.counts, segment.counts, strict=True)))
+            segment = replace(last, end=segment.end, counts=counts)
+            segments[-1] = segment
+        else:
+            segments.append(segment)
+        debug, info, error = segment.counts
+        text = f"{segment.run} {segment.stream} {segment.start} {segment.end} {debug} {info} {error}\n"
+        file.write(text.encode())
+    file.flush()
+
+
+def ends(segments: list[Segment]) -> dict[tuple[str, str], int]:
+    """Return up to which byte each stream of each run is in the ledger."""
+    return {(s.run, s.stream): s.end for s in segments}
+
+
+def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete: bool) -> Iterator[Segment]:
+    """Yield the lines from a byte on, in segments; one without its end only where the stream is complete."""
+    counts, end = [0, 0, 0], start
+    for line in lines(paths, start, None):
+        if not line.ended and not complete:
+            break
+        counts[LEVELS.index(level_of(line.head, stream))] += 1
+        end = line.end
+        if end - start >= LARGEST_SEGMENT:
+            yield Segment(run, stream, start, end, tuple(counts))
+            counts, start = [0, 0, 0], end
+    if end > start:
+        yield Segment(run, stream, start, end, tuple(counts))
+
+
+def lines(paths: Sequence[Path], start: int, end: int | None) -> Iterator[RawLine]:
+    """Yield the lines between two bytes of the first of the files that is there, in memory one at a time."""
+    path = next(filter(Path.exists, paths), None)
+    if path is None:
+        return
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        end = size if end is None else min(end, size)
+        file.seek(start)
+        while start < end:
+            head = piece = file.readline(min(HEAD, end - start))
+            at = start + len(piece)
+            while piece and not piece.endswith(b"\n") and at < end:
+                piece = file.readline(min(_CHUNK, end - at))
+                at += len(piece)
+            if not head:
+                return
+            yield RawLine(head, start, at, piece.endswith(b"\n"))
+            start = at
+
+
+def _parsed(line: bytes) -> Segment | None:
+    words = line.decode(errors="replace").split()
+    if not line.endswith(b"\n") or len(words) != 7 or not all(w.isdecimal() for w in words[2:]):
+        return None
+    start, end, debug, info, error = map(int, words[2:])
+    return Segment(words[0], words[1], start, end, (debug, info, error))
+
+
+def _goes_on(old: Segment, new: Segment) -> bool:
+    """Whether the new segment follows the old one directly, and both fit into one."""
+    follows = (old.run, old.stream, old.end) == (new.run, new.stream, new.start)
+    return follows and new.end - old.start <= LARGEST_SEGMENT

@@ -24,9 +24,9 @@ from gateway.bootstrap.parts import approval_policy, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.credentials import RunCredentials
-from gateway.data.files import full, try_to_write
 from gateway.data.reading import nearest
 from gateway.data.remote_storage import HDFS, S3, Remote, StorageFailed
+from gateway.data.workspace import full, try_to_write
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, counted

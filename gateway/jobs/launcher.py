@@ -19,9 +19,8 @@ from engines.base import (
 )
 from engines.multi import SeveralEngines
 from gateway.config.engine import Allowance
-from gateway.data.files import DiskWatch
 from gateway.data.remote_storage import StorageFailed
-from gateway.data.workspace import Placement, Workspace
+from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
 from gateway.domain.execution.messages import Done, Event, Fetching, Launched, LaunchFailed, Prepare, Prepared
 from gateway.domain.redaction import for_others

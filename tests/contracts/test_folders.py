@@ -9,8 +9,7 @@ import pytest
 
 from engines import files
 from gateway.data import workspace as data_workspace
-from gateway.data.files import DiskWatch
-from gateway.data.workspace import Workspace
+from gateway.data.workspace import DiskWatch, Workspace
 from gateway.domain.run import Address, Run
 from gateway.jobs.archive import of_files
 from gateway.jobs.retention import size_of

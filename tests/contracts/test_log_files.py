@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import logs
-from gateway.data.log_copies import _append
+from gateway.data.logs import _append
 from gateway.data.workspace import Workspace
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, ended, python

@@ -11,7 +11,7 @@ import pytest
 
 from engines.base import EngineDown, PullDenied
 from gateway.bootstrap.node import Gateway
-from gateway.data import files
+from gateway.data import workspace
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import Standing
 from gateway.domain.spec import JobSpec
@@ -94,9 +94,9 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
 
 
 def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, monkeypatch: pytest.MonkeyPatch):
-    real = files.tempfile.TemporaryFile
+    real = workspace.tempfile.TemporaryFile
     full = lambda dir: real(dir=dir) if "channel" in str(dir) else open("/dev/full", "wb")  # noqa: E731, SIM115
-    monkeypatch.setattr(files.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(workspace.tempfile, "TemporaryFile", full)
     seen(world.me, 1)
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)

@@ -10,7 +10,7 @@ from engines.base import Exited, ImageMetadata, LaunchSpec, Limits, Written
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap import parts
-from gateway.data import files
+from gateway.data import workspace
 from tests.contracts.engine_acts import a_spec, exits, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
 from tests.core.test_engine_failures import ended
@@ -61,7 +61,7 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
 
     usual = parts.run_timing  # it is while a run is probed that its disk is looked at
     monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1))
-    monkeypatch.setattr(files, "_PAUSE", 0)
+    monkeypatch.setattr(workspace, "_PAUSE", 0)
     limits, resources = {"disk_check_seconds": 0.1, "files": 1000}, {"disk_gib": 0.05}
     with running(
         tmp_path, make_engine=make, engine={"kind": "docker"}, limits=limits, resources=resources
