@@ -16,7 +16,6 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Request
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -40,6 +39,7 @@ from gateway.data.upload import (
     Upload,
     delimiter_rule,
     encoding_rule,
+    follows,
     meta_rule,
     namespace_rule,
     text_rule,
@@ -176,15 +176,6 @@ _STREAMS = 4
 """uploads that are stored while they are received; others are received first"""
 
 
-def _follows(rule: Any) -> AfterValidator:
-    def check(text: str) -> str:
-        if broken := rule(text):
-            raise _wrong(broken)
-        return text
-
-    return AfterValidator(check)
-
-
 def _wrong(rule: str) -> PydanticCustomError:
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
@@ -213,11 +204,11 @@ class Meta(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    delimiter: Annotated[str, _follows(delimiter_rule)] = Field(
+    delimiter: Annotated[str, follows(delimiter_rule)] = Field(
         default="",
         description="Character between the cells, in the storage a comma; recognised if not given.",
     )
-    encoding: Annotated[str, _follows(encoding_rule)] = Field(
+    encoding: Annotated[str, follows(encoding_rule)] = Field(
         default="",
         description=f"One of {', '.join(ENCODINGS)}, in the storage UTF-8; recognised if not given.",
     )
@@ -250,11 +241,11 @@ class UploadKeys(BaseModel):
     meta: Annotated[Meta, BeforeValidator(_read_meta, json_schema_input_type=Meta | str)] = Field(
         default=Meta(), description="What the columns mean; an object or its JSON text."
     )
-    namespace: Annotated[str, _follows(namespace_rule)] = Field(description="First part of the dataset's id.")
-    name: Annotated[str, _follows(name_rule)] = Field(description="Second part: the id is namespace#name.")
+    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
+    name: Annotated[str, follows(name_rule)] = Field(description="Second part: the id is namespace#name.")
     overwrite: bool = Field(default=False, description="Replace a dataset of the same namespace and name.")
     drop: bool = Field(default=False, description="The same as overwrite.")
-    description: Annotated[str, _follows(text_rule)] = Field(default="", description="Free text.")
+    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
     storage: str = Field(
         default="", description="Where it is stored: one of `storages`, `file` for the folder; else the first."
     )

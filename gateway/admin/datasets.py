@@ -32,7 +32,17 @@ from gateway.data.registration import Registration, warnings_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_reader import UTF8
-from gateway.data.upload import NAMED, Edit, Upload, free_meta
+from gateway.data.upload import (
+    NAMED,
+    Edit,
+    Upload,
+    follows,
+    free_meta,
+    meta_rule,
+    name_rule,
+    namespace_rule,
+    text_rule,
+)
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
@@ -90,12 +100,12 @@ class Registering(Why):
         description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
         examples=["s3://joint/warehouse/customers"],
     )
-    namespace: str = Field(description="First part of the dataset's id.")
-    name: str = Field(description="Second part.")
+    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
+    name: Annotated[str, follows(name_rule)] = Field(description="Second part.")
     match_id_name: str = Field(default="", description="Column that holds the ids.")
     label_name: str = Field(default="", description="Column that holds the label.")
-    description: str = Field(default="", description="Free text.")
-    meta: dict[str, Any] = Field(default_factory=dict, description="Free keys.")
+    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
+    meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(default_factory=dict, description="Free keys.")
     overwrite: bool = Field(default=False, description="In place of an entry of that id.")
     count: bool = Field(
         default=False,
@@ -103,7 +113,7 @@ class Registering(Why):
     )
 
     def registration(self) -> Registration:
-        """Return the request as a registration. Raises `Invalid`."""
+        """Return the request as a registration."""
         table = Upload(
             Address(self.namespace, self.name),
             label_name=self.label_name,

@@ -21,7 +21,6 @@ from gateway.data.storage import (
     check_names,
     id_of,
     missing,
-    wrong_names,
 )
 from gateway.domain.run import Address
 from gateway.errors import NotFound
@@ -82,14 +81,6 @@ class FileStorage(Storage):
                 if stat.S_ISREG(status.st_mode):
                     stored[name] = Stored(name, status.st_size, f"{status.st_mtime_ns:x}")
         return stored
-
-    def exists(self, address: Address) -> bool:  # noqa: D102
-        if wrong_names(address):
-            return False
-        if address.in_place:
-            return super().exists(address)
-        path = self.root / address.namespace / address.name
-        return _is_file(path) or (_is_folder(path) and _is_file(path / f"{PARTITION}0"))
 
     def taken(self, address: Address) -> bool:
         """Tell whether anything but an empty folder lies there. Raises `Invalid`."""

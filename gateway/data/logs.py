@@ -233,7 +233,7 @@ class RunLogs:
         try:
             with self._ledger(of_task) as file:
                 segments = read_ledger(file)
-                known = ends(segments)
+                known = {(s.run, s.stream): s.end for s in segments}
                 over, troubles = all(run.over for run in chosen), []
                 for run in launched:
                     state = self._copies.refresh(run)
@@ -444,7 +444,8 @@ def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> 
     file.seek(0, os.SEEK_END)
     for segment in more:
         last = segments[-1] if segments else None
-        if last is not None and _goes_on(last, segment):
+        goes_on = last and (last.run, last.stream, last.end) == (segment.run, segment.stream, segment.start)
+        if last is not None and goes_on and segment.end - last.start <= LARGEST_SEGMENT:
             counts = tuple(map(sum, zip(last.counts, segment.counts, strict=True)))
             segment = replace(last, end=segment.end, counts=counts)
             segments[-1] = segment
@@ -454,11 +455,6 @@ def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> 
         text = f"{segment.run} {segment.stream} {segment.start} {segment.end} {debug} {info} {error}\n"
         file.write(text.encode())
     file.flush()
-
-
-def ends(segments: list[Segment]) -> dict[tuple[str, str], int]:
-    """Return up to which byte each stream of each run is in the ledger."""
-    return {(s.run, s.stream): s.end for s in segments}
 
 
 def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete: bool) -> Iterator[Segment]:
@@ -503,9 +499,3 @@ def _parsed(line: bytes) -> Segment | None:
         return None
     start, end, debug, info, error = map(int, words[2:])
     return Segment(words[0], words[1], start, end, (debug, info, error))
-
-
-def _goes_on(old: Segment, new: Segment) -> bool:
-    """Whether the new segment follows the old one directly, and both fit into one."""
-    follows = (old.run, old.stream, old.end) == (new.run, new.stream, new.start)
-    return follows and new.end - old.start <= LARGEST_SEGMENT

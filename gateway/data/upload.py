@@ -22,6 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pydantic import AfterValidator
+
 from gateway.data.staging import Staging
 from gateway.data.storage import CHUNK, Parts
 from gateway.data.storage import name_rule as name_rule
@@ -39,6 +41,17 @@ SID = "sid"
 """name of the column that ``extend_sid`` adds"""
 
 
+def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
+    """Return what checks a field of a request by one of the rules below."""
+
+    def check(value: Any) -> Any:
+        if broken := rule(value):
+            raise ValueError(broken)
+        return value
+
+    return AfterValidator(check)
+
+
 def namespace_rule(text: str) -> str | None:
     """Return the rule that a dataset's namespace breaks, None where it is fine."""
     if "#" in text:
@@ -47,7 +60,9 @@ def namespace_rule(text: str) -> str | None:
 
 
 def delimiter_rule(text: str) -> str | None:
-    """Return the rule that a delimiter breaks, None where it is fine."""
+    """Return the rule that a delimiter breaks, None where it is fine; empty stands for what is recognised."""
+    if not text:
+        return None
     if len(text) != 1:
         return "must be one character"
     if text in '"\r\n\0\ufeff' or "\ud800" <= text <= "\udfff":
@@ -57,7 +72,7 @@ def delimiter_rule(text: str) -> str | None:
 
 def encoding_rule(text: str) -> str | None:
     """Return the rule that the name of an encoding breaks, None where it is fine."""
-    return None if text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
+    return None if not text or text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
 
 
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
@@ -80,7 +95,7 @@ def text_rule(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Upload:
-    """A table to be stored. Raises `Invalid` with every problem when it cannot be."""
+    """A table to be stored."""
 
     address: Address
     head: bool = True
@@ -99,21 +114,6 @@ class Upload:
     overwrite: bool = False
     storage: str = ""
     """the name of one of the node's storages; empty: the first"""
-
-    def __post_init__(self) -> None:
-        checks: list[tuple[str, str | None, Any]] = [
-            ("namespace", namespace_rule(self.address.namespace), self.address.namespace),
-            ("name", name_rule(self.address.name), self.address.name),
-            ("meta.delimiter", self.delimiter and delimiter_rule(self.delimiter), self.delimiter),
-            ("meta.encoding", self.encoding and encoding_rule(self.encoding), self.encoding),
-            ("meta", meta_rule(self.extra), self.extra),
-            ("description", text_rule(self.description), self.description),
-        ]
-        if not 1 <= self.partitions <= MAX_PARTITIONS:
-            checks.append(("partitions", f"must be from 1 to {MAX_PARTITIONS}", self.partitions))
-        wrong = [Problem(path, rule, got) for path, rule, got in checks if rule]
-        if wrong:
-            raise Invalid(wrong)
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -387,27 +387,6 @@ def test_columns_of_special_meaning_are_each_one_column(site: Site) -> None:
     assert paths(site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")) == ["meta.label_name"]
 
 
-def test_an_upload_that_cannot_be_tells_all_that_is_wrong() -> None:
-    with pytest.raises(Invalid) as caught:
-        Upload(
-            Address("a#b", ".."),
-            partitions=1025,
-            delimiter='"',
-            encoding="?",
-            extra={"x": float("nan")},
-            description="\ud800",
-        )
-    assert [p.path for p in caught.value.problems] == [
-        "namespace",
-        "name",
-        "meta.delimiter",
-        "meta.encoding",
-        "meta",
-        "description",
-        "partitions",
-    ]
-
-
 def test_a_taken_name_is_refused_before_the_file_is_read(site: Site) -> None:
     site.store("id\n1\n")
     with pytest.raises(Conflict):
