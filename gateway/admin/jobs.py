@@ -37,7 +37,7 @@ from gateway.admin.deps import (
 from gateway.admin.job_view import approval_of, archived, job_in_full
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
-from gateway.domain.dag import ComponentRef, DagNode
+from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob
@@ -95,7 +95,10 @@ _asked = View(
     initiator=(str, lambda local: local.spec.initiator),
     scheduler=(str, lambda local: local.spec.scheduler),
     roles=(list[str], lambda local: [p.label for p in local.spec.parties_at(local.node)]),
-    components=(list[str], lambda local: sorted({_key(n.component) for n in local.spec.dag.nodes})),
+    components=(
+        list[str],
+        lambda local: sorted({f"{c.provider}/{c.name}" for c in {n.component for n in local.spec.dag.nodes}}),
+    ),
     approval=(Object | None, approval_of),
 )
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
@@ -269,10 +272,6 @@ def router(parts: AdminParts) -> APIRouter:
 
 def _created(local: LocalJob) -> tuple[str, str]:
     return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
-
-
-def _key(component: ComponentRef) -> str:
-    return f"{component.provider}/{component.name}"
 
 
 def archive_router(parts: AdminParts) -> APIRouter:

@@ -32,10 +32,6 @@ _SHOWN = 5
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Datasets:
     """Use cases over the storage and the record of what is in it."""
 
@@ -44,7 +40,7 @@ class Datasets:
         storage: Storages,
         repository: DatasetRepository,
         roots: Sequence[Path] = (),
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         users: Callable[[Address], Sequence[str]] = lambda address: (),
     ) -> None:
         """``users``: the jobs that are not over and name a dataset."""

@@ -277,7 +277,10 @@ class RunLogs:
                 continue
             run = run_of[segment.run]
             for line in lines(self._copies.paths(run, segment.stream), segment.start, segment.end):
-                if level is not Level.DEBUG and not _worth(line, segment.stream, level):
+                if (
+                    level is not Level.DEBUG
+                    and level_of(line.head, segment.stream) not in LEVELS[LEVELS.index(level) :]
+                ):
                     continue
                 if skip:
                     skip -= 1
@@ -290,10 +293,6 @@ class RunLogs:
                     return
                 yield LogLine(text, run.party.label, segment.stream)
                 most -= 1
-
-
-def _worth(line: RawLine, stream: str, level: Level) -> bool:
-    return LEVELS.index(level_of(line.head, stream)) >= LEVELS.index(level)
 
 
 def _text(line: RawLine, run: Run) -> str:
@@ -347,13 +346,10 @@ class LogCopies:
             self._copied.pop(run.name, None)
             return Copied(complete=True)
         known = self._copied.get(run.name)
-        if known is None or self._due(run, known):
+        news = run.exit is not None and known is not None and not known.after_exit
+        if known is None or (not known.complete and (news or self._monotonic() >= known.again_at)):
             known = self._copied[run.name] = self._copy(run)
         return known
-
-    def _due(self, run: Run, known: Copied) -> bool:
-        news = run.exit is not None and not known.after_exit
-        return not known.complete and (news or self._monotonic() >= known.again_at)
 
     def _copy(self, run: Run) -> Copied:
         began = self._monotonic()

@@ -16,7 +16,7 @@ from gateway.data.reading import nearest
 from gateway.data.storages import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode
-from gateway.domain.models import Kept, ModelPart, PartyModel
+from gateway.domain.models import Kept, ModelPart, Named, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
@@ -158,7 +158,11 @@ class Models:
         what = f"version {version} of model {model_id}"
         if any(kept.deployed_at is not None for kept in found):
             raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
-        users = [spec.job_id for spec in self._unfinished() if _uses(spec, model_id, version)]
+        users = [
+            spec.job_id
+            for spec in self._unfinished()
+            if models.named(spec) == Named(models.PREDICT, model_id, version)
+        ]
         if users:
             raise Conflict(f"{what} is used by {', '.join(users[:5])}, not over yet", reason="MODEL_IN_USE")
         if not self._kept.delete(model_id, version):
@@ -233,11 +237,6 @@ def _refusal(reason: str, text: str, got: object) -> Refusal:
 
 def _of(found: Sequence[Kept], party: Party) -> Kept | None:
     return next((k for k in found if k.model.party.label == party.label), None)
-
-
-def _uses(spec: JobSpec, model_id: str, version: str) -> bool:
-    name = models.named(spec)
-    return name.predicts and (name.model_id, name.version) == (model_id, version)
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:

@@ -265,14 +265,17 @@ class DiskWatch:
 
     def over(self, run: Run) -> Failure | None:
         """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
-        if not self._due(run.name):
-            return None
         begun = self._monotonic()
+        with self._lock:
+            if begun < self._next.get(run.name, 0.0):
+                return None
+            self._next = {n: t for n, t in self._next.items() if t > begun} | {run.name: begun + self._every}
         try:
             return self._too_much(run)
         finally:
             now = self._monotonic()
-            self._put_off(run.name, now + max(self._every - (now - begun), _PAUSE * (now - begun)))
+            with self._lock:
+                self._next[run.name] = now + max(self._every - (now - begun), _PAUSE * (now - begun))
 
     def _too_much(self, run: Run) -> Failure | None:
         limit = self._bounds(run).get("disk")
@@ -298,19 +301,6 @@ class DiskWatch:
         except EngineError as error:
             log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
             return Written()
-
-    def _due(self, name: str) -> bool:
-        now = self._monotonic()
-        with self._lock:
-            if now < self._next.get(name, 0.0):
-                return False
-            self._next = {n: t for n, t in self._next.items() if t > now}
-            self._next[name] = now + self._every
-            return True
-
-    def _put_off(self, name: str, until: float) -> None:
-        with self._lock:
-            self._next[name] = until
 
 
 def _gib(size: float) -> str:
