@@ -14,6 +14,10 @@ import httpx
 import opendal
 from botocore.config import Config
 
+from gateway.data.datasets import Datasets
+from gateway.data.upload import Upload
+from gateway.domain.datasets import Dataset
+from gateway.domain.run import Address
 from tests.plain import NO_TLS
 
 HDFS_USER = "root"
@@ -28,6 +32,15 @@ class Place:
     operator: opendal.Operator
     name: str
     """of the bucket, or path of the folder"""
+
+
+def upload(
+    tables: Datasets, content: str | bytes, address: Address, name: str = "t.csv", **wanted: Any
+) -> Dataset:
+    """Store a table as one that was sent."""
+    with contextlib.closing(tables.receive()) as received:
+        received.write(content.encode() if isinstance(content, str) else content)
+        return tables.upload_from_file(Upload(address, **wanted), received, name)
 
 
 def client(service: str = "s3", **credentials: str) -> Any:

@@ -168,6 +168,7 @@ def test_a_failure_while_publishing_leaves_nothing(site: tuple[Storages, Address
             assert storage.exists(address)
             raise ZeroDivisionError
     assert not storage.taken(address) and leftovers(storage.root) == []
+    assert "ns" not in storage.namespaces()
 
 
 SENDER = """

@@ -28,6 +28,7 @@ from gateway.data.upload import Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
+from tests.storages import upload
 
 HERE = Address("testspace", "test_guest")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -41,12 +42,7 @@ class Site:
         self.datasets = Datasets(self.storage, self.repository, self.roots, lambda: NOW)
 
     def store(self, content: str | bytes, filename: str = "t.csv", **wanted: Any) -> Dataset:
-        received = self.datasets.receive()
-        try:
-            received.write(content.encode() if isinstance(content, str) else content)
-            return self.datasets.upload_from_file(Upload(**{"address": HERE, **wanted}), received, filename)
-        finally:
-            received.close()
+        return upload(self.datasets, content, name=filename, **{"address": HERE, **wanted})
 
     def problems(self, content: str | bytes, **wanted: Any) -> list[tuple[str, str]]:
         with pytest.raises(Invalid) as caught:
@@ -297,7 +293,7 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(
         .replace(",", delimiter)
         .encode(ENCODINGS[encoding], "replace")
     )
-    upload = Upload(
+    wanted = Upload(
         HERE,
         partitions=data.draw(st.integers(1, 3)),
         extend_sid=data.draw(st.booleans()),
@@ -313,12 +309,12 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(
             parts = Buckets(table, "data_")
             file = io.BufferedReader(io.BytesIO(text), block)  # type: ignore[arg-type]
             try:
-                written = write_table(file, upload, parts, Path(folder) / "ids")
+                written = write_table(file, wanted, parts, Path(folder) / "ids")
             except Invalid as refused:
                 return sorted(map(repr, refused.problems))
             parts.finish()
             sids = re.compile(rb"[0-9a-f]{16}-")  # which follow from the first block
-            if upload.partitions == 1:
+            if wanted.partitions == 1:
                 assert written.stored == hashlib.sha256((table / "data_0").read_bytes()).hexdigest()
             assert written.sent == hashlib.sha256(text).hexdigest()
             return replace(written, stored=""), {

@@ -20,6 +20,7 @@ from gateway.data.upload import Edit, Upload
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound
+from tests import storages as real
 from tests.contracts.test_storage import KINDS, opened
 from tests.data.test_storages import CLUSTER, LAKE, at
 
@@ -274,15 +275,7 @@ def test_no_upload_and_no_second_entry_touches_a_registered_table(here: Site) ->
     here.register("bank/deep/t.csv")
 
     def upload(address: Address) -> Callable[[], Dataset]:
-        def send() -> Dataset:
-            received = here.tables.receive()
-            try:
-                received.write(b"id\n2\n")
-                return here.tables.upload_from_file(Upload(address, overwrite=True), received, "t.csv")
-            finally:
-                received.close()
-
-        return send
+        return lambda: real.upload(here.tables, "id\n2\n", address, overwrite=True)
 
     other = Registration(Upload(Address("bank", "second")), here.place("bank/deep/t.csv"))
     acts = [upload(ID), upload(Address("bank", "deep")), lambda: here.tables.register(other)]
@@ -297,8 +290,5 @@ def test_no_upload_and_no_second_entry_touches_a_registered_table(here: Site) ->
 
 
 def test_parquet_is_not_uploaded(here: Site) -> None:
-    received = here.tables.receive()
-    received.write(parquet(id=[1]))
     with pytest.raises(Invalid, match="data register"):
-        here.tables.upload_from_file(Upload(ID), received, "t.parquet")
-    received.close()
+        real.upload(here.tables, parquet(id=[1]), ID)

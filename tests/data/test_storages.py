@@ -73,13 +73,7 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
         address = Address("bank", "customers*")
 
         def upload(text: str, *, overwrite: bool = False) -> Address:
-            received = site.receive()
-            try:
-                received.write(text.encode())
-                wanted = Upload(address, overwrite=overwrite)
-                return site.upload_from_file(wanted, received, "t.csv").address
-            finally:
-                received.close()
+            return real.upload(site, text, address, overwrite=overwrite).address
 
         first = upload("id,x\n1,2\n")
         assert first.storage == "lake" and first.name.startswith("customers_.")
@@ -112,21 +106,13 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
         storage = at(tmp_path / "storage", remote_of(place))
         site = Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
 
-        def upload(text: str, **more: Any) -> None:
-            received = site.receive()
-            try:
-                received.write(text.encode())
-                site.upload_from_file(Upload(Address("bank", "t"), **more), received, "t.csv")
-            finally:
-                received.close()
-
         def full(address: Address) -> bool:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        upload("id\n1\n", storage="file")
+        real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
         monkeypatch.setattr(storage.folder, "delete", full)
         with pytest.raises(GatewayError, match="No space left"):
-            upload("id\n2\n", overwrite=True)
+            real.upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]
 
 
@@ -173,23 +159,15 @@ def test_of_two_uploads_of_one_name_the_slower_is_refused(tmp_path: Path) -> Non
                 found = super().get(namespace, name)
                 if self.waits:
                     self.waits = False
-                    upload("id,x\n1,1\n")
+                    real.upload(site, "id,x\n1,1\n", Address("bank", "t"))
                 return found
 
         known = Slow()
         site = Datasets(storage, known, [], lambda: datetime.now(UTC))
 
-        def upload(text: str) -> Address:
-            received = site.receive()
-            try:
-                received.write(text.encode())
-                return site.upload_from_file(Upload(Address("bank", "t")), received, "t.csv").address
-            finally:
-                received.close()
-
         known.waits = True
         with pytest.raises(Conflict):
-            upload("id,x\n1,2\n")
+            real.upload(site, "id,x\n1,2\n", Address("bank", "t"))
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["1", "1"]]
         assert len(storage.names("bank", "lake")) == 1
 
