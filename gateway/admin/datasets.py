@@ -35,13 +35,7 @@ from gateway.data.table_reader import UTF8
 from gateway.data.upload import (
     NAMED,
     Edit,
-    Upload,
-    follows,
     free_meta,
-    meta_rule,
-    name_rule,
-    namespace_rule,
-    text_rule,
 )
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address
@@ -82,47 +76,12 @@ class Publishing(Why):
     nodes: list[str] = Field(default_factory=list, max_length=1000, description="Ids; none: all with a contract.")
 
 
-class Editing(Why):
+class Editing(Edit, Why):
     """What to change; what is left out stays."""
 
-    description: str | None = Field(default=None, description="Free text.")
-    label_name: str | None = Field(default=None, description="Column that holds the label; empty: none.")
-    match_id_name: str | None = Field(
-        default=None, description="Column that holds the ids; empty: none. Stays where the table is divided by it."
-    )
-    meta: dict[str, Any] | None = Field(default=None, description="Free keys to set; null deletes one.")
 
-
-class Registering(Why):
+class Registering(Registration, Why):
     """A table that is registered where it lies, and what it is to be called."""
-
-    place: str = Field(
-        description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
-        examples=["s3://joint/warehouse/customers"],
-    )
-    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
-    name: Annotated[str, follows(name_rule)] = Field(description="Second part.")
-    match_id_name: str = Field(default="", description="Column that holds the ids.")
-    label_name: str = Field(default="", description="Column that holds the label.")
-    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
-    meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(default_factory=dict, description="Free keys.")
-    overwrite: bool = Field(default=False, description="In place of an entry of that id.")
-    count: bool = Field(
-        default=False,
-        description="Read all of it: count the rows of CSV, check each row and that no match id repeats.",
-    )
-
-    def registration(self) -> Registration:
-        """Return the request as a registration."""
-        table = Upload(
-            Address(self.namespace, self.name),
-            label_name=self.label_name,
-            match_id_name=self.match_id_name,
-            extra=self.meta,
-            description=self.description,
-            overwrite=self.overwrite,
-        )
-        return Registration(table, self.place, self.count)
 
 
 def _editable(one: Dataset) -> dict[str, Any]:
@@ -297,7 +256,7 @@ def router(
 
         Deleting it deletes the entry alone. Jobs are refused once its files are others (DATASET_CHANGED).
         """
-        dataset = datasets.register(body.registration())
+        dataset = datasets.register(body)
         noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
         return Reply({**full(dataset), "warnings": warnings_of(storage, dataset)})
 
@@ -310,8 +269,7 @@ def router(
         request: Request, at: Table, body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing()
     ) -> Response:
         """The file `metadata` beside the data changes with it; the data stays, and a new match id is checked."""
-        change = Edit(body.description, body.label_name, body.match_id_name, body.meta)
-        before, after = datasets.edit(at, change)
+        before, after = datasets.edit(at, body)
         noted(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 

@@ -99,14 +99,13 @@ class Datasets:
 
     def _refuse_registering(self, wanted: Registration) -> Dataset | None:
         """Return what was registered under an id, if it is to be replaced. Raises `Conflict`."""
-        upload = wanted.table
-        known = self.known(upload.address)
+        known = self.known(wanted.address)
         if known is not None and known.in_place:
-            if not upload.overwrite:
-                raise taken(upload.address)
+            if not wanted.overwrite:
+                raise taken(wanted.address)
             return known
-        if known is not None or self._storage.taken(upload.address) or self.exists(upload.address):
-            text = f"{upload.address.dataset_id} lies in this node's storage: {wanted.place} needs another name"
+        if known is not None or self._storage.taken(wanted.address) or self.exists(wanted.address):
+            text = f"{wanted.address.dataset_id} lies in this node's storage: {wanted.place} needs another name"
             raise Conflict(text, reason="DATASET_EXISTS")
         return None
 

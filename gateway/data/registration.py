@@ -5,10 +5,11 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
 
 from gateway.data import parquet
 from gateway.data.parquet import PARQUET
@@ -28,7 +29,16 @@ from gateway.data.table_reader import (
     rows,
     shown,
 )
-from gateway.data.upload import MAX_PARTITIONS, Upload, check_header
+from gateway.data.upload import (
+    MAX_PARTITIONS,
+    check_header,
+    follows,
+    meta_rule,
+    name_rule,
+    namespace_rule,
+    text_rule,
+    with_names,
+)
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -43,16 +53,34 @@ _SAMPLE = 1024 * 1024
 _FORM = Format(UTF8, ",")
 
 
-@dataclass(frozen=True)
-class Registration:
-    """A table to be registered. Raises `Invalid` with every problem when it cannot be."""
+class Registration(BaseModel):
+    """A table that is registered where it lies."""
 
-    table: Upload
-    """what it is called and what is known of it"""
-    place: str
-    """such as ``s3://bucket/path``, or ``lake:path`` in the storage of that name"""
-    count: bool = False
-    """read all of it: count the rows and check them"""
+    place: str = Field(
+        description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
+        examples=["s3://joint/warehouse/customers"],
+    )
+    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
+    name: Annotated[str, follows(name_rule)] = Field(description="Second part.")
+    match_id_name: str = Field(default="", description="Column that holds the ids.")
+    label_name: str = Field(default="", description="Column that holds the label.")
+    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
+    meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(default_factory=dict, description="Free keys.")
+    overwrite: bool = Field(default=False, description="In place of an entry of that id.")
+    count: bool = Field(
+        default=False,
+        description="Read all of it: count the rows of CSV, check each row and that no match id repeats.",
+    )
+
+    @property
+    def address(self) -> Address:
+        """Return what names it."""
+        return Address(self.namespace, self.name)
+
+    @property
+    def all_meta(self) -> dict[str, Any]:
+        """Return its metadata with the names of its columns."""
+        return with_names(self.meta, self.label_name, self.match_id_name)
 
 
 def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Dataset:
@@ -62,23 +90,22 @@ def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Datas
     form = PARQUET if parquet.is_parquet(storages, address, parts[0]) else CSV
     look = _look_at_parquet if form == PARQUET else _look_at_csv
     seen = look(storages, address, parts, wanted)
-    table = wanted.table
     types = dict(zip(seen.columns, seen.types, strict=True))
-    if table.match_id_name:
-        types[table.match_id_name] = "string"  # as in what is uploaded
+    if wanted.match_id_name:
+        types[wanted.match_id_name] = "string"  # as in what is uploaded
     return Dataset(
-        namespace=table.address.namespace,
-        name=table.address.name,
+        namespace=wanted.namespace,
+        name=wanted.name,
         columns=seen.columns,
         types=tuple(types.values()),
         count=seen.rows,
         partitions=len(parts),
-        meta=table.meta,
+        meta=wanted.all_meta,
         checksum="",
         size=sum(part.size for part in parts),
         created_at=now,
         origin=f"place:{_shown(storages, address)}",
-        description=table.description,
+        description=wanted.description,
         storage=address.storage,
         place=f"{address.namespace}/{address.name}",
         in_place=address.in_place,
@@ -255,8 +282,8 @@ def _look_at_parquet(storages: Storages, address: Address, parts: Sequence[Store
             findings.add("columns", part.name, rule, ", ".join(found.columns))
         count += found.rows
     assert first is not None
-    check_header(first.columns, wanted.table, findings)
-    match_id = wanted.table.match_id_name
+    check_header(first.columns, wanted.all_meta, findings)
+    match_id = wanted.match_id_name
     if wanted.count and match_id and not findings:
         check_ids(storages, (row[0] for row in parquet.rows_of(storages, address, [match_id])), findings)
     if findings:
@@ -287,10 +314,10 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                 source = rows(lines, ",", findings)
                 _, header = next(source, (0, []))
                 if table is None:
-                    check_header(header, wanted.table, findings)
+                    check_header(header, wanted.all_meta, findings)
                     if findings:
                         raise findings.error()
-                    table = Table(header, _FORM, wanted.table.match_id_name, findings)
+                    table = Table(header, _FORM, wanted.match_id_name, findings)
                 elif header != table.columns:
                     rule = f"must begin with the header of {parts[0].name}: each file is a table of its own"
                     findings.add("header", part.name, rule, ",".join(header))

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.staging import Staging
 from gateway.data.storage import CHUNK, Parts
@@ -93,6 +93,16 @@ def text_rule(text: str) -> str | None:
     return None if len(text) <= 65536 else "must not be longer than 65536 characters"
 
 
+NAMED = ("label_name", "match_id_name")
+READ_AS = ("delimiter", "encoding")
+
+
+def with_names(meta: Mapping[str, Any], label_name: str, match_id_name: str) -> dict[str, Any]:
+    """Return the metadata of a table with the names of its columns that mean something; empty: none does."""
+    named = zip(NAMED, (label_name, match_id_name), strict=True)
+    return {**meta, **{key: name for key, name in named if name}}
+
+
 @dataclass(frozen=True)
 class Upload:
     """A table to be stored."""
@@ -118,33 +128,28 @@ class Upload:
     @property
     def meta(self) -> dict[str, Any]:
         """Return the metadata as it was asked for."""
-        named = {"label_name": self.label_name, "match_id_name": self.match_id_name}
-        return {**self.extra, **{k: v for k, v in named.items() if v}}
+        return with_names(self.extra, self.label_name, self.match_id_name)
 
 
-NAMED = ("label_name", "match_id_name")
-READ_AS = ("delimiter", "encoding")
+class Edit(BaseModel):
+    """A change of a table's meta."""
 
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of a table's meta; what is None stays, and a column's name that is empty goes."""
-
-    description: str | None = None
-    label_name: str | None = None
-    match_id_name: str | None = None
-    extra: Mapping[str, Any] | None = None
-    """free keys, merged with those that are there; a value None deletes one"""
+    description: str | None = Field(default=None, description="Free text.")
+    label_name: str | None = Field(default=None, description="Column that holds the label; empty: none.")
+    match_id_name: str | None = Field(
+        default=None, description="Column that holds the ids; empty: none. Stays where the table is divided by it."
+    )
+    meta: dict[str, Any] | None = Field(default=None, description="Free keys to set; null deletes one.")
 
     def of(self, dataset: Dataset) -> Dataset:
         """Return a dataset as it is after the change. Raises `Invalid` with every problem."""
         given = {key: getattr(self, key) for key in NAMED}
         named = {key: dataset.meta.get(key, "") if name is None else name for key, name in given.items()}
-        free = {**free_meta(dataset), **(self.extra or {})}
+        free = {**free_meta(dataset), **(self.meta or {})}
         free = {key: value for key, value in free.items() if value is not None}
         description = dataset.description if self.description is None else self.description
         checks = [("description", text_rule(description), description), ("meta", meta_rule(free), free)]
-        for key, value in (self.extra or {}).items():
+        for key, value in (self.meta or {}).items():
             if key in (*NAMED, *READ_AS):
                 rule = "must stay" if key in READ_AS else f"must be given as {key}, not in meta"
                 checks.append((f"meta.{key}", rule, value))
@@ -218,7 +223,7 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     else:
         columns = [f"x{i}" for i in range(len(first[1]))]
         source = chain([first], source)
-    check_header(columns, upload, findings)
+    check_header(columns, upload.meta, findings, sid=upload.extend_sid)
     table = Table(columns, form, upload.match_id_name, findings)
     ids = IdCheck(scratch)
     divided = upload.partitions > 1 or upload.extend_sid
@@ -263,7 +268,9 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     )
 
 
-def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> None:
+def check_header(
+    columns: Sequence[str], meta: Mapping[str, Any], findings: Findings, *, sid: bool = False
+) -> None:
     """Find what is wrong with the names of the columns, and names in ``meta`` that are not among them."""
     if len(columns) > MOST_COLUMNS:
         findings.add("header", "file:1", f"must have at most {MOST_COLUMNS} columns", len(columns))
@@ -276,12 +283,12 @@ def check_header(columns: Sequence[str], upload: Upload, findings: Findings) -> 
             findings.add("header", "file:1", f"column {at} must not have the name of another column", name)
         seen.add(name)
     shown = shorten(", ".join(columns), 1000)
-    for key, name in (("label_name", upload.label_name), ("match_id_name", upload.match_id_name)):
-        if name and name not in seen:
-            findings.add("meta", f"meta.{key}", f"must name a column of the file; its columns are {shown}", name)
-    if upload.label_name and upload.label_name == upload.match_id_name:
-        findings.add("meta", "meta.label_name", "must not be the column of match_id_name", upload.label_name)
-    if upload.extend_sid and SID in seen:
+    for key in NAMED:
+        if (named := meta.get(key)) and named not in seen:
+            findings.add("meta", f"meta.{key}", f"must name a column of the file; its columns are {shown}", named)
+    if "label_name" in meta and meta["label_name"] == meta.get("match_id_name"):
+        findings.add("meta", "meta.label_name", "must not be the column of match_id_name", meta["label_name"])
+    if sid and SID in seen:
         findings.add("meta", "extend_sid", f"must be false for a file that has a column {SID} already", True)
 
 

@@ -28,7 +28,7 @@ def refused(site: Site, **change: Any) -> list[str]:
 
 def test_what_is_given_changes_in_the_record_and_beside_the_data(site: Site) -> None:
     stored = site.store(TABLE, extra={"source": "crm", "owner": "risk"}, description="customers")
-    change = Edit(match_id_name="id", label_name="x", extra={"source": None, "year": 2026})
+    change = Edit(match_id_name="id", label_name="x", meta={"source": None, "year": 2026})
     before, after = site.datasets.edit(HERE, change)
     assert before == stored and after == site.datasets.get("testspace#test_guest")
     free = {"owner": "risk", "year": 2026, "match_id_name": "id", "label_name": "x"}
@@ -49,7 +49,7 @@ def test_what_a_table_cannot_be_called_is_refused_with_every_problem(site: Site)
     change = {"label_name": "y", "match_id_name": "sid", "description": "\ud800"}
     meta = {"delimiter": ";", "label_name": "x", "bad": float("nan")}
     paths = ["description", "meta", "meta.delimiter", "meta.label_name", "label_name", "match_id_name"]
-    assert refused(site, **change, extra=meta) == paths
+    assert refused(site, **change, meta=meta) == paths
     assert refused(site, label_name="x", match_id_name="x") == ["label_name"]
     assert refused(site, match_id_name="x") == ["file:4"]  # blank
     assert refused(site, match_id_name="name") == ["file:4"]  # repeated

@@ -16,7 +16,7 @@ from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of
 from gateway.data.storages import Storages
-from gateway.data.upload import Edit, Upload
+from gateway.data.upload import Edit
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound
@@ -25,6 +25,10 @@ from tests.contracts.test_storage import KINDS, opened
 from tests.data.test_storages import CLUSTER, LAKE, at
 
 ID = Address("bank", "customers")
+
+
+def a_registration(id_: Address, place: str, **more: Any) -> Registration:
+    return Registration(namespace=id_.namespace, name=id_.name, place=place, **more)
 
 
 @dataclass
@@ -47,8 +51,7 @@ class Site:
         return f"file://{self.storage.root}/{path}" if self.kind == "file" else f"lake:{path}"
 
     def register(self, path: str, **more: Any) -> Dataset:
-        count = more.pop("count", False)
-        return self.tables.register(Registration(Upload(ID, **more), self.place(path), count))
+        return self.tables.register(a_registration(ID, self.place(path), **more))
 
     def rows(self, dataset: Dataset) -> list[list[str]]:
         return list(self.storage.iter_rows(dataset.address))
@@ -277,7 +280,7 @@ def test_no_upload_and_no_second_entry_touches_a_registered_table(here: Site) ->
     def upload(address: Address) -> Callable[[], Dataset]:
         return lambda: real.upload(here.tables, "id\n2\n", address, overwrite=True)
 
-    other = Registration(Upload(Address("bank", "second")), here.place("bank/deep/t.csv"))
+    other = a_registration(Address("bank", "second"), here.place("bank/deep/t.csv"))
     acts = [upload(ID), upload(Address("bank", "deep")), lambda: here.tables.register(other)]
     acts.append(lambda: here.tables.delete("bank#deep"))  # type: ignore[arg-type, return-value]
     for act in acts:
@@ -285,7 +288,7 @@ def test_no_upload_and_no_second_entry_touches_a_registered_table(here: Site) ->
             act()
     upload(Address("bank", "uploaded"))()
     with pytest.raises(Conflict, match="needs another name"):
-        here.tables.register(Registration(Upload(Address("bank", "uploaded")), here.place("bank/deep/t.csv")))
+        here.tables.register(a_registration(Address("bank", "uploaded"), here.place("bank/deep/t.csv")))
     assert (here.storage.root / "bank/deep/t.csv").read_text() == "id\n1\n"
 
 
