@@ -307,7 +307,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
         query = await _read(request, _LineQuery)
-        work = partial(run_logs.number, query.task_id, query.log_level, query.role)
+        work = partial(run_logs.read, query.task_id, query.log_level, 0, 0, query.role)
         found = await on(limiters.rest, sender, work)
         return ok(wire.LogLines(num=found.total, **_about(found)))
 

@@ -158,10 +158,6 @@ class RunLogs:
             text = f"the log of {run.task_name} as {run.party.label} is at {whose} of this node, which ran it"
             raise NotFound(text, reason="LOG_ELSEWHERE")
 
-    def number(self, task_id: str, level: Level, role: str = "") -> Excerpt:
-        """Count the lines of a level, or worse, of a task, role or ``role.index`` here. Raises `NotFound`."""
-        return self._excerpt(self._of_task(task_id, role), level, 0, 0)
-
     def read(self, task_id: str, level: Level, start: int, length: int | None = None, role: str = "") -> Excerpt:
         """Return lines of a level, or worse, from a number on. Raises `NotFound`."""
         return self._excerpt(self._of_task(task_id, role), level, start, length)

@@ -144,12 +144,9 @@ class Storage(ABC):
         names += [METADATA] if METADATA in self.files(address) else []
         found = []
         for name in names:
-            digest, size = hashlib.sha256(), 0
             with self.open_file(address, name) as file:
-                while data := file.read(CHUNK):
-                    digest.update(data)
-                    size += len(data)
-            found.append(FileSum(name, size, digest.hexdigest()))
+                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                found.append(FileSum(name, file.tell(), digest))
         return tuple(found)
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:

@@ -26,6 +26,7 @@ class Storages(Storage):
         """``remotes``: the first is where uploads go. ``stand_in``: the folder serves every component."""
         self.folder = folder
         self.remotes: Mapping[str, RemoteStorage] = {one.name: RemoteStorage(one) for one in remotes}
+        self._places: Mapping[str, Storage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
 
     @property
@@ -69,12 +70,12 @@ class Storages(Storage):
 
     def kinds(self) -> list[str]:
         """Return what ``storageEngine`` calls the storages of this node."""
-        return list(dict.fromkeys(self.kind(name) for name in (*self.remotes, "")))
+        return list(dict.fromkeys(self.kind(name) for name in self._places))
 
     def serving(self, engines: Sequence[str]) -> list[str]:
         """Return the storages that serve a component whose description lists these kinds, the preferred first."""
         listed = {engine.lower() for engine in engines}
-        found = [name for name in (*self.remotes, "") if not listed or self.kind(name) in listed]
+        found = [name for name in self._places if not listed or self.kind(name) in listed]
         return found if "" in found or not self.stand_in else [*found, ""]
 
     def at_registration(self, engines: Sequence[str]) -> str:
@@ -89,27 +90,23 @@ class Storages(Storage):
 
     def remote_of(self, run: Run) -> Remote | None:
         """Return the storage elsewhere in which a run reads and writes; None for the folder."""
-        for address in (*run.outputs.values(), *run.inputs.values()):
-            return self._of(address).remote if address.storage else None
-        return None
+        first = next(iter((*run.outputs.values(), *run.inputs.values())), Address("", ""))
+        at = self._at(first)
+        return at.remote if isinstance(at, RemoteStorage) else None
 
     # ------------------------------------------------------------ as one storage
 
-    def _of(self, address: Address) -> RemoteStorage:
-        if address.storage not in self.remotes:
+    def _at(self, address: Address) -> Storage:
+        if address.storage not in self._places:
             text = f"storage {address.storage} is not among this node's storages any more (setting storages)"
             raise NotFound(text, reason="STORAGE_UNKNOWN")
-        return self.remotes[address.storage]
-
-    def _at(self, address: Address) -> Storage:
-        return self._of(address) if address.storage else self.folder
+        return self._places[address.storage]
 
     def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
         return self._at(address).files(address)
 
     def exists(self, address: Address) -> bool:  # noqa: D102
-        known = not address.storage or address.storage in self.remotes
-        return known and self._at(address).exists(address)
+        return address.storage in self._places and self._at(address).exists(address)
 
     def taken(self, address: Address) -> bool:  # noqa: D102
         return self._at(address).taken(address)

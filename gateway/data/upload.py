@@ -263,9 +263,8 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
     types_found = tuple(kind or "string" for kind in kinds)
-    return Written(
-        tuple(columns), types_found, count, form, sums.sent, sums.stored if upload.partitions == 1 else ""
-    )
+    stored_sum = sums.stored.hexdigest() if upload.partitions == 1 else ""
+    return Written(tuple(columns), types_found, count, form, sums.sent.hexdigest(), stored_sum)
 
 
 def check_header(
@@ -330,26 +329,15 @@ class Sums:
     """The sha256 of a file and of the table that it becomes, computed once while these do not differ."""
 
     def __init__(self) -> None:
-        self._sent = hashlib.sha256()
-        self._stored: Any = None
+        self.sent = self.stored = hashlib.sha256()
 
     def see(self, sent: bytes, stored: bytes) -> None:
         """Take in what was sent next, and what became of it."""
-        if self._stored is None and sent != stored:
-            self._stored = self._sent.copy()
-        self._sent.update(sent)
-        if self._stored is not None:
-            self._stored.update(stored)
-
-    @property
-    def sent(self) -> str:
-        """Return the file's, in hex."""
-        return self._sent.hexdigest()
-
-    @property
-    def stored(self) -> str:
-        """Return the table's, in hex."""
-        return (self._stored or self._sent).hexdigest()
+        if self.stored is self.sent and sent != stored:
+            self.stored = self.sent.copy()
+        self.sent.update(sent)
+        if self.stored is not self.sent:
+            self.stored.update(stored)
 
 
 class _Returned:

@@ -290,7 +290,7 @@ def _part(parts: ClientParts, run: Run, level: Level) -> _Part:
         found = parts.run_logs.read(run.task_id, level, start, number, run.party.label)
         return [line.text for line in found.lines], not found.left_out
 
-    return _Part(parts.run_logs.number(run.task_id, level, run.party.label).total, read)
+    return _Part(parts.run_logs.read(run.task_id, level, 0, 0, run.party.label).total, read)
 
 
 def _lines(log: list[_Part], first: int, last: int) -> list[str]:
