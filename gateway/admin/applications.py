@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -77,28 +77,10 @@ class Composing:
     """asks a partner what it offers"""
 
 
-_LINE = shape(
-    "Application",
-    number=int,
-    kind=Annotated[str, Field(examples=["contract"])],
-    id=str,
-    partner=str,
-    side=Annotated[str, Field(description="mine: this node applied; theirs: the partner did")],
-    subject=str,
-    status=Annotated[str, Field(examples=["APPLIED"])],
-    at=datetime,
-    changed_at=datetime | None,
-    by=str,
-    reason=str,
-    expires_at=datetime | None,
-    most_jobs=int | None,
-    jobs=Annotated[int, Field(description="how many jobs have used it")],
-    notice=Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")],
-    trouble=Annotated[str, Field(description="why that could not be delivered, or asked")],
-    url=str,
-    key=Annotated[str, Field(description="id of the key that a contract brings; compare it by telephone")],
-    request=dict[str, Any],
-)
+_NOTICE = Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")]
+_KEY = Annotated[str, Field(description="id of the key that a contract brings; compare it by telephone")]
+_SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
+_LINE = shape("Application", **{**_SHOWN, "notice": _NOTICE, "key": _KEY})
 _PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
 _EXAMPLES = {
     "dataset": Example(
@@ -117,7 +99,7 @@ def router(
     paths = Paths()
 
     def shown(one: Application) -> dict[str, Any]:
-        plain = {name: value for name, value in to_plain(one).items() if name not in _HIDDEN}
+        plain = {name: value for name, value in to_plain(one).items() if name in _SHOWN}
         return {**plain, "key": composing.key_of(one)}
 
     def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
