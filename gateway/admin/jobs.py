@@ -37,6 +37,7 @@ from gateway.admin.deps import (
 from gateway.admin.job_view import approval_of, archived, job_in_full
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
+from gateway.broker.session import Waiting as OnTopic
 from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
@@ -66,15 +67,7 @@ _RUN = shape(
     waiting=Waiting | None,
     log=Annotated[str, Field(description="path of its log")],
 )
-_ON_TOPIC = shape(
-    "OnTopic",
-    session=str,
-    topic=str,
-    messages=int,
-    bytes=int,
-    oldest=Annotated[float, Field(description="seconds that the oldest message has waited")],
-    readers=Annotated[list[str], Field(description="parties here that wait for a message")],
-)
+_ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(OnTopic))
 _JOB = shape(
     "Job",
     **get_type_hints(JobView)

@@ -6,7 +6,7 @@ What is followed comes as server-sent events; a client that was cut off goes on 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Header, Query
@@ -33,18 +33,8 @@ _STREAM = content("text/event-stream")
 _Names = Annotated[
     Sequence[str], among(NAMES), Query(alias="events", description=f"only some of {', '.join(NAMES)}")
 ]
-_EVENT = shape(
-    "Event",
-    id=int,
-    event=str,
-    job_id=str,
-    node=str,
-    at=str,
-    side=str,
-    by=str,
-    status=str,
-    detail=Object,
-)
+_TEXTS: dict[str, Any] = dict.fromkeys(("event", "job_id", "node", "at", "side", "by", "status"), str)
+_EVENT = shape("Event", id=int, **_TEXTS, detail=Object)
 _EVENTS = shape("Events", events=[_EVENT], next=int)
 _WEBHOOK = shape("Webhook", url=str, events=list[str], number=int, behind=int)
 _WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])

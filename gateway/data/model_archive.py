@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.data.staging import Staging
+from gateway.data.file_storage import Staging
 from gateway.data.storage import METADATA, Storage
 from gateway.data.storages import Storages
 from gateway.domain.dag import ComponentRef

@@ -19,7 +19,7 @@ import structlog
 from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
-from gateway.data.staging import Staging
+from gateway.data.file_storage import Staging
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError

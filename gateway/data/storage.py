@@ -24,7 +24,7 @@ from gateway.domain.run import Address, FileSum
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 
 if TYPE_CHECKING:
-    from gateway.data.staging import Staging
+    from gateway.data.file_storage import Staging
 
 METADATA = "metadata"
 PARTITION = "data_"

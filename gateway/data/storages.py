@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 import structlog
 
-from gateway.data.file_storage import FileStorage
+from gateway.data.file_storage import FileStorage, Staging
 from gateway.data.remote_storage import FILE, Remote, RemoteStorage, StorageFailed
-from gateway.data.staging import Staging
 from gateway.data.storage import Parts, Storage, Stored
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run

@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from gateway.data.staging import Staging
+from gateway.data.file_storage import Staging
 from gateway.data.storage import CHUNK, Parts
 from gateway.data.storage import name_rule as name_rule
 from gateway.data.table_reader import BLOCK, ENCODINGS, Findings, Format, IdCheck, Lines, Table, recognised, rows

@@ -13,7 +13,7 @@ import pytest
 from adapter.bfia.environment import session_id
 from engines.base import LaunchSpec, labels
 from gateway.bootstrap.node import Gateway
-from gateway.data.staging import Staging
+from gateway.data.file_storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
 from tests.cleaning.ended import ago, left_behind, logs_of, under_way

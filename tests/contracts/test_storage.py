@@ -13,9 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gateway.data import remote_storage
-from gateway.data.file_storage import FileStorage
+from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers
 from gateway.data.remote_storage import Remote, StorageAway, StorageFailed
-from gateway.data.staging import FOLDER, clear_leftover, leftovers
 from gateway.data.storages import Storages
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge

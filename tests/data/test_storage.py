@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.file_storage import FileStorage
-from gateway.data.staging import FOLDER
+from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.data.storage import Stored, name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound

@@ -14,8 +14,7 @@ from fastapi import FastAPI
 from adapter.bfia import data, envelope
 from adapter.bfia.examples import UPLOAD
 from gateway.data.datasets import Datasets
-from gateway.data.file_storage import FileStorage
-from gateway.data.staging import FOLDER
+from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.data.storages import Storages
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
