@@ -27,12 +27,13 @@ class NoParquet(GatewayError):
 
 
 class Schema(NamedTuple):
-    """What the end of a file says of it."""
+    """What a table is like."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
     """int, float, boolean or string"""
-    rows: int
+    rows: int | None
+    """None: not counted"""
 
 
 def is_parquet(storage: Storage, address: Address, part: Stored) -> bool:
@@ -48,23 +49,15 @@ def schema(file: BinaryIO, what: str) -> Schema:
         return Schema(tuple(columns.names), tuple(map(_kind, columns.types)), found.metadata.num_rows)
 
 
-def rows(
-    file: BinaryIO, what: str, columns: Sequence[str] | None = None, batch: int = 1024
-) -> Iterator[list[str]]:
-    """Yield the rows as text, an empty cell for null. Raises `NoParquet`, `Invalid`."""
-    with _opened(file, what) as found:
-        for part in found.iter_batches(batch, columns=columns):
-            for row in zip(*(column.to_pylist() for column in part.columns), strict=True):
-                yield ["" if cell is None else str(cell) for cell in row]
-
-
 def rows_of(
     storage: Storage, address: Address, columns: Sequence[str] | None = None, batch: int = 1024
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table, file by file. Raises `NotFound` besides."""
+    """Yield the rows of a table as text, an empty cell for null. Raises `NotFound`, `NoParquet`, `Invalid`."""
     for part in storage.partitions(address):
-        with storage.open_file(address, part.name) as file:
-            yield from rows(file, part.name, columns, batch)
+        with storage.open_file(address, part.name) as file, _opened(file, part.name) as found:
+            for some in found.iter_batches(batch, columns=columns):
+                for row in zip(*(column.to_pylist() for column in some.columns), strict=True):
+                    yield ["" if cell is None else str(cell) for cell in row]
 
 
 @contextmanager

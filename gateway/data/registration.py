@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from gateway.data import parquet
-from gateway.data.parquet import PARQUET
+from gateway.data.parquet import PARQUET, Schema
 from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
 from gateway.data.storages import Storages
@@ -244,12 +244,6 @@ def _shown(storages: Storages, address: Address) -> str:
 # ---------------------------------------------------------------- what it is
 
 
-class _Seen(NamedTuple):
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    rows: int | None
-
-
 def _parts(storages: Storages, address: Address, place: str) -> list[Stored]:
     """Return the files of a table. Raises `NotFound`, `Invalid` for a folder of folders."""
     parts = storages.partitions(address) if storages.exists(address) else []
@@ -270,25 +264,23 @@ def _stamp(parts: Sequence[Stored]) -> str:
     return hashlib.sha256(repr([tuple(part) for part in parts]).encode()).hexdigest()[:32]
 
 
-def _look_at_parquet(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:
-    findings = Findings()
-    count, first = 0, None
+def _look_at_parquet(
+    storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration
+) -> Schema:
+    findings, found = Findings(), list[Schema]()
     for part in parts:
         with storages.open_file(address, part.name) as file:
-            found = parquet.schema(file, part.name)
-        first = first or found
-        if found[:2] != first[:2]:
+            found.append(parquet.schema(file, part.name))
+        if found[-1][:2] != found[0][:2]:
             rule = f"must have the columns and types of {parts[0].name}"
-            findings.add("columns", part.name, rule, ", ".join(found.columns))
-        count += found.rows
-    assert first is not None
-    check_header(first.columns, wanted.all_meta, findings)
-    match_id = wanted.match_id_name
-    if wanted.count and match_id and not findings:
-        check_ids(storages, (row[0] for row in parquet.rows_of(storages, address, [match_id])), findings)
+            findings.add("columns", part.name, rule, ", ".join(found[-1].columns))
+    check_header(found[0].columns, wanted.all_meta, findings)
+    if wanted.count and wanted.match_id_name and not findings:
+        cells = (row[0] for row in parquet.rows_of(storages, address, [wanted.match_id_name]))
+        check_ids(storages, cells, findings)
     if findings:
         raise findings.error()
-    return _Seen(first.columns, first.types, count)
+    return Schema(found[0].columns, found[0].types, sum(one.rows or 0 for one in found))
 
 
 def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> None:
@@ -301,7 +293,7 @@ def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> N
         ids.finish(findings)
 
 
-def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> _Seen:
+def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> Schema:
     """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
     findings = Findings()
     table: Table | None = None
@@ -338,7 +330,7 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
         findings.add("empty", parts[0].name, "must have at least one row after the header")
     if findings or table is None:
         raise findings.error()
-    return _Seen(tuple(table.columns), tuple(kind or "string" for kind in table.kinds), count if whole else None)
+    return Schema(tuple(table.columns), tuple(kind or "string" for kind in table.kinds), count if whole else None)
 
 
 def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:
