@@ -18,7 +18,8 @@ from engines import logs as engines_logs
 from engines.base import EngineError, Mount, NoSpace, Written
 from gateway.data.reading import nearest
 from gateway.data.remote_storage import Remote
-from gateway.domain.problems import Problem, name_rule
+from gateway.data.storage import check_names
+from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Failure
 from gateway.errors import Invalid
@@ -65,10 +66,6 @@ _MOST_LOGS = 10_000
 """files and folders of a run's own log folder that are shortened"""
 
 
-class Unmeasurable(Exception):
-    """Folders are nested more deeply than a path can be long."""
-
-
 @dataclass(frozen=True)
 class Placement:
     """One run's view of the storage."""
@@ -100,7 +97,7 @@ class Workspace:
         remote_of: Callable[[Run, bool], Remote | None] = lambda run, begins: None,
     ) -> None:
         """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins."""
-        self._root = root.absolute()
+        self.root = root.absolute()
         self._runs = runs.absolute()
         self._contained = contained
         self._log_bytes = log_bytes
@@ -128,7 +125,7 @@ class Workspace:
         remote = self._remote_of(run, begins)
         elsewhere, reach = (remote.url(), remote.services) if remote else ("", ())
         if not self._contained:
-            return Placement(elsewhere or f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
+            return Placement(elsewhere or f"file://{self.root}", str(log), checkpoint=str(checkpoint or ""))
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
         inputs = [a for a in _here(run.inputs) if self._path(a).exists()]  # an output before it may be missing
         mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in inputs]
@@ -141,7 +138,7 @@ class Workspace:
     def _make_outputs(self, run: Run, log: Path) -> None:
         outputs = [self._path(address) for address in _here(run.outputs)]
         if not self._contained:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             return
         log.chmod(0o777)  # the image's own user, whoever that is, writes here
         for path in outputs:
@@ -158,23 +155,19 @@ class Workspace:
                 path.chmod(0o755)  # it is over: whoever reads it later changes nothing
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
-                if path.parent != self._root and not any(path.parent.iterdir()):
+                if path.parent != self.root and not any(path.parent.iterdir()):
                     path.parent.rmdir()
 
-    def root(self) -> Path:
-        """Return the folder of the storage, or the nearest above it that is there."""
-        return next(path for path in (self._root, *self._root.parents) if path.is_dir())
-
     def used(self, run: Run, most: int) -> Written:
-        """Return what a run has written; ``most`` + 1 files are counted. Raises `Unmeasurable`."""
+        """Return what a run has written; ``most`` + 1 files are counted.
+
+        Raises `OSError` where folders are nested more deeply than a path can be long.
+        """
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*_here(run.outputs), *kept)}
         size = files = 0
         for path in (*outputs, self.logs(run) / "log"):
-            try:
-                more, count = engines_files.size_below(path, most - files)
-            except OSError as error:
-                raise Unmeasurable from error
+            more, count = engines_files.size_below(path, most - files)
             size, files = size + more, files + count
             if files > most:
                 break
@@ -192,11 +185,8 @@ class Workspace:
         engines_files.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
-        folders = address.namespace.split("/") if address.in_place else [address.namespace]
-        for name in (*folders, address.name):
-            if rule := name_rule(name):  # checked where jobs come in; a path outside the root must be impossible
-                raise ValueError(f"{name!r} {rule}")
-        return self._root / address.namespace / address.name
+        check_names(address)  # also where jobs come in; a path outside the root must be impossible
+        return self.root / address.namespace / address.name
 
     @staticmethod
     def _inside(address: Address) -> str:
@@ -253,7 +243,7 @@ class DiskWatch:
         reserve, granted = max(self._reserve, 0), int(run.limits.get("disk") or 0)
         if not reserve and not granted:
             return
-        free = shutil.disk_usage(self._workspace.root()).free
+        free = shutil.disk_usage(nearest(self._workspace.root)).free
         if free >= reserve + granted:
             return
         text = f"the storage has {_gib(free)} free"
@@ -284,7 +274,7 @@ class DiskWatch:
         may = "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"
         try:
             used = self._workspace.used(run, self._files)
-        except Unmeasurable:
+        except OSError:
             return Failure("NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}")
         beside = self._beside(run)
         if used.files + beside.files > self._files:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Address
+from gateway.errors import Invalid
 from tests.builders import a_run
 
 
@@ -47,5 +48,5 @@ def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tm
     placed = Address("warehouse/2026", "c.csv", in_place="file")
     *_, mount = workspace.prepare(a_run(inputs={"in": placed}, outputs={})).mounts
     assert (mount.target, mount.read_only) == ("/bfia/storage/warehouse/2026/c.csv", True)
-    with pytest.raises(ValueError, match="must not begin with a dot"):
+    with pytest.raises(Invalid, match="must not begin with a dot"):
         workspace.prepare(a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={}))
