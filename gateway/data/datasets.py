@@ -89,10 +89,10 @@ class Datasets:
             dataset = dataset_at(self._storage, wanted, self._clock())
         with self._changing:
             old = self._refuse_registering(wanted)
-            same = [one for one in self.list() if one.place and one.address == dataset.address]
-            if other := next((one for one in same if one.dataset_id != dataset.dataset_id), None):
-                text = f"what lies at {wanted.place} is dataset {other.dataset_id} already"
-                raise Conflict(text, reason="DATASET_EXISTS")
+            for one in self.list():
+                if one.place and one.address == dataset.address and one.dataset_id != dataset.dataset_id:
+                    text = f"what lies at {wanted.place} is dataset {one.dataset_id} already"
+                    raise Conflict(text, reason="DATASET_EXISTS")
             dataset = _switched_as(old, dataset)
             self._repository.put(dataset)
         return dataset
@@ -378,7 +378,7 @@ def _address(dataset_id: str, namespace: str, name: str) -> Address:
 
 
 def _unknown(address: Address, why: str) -> NotFound:
-    return NotFound(f"dataset {address.namespace}#{address.name} {why}", reason="DATASET_UNKNOWN")
+    return NotFound(f"dataset {address.dataset_id} {why}", reason="DATASET_UNKNOWN")
 
 
 def used_by(dataset_id: str, users: Sequence[str], remedy: str) -> Conflict:

@@ -24,7 +24,6 @@ from gateway.data.storage import (
     Storage,
     Stored,
     check_names,
-    id_of,
     missing,
     taken,
 )
@@ -232,9 +231,9 @@ class FileStorage(Storage):
     def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
         path = self.path(address)
         if _is_file(path) and name == f"{PARTITION}0":
-            file = _opened(path, id_of(address))
+            file = _opened(path, address.dataset_id)
         elif _is_folder(path):
-            file = _opened(path / name, id_of(address))
+            file = _opened(path / name, address.dataset_id)
         else:
             raise missing(address)
         if start:

@@ -240,7 +240,7 @@ def _of(found: Sequence[Kept], party: Party) -> Kept | None:
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:
-    where = f"{part.address.namespace}#{part.address.name}"
+    where = part.address.dataset_id
     try:
         there = {file.name: file for file in storage.sums(part.address)}
     except NotFound as error:

@@ -194,7 +194,7 @@ class OutputCatalog:
 
     def _closed(self, address: Address, sender: NodeId) -> NotAllowed | None:
         """Return why a node may not know of an output; unlike for jobs, no grant means no access."""
-        name = f"{address.namespace}#{address.name}"
+        name = address.dataset_id
         if self._shared.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
         unknown = datasets.without_grant(self._shared.grants(address), [sender], Default.LISTED, self._clock())

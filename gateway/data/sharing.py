@@ -154,8 +154,7 @@ class Sharing:
 
     def _granted(self, dataset: Address, node: NodeId) -> Grant:
         if (found := self._known(dataset, node)) is None:
-            name = f"{dataset.namespace}#{dataset.name}"
-            raise NotFound(f"dataset {name} was never granted to {node}", reason="GRANT_UNKNOWN")
+            raise NotFound(f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN")
         return found
 
     def switch(self, dataset: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:

@@ -117,7 +117,7 @@ class Storage(ABC):
         found = sorted(number for name in files if (number := _number(name)) is not None)
         for expected, there in enumerate(found):
             if there != expected:
-                raise NotFound(f"{id_of(address)} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
+                raise NotFound(f"{address.dataset_id} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
         if not found:
             raise missing(address)
         return [files[f"{PARTITION}{number}"] for number in found]
@@ -132,7 +132,7 @@ class Storage(ABC):
         """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
         if METADATA not in self.files(address):
             return {}
-        what = f"{id_of(address)}/{METADATA}"
+        what = f"{address.dataset_id}/{METADATA}"
         value = self._json(address, METADATA, what, LARGEST_JSON)
         if not isinstance(value, dict):
             raise Invalid([Problem(what, "must be a JSON object")], reason="DATA_BROKEN")
@@ -152,7 +152,7 @@ class Storage(ABC):
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
         """Return a report. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if it is not JSON."""
         first = self.partitions(address)[0]
-        return self._json(address, first.name, id_of(address), limit)
+        return self._json(address, first.name, address.dataset_id, limit)
 
     def _json(self, address: Address, name: str, what: str, limit: int) -> Any:
         with self.open_file(address, name) as file:
@@ -232,7 +232,7 @@ class Storage(ABC):
         """Return the header of a table. Raises `NotFound`, `Invalid` where there is none or no CSV."""
         header = next(self._records(address, self.partitions(address)[0].name), None)
         if not header:
-            raise Invalid([Problem(id_of(address), "has no header line")], reason="DATA_BROKEN")
+            raise Invalid([Problem(address.dataset_id, "has no header line")], reason="DATA_BROKEN")
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
@@ -248,7 +248,7 @@ class Storage(ABC):
     def _records(self, address: Address, name: str) -> Iterator[list[str]]:
         findings = Findings()
         with self.open_file(address, name) as file:
-            for _, row in rows(Lines(file, UTF8, findings, f"{id_of(address)}/{name}"), ",", findings):
+            for _, row in rows(Lines(file, UTF8, findings, f"{address.dataset_id}/{name}"), ",", findings):
                 if findings:
                     break
                 yield row
@@ -278,18 +278,13 @@ def _number(name: str) -> int | None:
 def taken(address: Address) -> Conflict:
     """Return the refusal to write where something lies."""
     return Conflict(
-        f"{id_of(address)} exists; to replace it set overwrite (or drop): true", reason="DATASET_EXISTS"
+        f"{address.dataset_id} exists; to replace it set overwrite (or drop): true", reason="DATASET_EXISTS"
     )
 
 
 def missing(address: Address) -> NotFound:
     """Return the refusal to read where nothing lies."""
-    return NotFound(f"nothing lies at {id_of(address)} in the storage", reason="DATA_MISSING")
-
-
-def id_of(address: Address) -> str:
-    """Return an address as people write it."""
-    return f"{address.namespace}#{address.name}"
+    return NotFound(f"nothing lies at {address.dataset_id} in the storage", reason="DATA_MISSING")
 
 
 def wrong_names(address: Address) -> list[Problem]:
