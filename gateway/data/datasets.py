@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -63,7 +63,7 @@ class Datasets:
                 if _state(file) != before:
                     raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
 
-            return self._store(upload, Source(file), f"path:{path}", staging, check)
+            return self._store(upload, file, f"path:{path}", staging, check)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
         """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
@@ -146,8 +146,11 @@ class Datasets:
             plain = _ODD.sub("_", address.name)[:200]  # a run's policy there must name it
             place = f"{plain}.{secrets.token_hex(4)}"
         where = Address(address.namespace, place or address.name, storage)
-        with storage_errors(), self._storage.parts(staging, where) as parts:
-            reader = BufferedReader(source, BLOCK)  # which closes what it reads when it goes
+        with (
+            storage_errors(),
+            self._storage.parts(staging, where) as parts,
+            BufferedReader(source, BLOCK) as reader,
+        ):
             written = write_table(reader, upload, parts, staging.folder / "ids")
             check()
             dataset = Dataset(
@@ -388,7 +391,7 @@ def used_by(dataset_id: str, users: Sequence[str], remedy: str) -> Conflict:
     return Conflict(text, reason="DATASET_IN_USE")
 
 
-def _state(file: FileIO) -> tuple[int, int]:
+def _state(file: Source) -> tuple[int, int]:
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
@@ -473,7 +476,7 @@ def _time(value: Any) -> datetime:
 OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
 
 
-def open_below(roots: Sequence[Path], requested: str) -> FileIO:
+def open_below(roots: Sequence[Path], requested: str) -> Source:
     """Open a file below a root, a relative path below the first that has it. Raises `NotAllowed`, `Invalid`."""
     if not roots:
         raise NotAllowed(
@@ -497,7 +500,7 @@ def open_below(roots: Sequence[Path], requested: str) -> FileIO:
     raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
 
 
-def _opened(path: Path, root: Path, requested: str) -> FileIO:
+def _opened(path: Path, root: Path, requested: str) -> Source:
     """Open a file, then check where that one lies, whatever was changed meanwhile. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -505,7 +508,7 @@ def _opened(path: Path, root: Path, requested: str) -> FileIO:
             raise _elsewhere(requested, "must not lead out of data.roots by a symbolic link")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Invalid([Problem("file", "must be a regular file", requested)])
-        return FileIO(handle)
+        return Source(handle)
     except BaseException:
         os.close(handle)
         raise

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from io import BufferedReader, FileIO, RawIOBase
+from io import BufferedReader, FileIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -347,41 +347,21 @@ class _Returned:
         return text
 
 
-class Source(RawIOBase):
-    """The bytes of an upload, which are counted while they are read."""
+class Source(FileIO):
+    """The bytes of an upload, counted. Raises `GatewayError` where they end before they are ``whole``."""
 
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
-        self.size = 0
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
+    size = 0
+    whole = True
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer unless the end comes first."""
         view, filled = memoryview(buffer), 0
-        while filled < len(view) and (count := self._file.readinto(view[filled:])):
+        while filled < len(view) and (count := super().readinto(view[filled:])):
             filled += count
+        if filled < len(view) and not self.whole:
+            raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
         self.size += filled
         return filled
-
-    def close(self) -> None:
-        """Close the file, too."""
-        self._file.close()
-        super().close()
-
-
-class _Sent(FileIO):
-    """The end of a pipe where a sender's bytes come out. Raises `GatewayError` where they end too soon."""
-
-    whole = False
-
-    def readinto(self, buffer: Any, /) -> int:
-        count = super().readinto(buffer) or 0
-        if not count and not self.whole:
-            raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
-        return count
 
 
 class Reception:
@@ -393,7 +373,7 @@ class Reception:
         self._file = FileIO(self._path, "wb")
         self._max = max_bytes
         self._size = 0
-        self._sent: _Sent | None = None
+        self._sent: Source | None = None
         self._storing = threading.Thread()
         self._stored: Dataset | BaseException | None = None
 
@@ -403,7 +383,8 @@ class Reception:
         with suppress(OSError):  # where a user's pipes have no more room
             fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
-        self._sent, self._file = _Sent(out), FileIO(into, "wb")
+        self._sent, self._file = Source(out), FileIO(into, "wb")
+        self._sent.whole = False
 
         def work(source: Source) -> None:
             try:
@@ -413,7 +394,7 @@ class Reception:
                 self._stored = error
 
         context = contextvars.copy_context()
-        self._storing = threading.Thread(target=context.run, args=(work, Source(self._sent)), daemon=True)
+        self._storing = threading.Thread(target=context.run, args=(work, self._sent), daemon=True)
         self._storing.start()
 
     def write(self, data: bytes) -> None:
@@ -441,7 +422,7 @@ class Reception:
         """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
         with storage_errors():
             self._file.close()
-            return Source(FileIO(self._path))
+            return Source(self._path)
 
     def close(self) -> None:
         """Delete what was received; after it was stored there is nothing left to delete."""
