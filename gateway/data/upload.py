@@ -15,6 +15,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
@@ -375,7 +376,7 @@ class Reception:
         self._size = 0
         self._sent: Source | None = None
         self._storing = threading.Thread()
-        self._stored: Dataset | BaseException | None = None
+        self._stored: Future[Dataset] = Future()
 
     def begin(self, store: Callable[[Source], Dataset]) -> None:
         """Store what is written from now on while it comes, in a thread of its own."""
@@ -389,9 +390,10 @@ class Reception:
         def work(source: Source) -> None:
             try:
                 with source:  # once it is closed, the rest of what is sent goes nowhere
-                    self._stored = store(source)
+                    stored = store(source)
+                self._stored.set_result(stored)
             except BaseException as error:  # whoever waits for the end gets it
-                self._stored = error
+                self._stored.set_exception(error)
 
         context = contextvars.copy_context()
         self._storing = threading.Thread(target=context.run, args=(work, self._sent), daemon=True)
@@ -412,11 +414,7 @@ class Reception:
         assert self._sent is not None, "begin comes first"
         self._sent.whole = True
         self._file.close()
-        self._storing.join()
-        if isinstance(self._stored, Dataset):
-            return self._stored
-        assert self._stored is not None
-        raise self._stored
+        return self._stored.result()
 
     def opened(self) -> Source:
         """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
