@@ -213,7 +213,7 @@ def router(
         match_id_name=(str, lambda one: one.meta.get("match_id_name", "")),
         meta=(Object, free_meta),
         sid=str,
-        grants=([granted.model], lambda one: list(map(granted, sharing.grants(_id(one))))),
+        grants=([granted.model], lambda one: list(map(granted, sharing.grants.of(_id(one))))),
         published=_PUBLISHED,
         grants_default=(str, lambda one: sharing.default),
         used_by=(list[str], lambda one: sharing.users(_id(one))),
@@ -333,7 +333,7 @@ def router(
     )
     def delete(request: Request, at: Table) -> Response:
         """Of a table that was registered where it lies this deletes the entry; its files stay."""
-        grants = [granted(g) for g in sharing.grants(at)]
+        grants = [granted(g) for g in sharing.grants.of(at)]
         deleted = _brief(sharing.delete(at))
         noted(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
@@ -348,7 +348,7 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
-        found = (g for g in sharing.all_grants(node) if dataset_id in (None, g.dataset.dataset_id))
+        found = (g for g in sharing.grants.all(node) if dataset_id in (None, g.dataset.dataset_id))
         page = page_of(
             "grants", found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit, granted
         )

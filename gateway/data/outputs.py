@@ -197,7 +197,7 @@ class OutputCatalog:
         name = address.dataset_id
         if self._shared.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
-        unknown = datasets.without_grant(self._shared.grants(address), [sender], Default.LISTED, self._clock())
+        unknown = datasets.without_grant(self._shared.grants.of(address), [sender], Default.LISTED, self._clock())
         if not unknown:
             return None
         ((node, text),) = unknown

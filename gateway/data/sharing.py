@@ -58,7 +58,7 @@ class Sharing:
     ) -> None:
         self._node = node
         self._datasets = datasets
-        self._grants = grants
+        self.grants = grants
         self.default = default
         self._roles_of = roles_of
         self._jobs = jobs
@@ -101,14 +101,6 @@ class Sharing:
         known = self._datasets.known(dataset)
         return known is not None and known.disabled
 
-    def grants(self, dataset: Address) -> list[Grant]:
-        """Return the grants of a dataset, ended ones too."""
-        return self._grants.of(dataset)
-
-    def all_grants(self, node: NodeId | None = None) -> list[Grant]:
-        """Return all grants, or all to one node."""
-        return self._grants.all(node)
-
     def grant(
         self,
         dataset: Address,
@@ -134,7 +126,7 @@ class Sharing:
             raise Invalid(problems)
         before = self._known(dataset, node)
         made = Grant(Address(known.namespace, known.name), node, now, by, reason, expires_at)
-        self._grants.put(made)
+        self.grants.put(made)
         return before, made
 
     def revoke(self, dataset: Address, node: NodeId, by: str) -> tuple[Grant, Grant]:
@@ -143,13 +135,13 @@ class Sharing:
         if before.revoked_at is not None:
             return before, before
         after = replace(before, revoked_at=self._clock(), revoked_by=by)
-        self._grants.put(after)
+        self.grants.put(after)
         return before, after
 
     def forget(self, dataset: Address, node: NodeId) -> Grant:
         """Delete a grant as if it had never been, and return it. Raises `NotFound`."""
         gone = self._granted(dataset, node)
-        self._grants.forget(dataset, node)
+        self.grants.forget(dataset, node)
         return gone
 
     def _granted(self, dataset: Address, node: NodeId) -> Grant:
@@ -168,11 +160,11 @@ class Sharing:
             self._datasets.switch(dataset, disabled=before.disabled)
             raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
         self._datasets.delete(namespace=dataset.namespace, name=dataset.name)
-        self._grants.forget(dataset)
+        self.grants.forget(dataset)
         return before
 
     def _known(self, dataset: Address, node: NodeId) -> Grant | None:
-        return next((g for g in self._grants.of(dataset) if g.node == node), None)
+        return next((g for g in self.grants.of(dataset) if g.node == node), None)
 
     def _not_granted(
         self, dataset: Address, others: Sequence[NodeId], now: datetime, spec: JobSpec
@@ -181,7 +173,7 @@ class Sharing:
         if not uploaded and self._left_by(dataset, spec):
             return []
         default = self.default if uploaded else Default.LISTED
-        return datasets.without_grant(self._grants.of(dataset), others, default, now)
+        return datasets.without_grant(self.grants.of(dataset), others, default, now)
 
     def _left_by(self, output: Address, spec: JobSpec) -> bool:
         """Tell whether an output was left by a job that this one is a rerun of, or inherits from."""

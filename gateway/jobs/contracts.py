@@ -70,7 +70,7 @@ class Offers:
     def datasets(self, partner: NodeId) -> list[Dataset]:
         """Return the datasets that are published for a node or granted to it."""
         now = self._clock()
-        granted = {grant.dataset for grant in self._sharing.all_grants(partner) if grant.holds(now)}
+        granted = {grant.dataset for grant in self._sharing.grants.all(partner) if grant.holds(now)}
         return [
             one
             for one in self._datasets.list()
@@ -179,7 +179,7 @@ class DatasetGrants:
 
     def end(self, known: Application, by: str, *, last: bool) -> None:
         """Revoke that grant, unless another one has taken its place."""
-        mine = (g for g in self._sharing.grants(_address(known)) if g.node == known.partner)
+        mine = (g for g in self._sharing.grants.of(_address(known)) if g.node == known.partner)
         if known.side is Side.THEIRS and any(grant.reason == _reason(known) for grant in mine):
             with suppress(NotFound):
                 self._sharing.revoke(_address(known), known.partner, by)

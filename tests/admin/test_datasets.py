@@ -232,14 +232,14 @@ def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node: Gateway
     node.participant.stop_job("job-uses", "", None, PEER)
     wait_for(lambda: not node.sharing.users(Address("ns", "t")), 20)
     assert cli(node, "delete", NAME, "--yes").exit_code == 0
-    assert not node.storage.exists(Address("ns", "t")) and node.sharing.all_grants() == []
+    assert not node.storage.exists(Address("ns", "t")) and node.sharing.grants.all() == []
 
 
 def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gateway):
     typo = PEER[:-1] + ("1" if PEER[-1] != "1" else "2")
     made = cli(node, "grant", NAME, typo)
     assert made.exit_code == 2 and f"did you mean {PEER}" in made.stderr, made.stderr
-    assert node.sharing.all_grants() == []
+    assert node.sharing.grants.all() == []
     assert call(node, "PUT", f"{TABLE}/grants/{PEER}", json={}).json()["warnings"] == []
     forced = call(node, "PUT", f"{TABLE}/grants/another", json={"force": True}).json()
     assert "no route to another" in forced["warnings"][0] and "did you mean" not in forced["warnings"][0]
