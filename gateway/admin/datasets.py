@@ -181,9 +181,6 @@ def router(
     """Return the paths. ``nodes``: ids of the nodes that have a route."""
     paths = Paths()
 
-    def get(at: Address) -> Dataset:
-        return datasets.get(namespace=at.namespace, name=at.name)
-
     granted = View(
         "Grant",
         dataset_id=(str, lambda grant: grant.dataset.dataset_id),
@@ -262,7 +259,7 @@ def router(
 
     @paths("GET", ONE, "A dataset: columns, counts, origin, grants, jobs that use it", full_model)
     def one(at: Table) -> Response:
-        return Reply(full(get(at)))
+        return Reply(full(datasets.get(at)))
 
     @paths("PATCH", ONE, "Change the meta of an uploaded dataset", full_model)
     def edit(
@@ -277,7 +274,7 @@ def router(
     def preview_dataset(
         at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
     ) -> Response:
-        dataset = get(at)
+        dataset = datasets.get(at)
         shown = {"columns": [], "rows": [], **preview(storage, dataset.address, rows, table=True)}
         changed = datasets.change(dataset)
         return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
@@ -288,7 +285,7 @@ def router(
 
         That of several partitions, or of what was registered where it lies, has to be asked for.
         """
-        dataset = get(at)
+        dataset = datasets.get(at)
         if dataset.format == PARQUET and dataset.partitions > 1:
             text = f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not make one"
             raise Conflict(f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE")

@@ -213,7 +213,7 @@ class Datasets:
 
         Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
         """
-        address = _address(dataset_id, namespace, name)
+        address = _address(dataset_id or Address(namespace, name))
         known = self.known(address)
         if known is not None and known.disabled:
             raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
@@ -231,7 +231,7 @@ class Datasets:
 
     def format(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> str:
         """Return in which format a table lies: csv or parquet."""
-        known = self.known(_address(dataset_id, namespace, name))
+        known = self.known(_address(dataset_id or Address(namespace, name)))
         return known.format if known is not None else CSV
 
     def known(self, address: Address) -> Dataset | None:
@@ -269,7 +269,7 @@ class Datasets:
     def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
         with self._changing:
             known = self.known(address)  # its storage may be away
-            before = known or self.get(namespace=address.namespace, name=address.name)
+            before = known or self.get(address)
             after = replace(before, **values)
             if after != before:
                 self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
@@ -278,7 +278,7 @@ class Datasets:
     def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return it before and after. Raises `NotFound`, `Conflict`, `Invalid`."""
         while True:
-            before = self.get(namespace=address.namespace, name=address.name)
+            before = self.get(address)
             if not self.uploaded(address):
                 text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
                 raise Conflict(text, reason="DATASET_NOT_UPLOADED")
@@ -288,7 +288,7 @@ class Datasets:
                 if match_id and match_id != before.meta.get("match_id_name"):
                     self._check_ids(before, match_id)  # reads all of it: others do not wait meanwhile
                 with self._changing:
-                    if self.get(namespace=address.namespace, name=address.name) == before:
+                    if self.get(address) == before:
                         self._write_edited(before, after)
                         return before, after
 
@@ -315,12 +315,12 @@ class Datasets:
         if findings:
             raise findings.error()
 
-    def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
+    def get(self, dataset: Address | str) -> Dataset:
         """Return what the storage says of a dataset, or the record where both agree or the storage is away.
 
         Raises `NotFound`.
         """
-        address = _address(dataset_id, namespace, name)
+        address = _address(dataset)
         known = self.known(address)
         if known is not None and known.in_place:
             return known
@@ -340,12 +340,12 @@ class Datasets:
         """Return every uploaded dataset, by namespace and name."""
         return self._repository.list()
 
-    def delete(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> None:
+    def delete(self, dataset: Address | str) -> None:
         """Delete a dataset and what is known of it; of one that was registered where it lies only this.
 
         Raises `NotFound`, `Conflict`.
         """
-        address = _address(dataset_id, namespace, name)
+        address = _address(dataset)
         before = self.known(address)
         if before is not None and before.in_place:
             self._repository.delete(address.namespace, address.name)
@@ -370,13 +370,14 @@ class Datasets:
         return found if place.name == address.name else replace(found, place=place.name)
 
 
-def _address(dataset_id: str, namespace: str, name: str) -> Address:
+def _address(dataset: Address | str) -> Address:
     """Return the address named by either form. Raises `NotFound` for what cannot be one."""
-    if dataset_id:
-        namespace, hash_sign, name = dataset_id.partition("#")
-        if not hash_sign:
-            text = f"invalid dataset id {dataset_id!r}: expected namespace#name"
-            raise NotFound(text, reason="DATASET_UNKNOWN")
+    if isinstance(dataset, Address):
+        return dataset
+    namespace, hash_sign, name = dataset.partition("#")
+    if not hash_sign:
+        text = f"invalid dataset id {dataset!r}: expected namespace#name"
+        raise NotFound(text, reason="DATASET_UNKNOWN")
     return Address(namespace, name)
 
 

@@ -111,7 +111,7 @@ class Sharing:
         unknown: Callable[[NodeId], str | None] = lambda _: None,
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the grant before and now. Raises `NotFound`, `Invalid`."""
-        known = self._datasets.get(namespace=dataset.namespace, name=dataset.name)
+        known = self._datasets.get(dataset)
         now = self._clock()
         problems = []
         if not NODE_ID.fullmatch(node):
@@ -159,7 +159,7 @@ class Sharing:
         if users := self.users(dataset):
             self._datasets.switch(dataset, disabled=before.disabled)
             raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
-        self._datasets.delete(namespace=dataset.namespace, name=dataset.name)
+        self._datasets.delete(dataset)
         self.grants.forget(dataset)
         return before
 

@@ -120,7 +120,7 @@ def _metric_delete(call: Call, asked: Delete) -> dict[str, Any]:
 
 @paths("GET", "/v2/table/query", "What is known of a table", codes=_TABLE)
 def _table_query(call: Call, asked: schemas.TableQuery) -> dict[str, Any]:
-    dataset: Dataset = call.parts.datasets.get(namespace=asked.namespace, name=asked.name)
+    dataset: Dataset = call.parts.datasets.get(Address(asked.namespace, asked.name))
     kind, _, place = dataset.origin.partition(":")
     found: dict[str, Any] = {
         "namespace": dataset.namespace,
