@@ -231,7 +231,9 @@ class Datasets:
 
     def format(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> str:
         """Return in which format a table lies: csv or parquet."""
-        known = self.known(_address(dataset_id or Address(namespace, name)))
+        if dataset_id:
+            namespace, _, name = dataset_id.partition("#")
+        known = self.known(Address(namespace, name))
         return known.format if known is not None else CSV
 
     def known(self, address: Address) -> Dataset | None:
