@@ -111,17 +111,19 @@ class SqlApplications:
         return {row.number: bool(row.permit) for row in self._database.rows(query)}
 
     def use(self, application: Application, job_id: str, *, permit: bool) -> bool:
-        """Count a job, once; False: as many as may have used the application."""
+        """Count a job, once and one at a time; False: as many as may have used the application."""
         row = {"job_id": job_id, "number": application.number, "permit": permit}
         here = sa.and_(*(_JOBS.c[key] == row[key] for key in ("job_id", "number")))
 
         def work() -> bool:
             with self._database.write() as connection:
-                more = sa.and_(_C.number == application.number, _C.jobs < (application.most_jobs or 2**31 - 1))
+                ours = _C.number == application.number
+                jobs = connection.execute(sa.select(_C.jobs).where(ours).with_for_update()).scalar()
                 if connection.execute(sa.select(_JOBS.c.job_id).where(here)).first() is not None:
                     return True
-                if not connection.execute(_T.update().where(more).values(jobs=_C.jobs + 1)).rowcount:
+                if jobs is None or jobs >= (application.most_jobs or 2**31 - 1):
                     return False
+                connection.execute(_T.update().where(ours).values(jobs=jobs + 1))
                 connection.execute(_JOBS.insert().values(**row))
                 return True
 
