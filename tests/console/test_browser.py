@@ -81,6 +81,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
     ann, bob = person(browser, nodes[jobs.GUEST]), person(browser, nodes[jobs.HOST], "zh-CN")
     body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
     go(ann, "submit")
+    ann.locator("summary", has_text="The job as JSON").click()
     ann.locator("textarea").fill("{")
     ann.get_by_role("button", name="Submit", exact=True).click()
     expect(ann.get_by_role("alert")).to_contain_text("This is not JSON")
@@ -122,6 +123,53 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
     keep(bob, "job-zh")
     decided = [e for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"] if e["action"].endswith("/approve")]
     assert [(e["who"], e["detail"]["reason"]) for e in decided] == [("operator", "与数据部门确认")]
+
+
+def test_a_job_is_drawn_from_the_registered_components(nodes: Federation, browser: Browser, tmp_path: Path):
+    """Every node would take what is drawn; what the drawing does not show of a job's JSON stays as it is."""
+    page = person(browser, nodes[jobs.GUEST], viewport={"width": 1280, "height": 900})
+    go(page, "submit")
+    page.get_by_label("Flow").fill("drawn")
+    page.get_by_role("button", name="Add a party").click()
+    expect(page.get_by_label("Node host.0")).to_have_value(jobs.HOST)
+    page.get_by_label("Component").select_option(label="Intersection")
+    page.get_by_role("button", name="Add a task").click()
+    for role in ("guest", "host"):
+        page.get_by_label(f"Dataset {role}.0").fill(f"testspace#test_{role}")
+        page.keyboard.press("Tab")
+    page.get_by_label("(id)").fill("id")
+    page.get_by_label("Component").select_option(label="HeteroSecureBoost")
+    page.get_by_role("button", name="Add a task").click()
+    page.get_by_label("Name", exact=True).fill("trees")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Input train_data")).to_have_value("intersection_1.train_data")
+    page.get_by_label("(num_trees)").fill("2")
+    page.get_by_label("(tree_param)").fill('{"max_depth": 2}')
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="intersection_1").press("Enter")
+    expect(page.get_by_label("(id)")).to_have_value("id")
+    keep(page, "composer-en")
+    page.locator("summary", has_text="The job as JSON").click()
+    job = json.loads(page.locator("textarea").input_value())
+    assert job["config"]["task_params"] == {
+        "common": {"intersection_1": {"id": "id"}, "trees": {"num_trees": 2, "tree_param": '{"max_depth": 2}'}},
+        "guest": {"0": {"intersection_1": {"dataset_id": "testspace#test_guest"}}},
+        "host": {"0": {"intersection_1": {"dataset_id": "testspace#test_host"}}},
+    }
+    job["config"]["task_params"]["common"]["trees"] |= {
+        "id": "id",
+        "encrypt_param": {"method": "Paillier", "key_length": 1024},
+    }
+    job["tags"] = ["kept"]
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job))
+    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_label("Flow").fill("drawn again")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as a file").click()
+    assert json.loads(Path(download.value.path()).read_text()) == job | {"flow_id": "drawn again"}
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.get_by_text("Every node would take this job.")).to_be_visible()
 
 
 def test_a_table_is_uploaded_granted_and_revoked(nodes: Federation, browser: Browser, tmp_path: Path):

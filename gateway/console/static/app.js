@@ -1,6 +1,7 @@
 // The frame: who is logged in, where one is, and which page shows.
+import { submitPage } from "./compose.js";
 import { button, call, get, h, lang, languages, Refused, speak, t } from "./core.js";
-import { jobPage, jobsPage, submitPage } from "./jobs.js";
+import { jobPage, jobsPage } from "./jobs.js";
 import { approvalsPage, datasetPage, dataPage, nodePage, partnersPage, providerPage, providersPage } from "./pages.js";
 
 const pages = [

@@ -1,7 +1,6 @@
-// Jobs: the list, one job, and a new one.
-import {
-  add, badge, button, call, card, confirmed, facts, get, h, lasted, moment, notice, problems, refused, said, segment, t, table, tone, value,
-} from "./core.js";
+// Jobs: the list, and one job.
+import { add, badge, button, call, card, confirmed, facts, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
+import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
 const short = (id) => (id.length > 20 ? `${id.slice(0, 16)}…` : id);
@@ -53,7 +52,7 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     over = ["FINISHED", "REJECTED"].includes(job.status);
     if (stopped.aborted) return;
     top.replaceChildren(...head(job, path, load, session));
-    graph.replaceChildren(job.flow.length ? card("tasks", picture(job)) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
+    graph.replaceChildren(job.flow.length ? card("tasks", picture(job.flow, states(job))) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
     lanes.replaceChildren(job.runs.length ? card("runs here in time", gantt(job)) : "");
     const text = JSON.stringify([job.runs, job.parameters]);
     if (text !== shown) {
@@ -112,36 +111,8 @@ function head(job, path, load, session) {
   ].filter(Boolean);
 }
 
+const states = (job) => new Map(job.tasks.map((task) => [task.name, task.status]));
 const warned = (lines) => h("div", { class: "box wait" }, h("details", { open: lines.length < 4 }, h("summary", {}, `${t("warnings")} (${lines.length})`), lines.map((line) => h("p", {}, line))));
-
-function picture(job) {
-  const byName = new Map(job.tasks.map((task) => [task.name, task]));
-  const level = new Map();
-  for (let round = 0; round <= job.flow.length; round += 1)
-    for (const node of job.flow) level.set(node.name, Math.max(0, ...node.inputs.map((i) => (level.get(i.task) ?? -1) + 1)));
-  const columns = [];
-  for (const node of job.flow) (columns[level.get(node.name)] ??= []).push(node);
-  const wide = 210, high = 54, gapX = 60, gapY = 22;
-  const at = new Map();
-  columns.forEach((column, x) => column.forEach((node, y) => at.set(node.name, [8 + x * (wide + gapX), 8 + y * (high + gapY)])));
-  const width = columns.length * (wide + gapX) - gapX + 16, height = Math.max(...columns.map((c) => c.length)) * (high + gapY) - gapY + 16;
-  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-  const pairs = new Map(job.flow.flatMap((node) => node.inputs.filter((i) => at.has(i.task)).map((i) => [`${i.task}>${node.name}`, [i.task, node.name]])));
-  return h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": t("tasks") }, h("svg:svg", { width, height, role: "img", "aria-label": job.tasks.map((x) => `${x.name} ${said(x.status)}`).join(", ") },
-    [...pairs.values()].map(([from, to]) => {
-      const [x1, y1] = at.get(from), [x2, y2] = at.get(to);
-      const a = x1 + wide, b = y1 + high / 2, d = y2 + high / 2;
-      return h("svg:path", { class: "edge", d: `M${a} ${b} C${a + gapX / 2} ${b} ${x2 - gapX / 2} ${d} ${x2} ${d}` });
-    }),
-    job.flow.map((node) => {
-      const [x, y] = at.get(node.name), task = byName.get(node.name), state = task?.status ?? "PENDING";
-      return h("svg:g", { class: `task ${tone(state)}`, transform: `translate(${x} ${y})` },
-        h("svg:title", {}, `${node.name}: ${node.component.provider}/${node.component.name} ${node.component.version}, ${said(state)}`),
-        h("svg:rect", { width: wide, height: high, rx: 8 }),
-        h("svg:text", { x: 12, y: 22 }, cut(node.name, 18), h("svg:tspan", { class: "component", x: wide - 10, "text-anchor": "end" }, said(state))),
-        h("svg:text", { x: 12, y: 42, class: "component" }, cut(node.component.name, 30)));
-    })));
-}
 
 function tasks(job) {
   const cell = (task, p) => {
@@ -236,36 +207,4 @@ async function outputs(path) {
       preview.scrollIntoView({ block: "nearest" });
     }), h("a", { class: "button", href: `${at}/download` }, t("download"))) : t("not there")];
   })), preview);
-}
-
-// ---------------------------------------------------------------- a new job
-
-export async function submitPage(body) {
-  const text = h("textarea", { name: "job", spellcheck: "false", "aria-label": t("job as JSON"), placeholder: '{"flow_id": …, "dag": …, "config": …}' });
-  const found = h("div");
-  const read = () => {
-    try { return JSON.parse(text.value); } catch (error) { found.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not JSON")}: ${error.message}`))); return null; }
-  };
-  const plan = async () => {
-    const job = read();
-    if (!job) return;
-    try {
-      const planned = await call("POST", "/api/v1/jobs/plan", job);
-      found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}` }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
-        ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
-          table(["check", "about", "state", "found", "next step"], n.checks.map((c) => [c.check, c.about, badge(c.standing), [c.found, c.cause && h("p", { class: "faint" }, c.cause)], c.remedy])))));
-    } catch (error) { found.replaceChildren(problems(error)); }
-  };
-  const submit = async () => {
-    const job = read();
-    if (!job) return;
-    try {
-      const made = await call("POST", "/v1/platform/schedule/job/create_all", job);
-      notice("good", t("submitted"));
-      location.hash = `#/jobs/${segment(made.data.job_id)}`;
-    } catch (error) { found.replaceChildren(problems(error)); }
-  };
-  const file = h("input", { type: "file", accept: ".json,application/json", onchange: async (event) => { text.value = await event.target.files[0].text(); } });
-  add(body, h("h1", {}, t("page submit")), card("", h("p", {}, t("about submit")), h("p", {}, h("label", {}, t("from a file"), file)), text,
-    h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main"))), found);
 }
