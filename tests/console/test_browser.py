@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.services.browser import chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -170,6 +170,28 @@ def test_a_job_is_drawn_from_the_registered_components(nodes: Federation, browse
     assert json.loads(Path(download.value.path()).read_text()) == job | {"flow_id": "drawn again"}
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_text("Every node would take this job.")).to_be_visible()
+
+
+def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser):
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 1000, "tol": 0}
+    job_id = nodes[jobs.GUEST].submit(body)
+    wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
+    nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
+    page = person(browser, nodes[jobs.GUEST])
+    page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
+    points = page.locator("summary", has_text="loss (")
+    before = points.text_content()
+    assert before is not None
+    points.click()
+    expect(points).not_to_have_text(before)
+    expect(page.locator("details[open] summary", has_text="loss (")).to_be_visible()
+    expect(page.locator("img.plot[alt='train-loss loss']")).to_be_visible()
+    expect(page.locator("main .row .badge").first).to_have_text("RUNNING")
+    keep(page, "training")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.locator("dialog button.danger").click()
+    expect(page.locator("main .row .badge").first).to_have_text("STOPPED")
 
 
 def test_a_table_is_uploaded_granted_and_revoked(nodes: Federation, browser: Browser, tmp_path: Path):

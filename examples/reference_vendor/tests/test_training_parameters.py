@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refvendor.components import hetero_lr, hetero_secureboost
-from refvendor.contract import BadParameters, Table
-from refvendor.memory import TaskRun, run_parties
+from refvendor.components import hetero_lr, hetero_secureboost, training
+from refvendor.contract import BadParameters, StorageFailed, Table
+from refvendor.memory import MemoryIo, TaskRun, run_parties
 from refvendor.registration import description
 from training_data import EXAMPLES, SMALL_KEY, a_task, no_log, random_tables
 
@@ -346,3 +346,27 @@ def test_any_value_is_either_understood_or_refused_by_name(component: str, data:
         read(component, values)
     except BadParameters as refused:
         assert any(str(refused).startswith(name) for name in values)
+
+
+class BusyIo(MemoryIo):
+    """A storage that is away for the first write."""
+
+    writes = 0
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.writes += 1
+        if self.writes == 1:
+            raise StorageFailed("away")
+        super().write_json(name, value)
+
+
+def test_losses_are_written_while_training_runs_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    io, now, warnings = BusyIo(), [100.0], list[str]()
+    monkeypatch.setattr(training.time, "monotonic", lambda: now[0])
+    losses = training.LossSoFar(io, "train-loss", "tree", lambda level, text, **fields: warnings.append(text))
+    for number in range(30):
+        losses.add(1.0 / (number + 1))
+        now[0] += 0.25
+    assert warnings == ["losses not written yet"] and io.writes == 8
+    assert io.values["train-loss"]["loss"][:2] == [{"tree": 1, "loss": 1.0}, {"tree": 2, "loss": 0.5}]
+    assert len(io.values["train-loss"]["loss"]) == 29

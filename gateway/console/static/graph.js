@@ -35,7 +35,7 @@ export function picture(flow, states = new Map(), pick = null, chosen = "") {
       return h("svg:g", { class: `task ${state ? tone(state) : ""}`, transform: `translate(${x} ${y})`, "aria-label": pick && node.name, ...choose },
         h("svg:title", {}, `${node.name}: ${node.component.provider}/${node.component.name} ${node.component.version}${state ? `, ${said(state)}` : ""}`),
         h("svg:rect", { width: WIDE, height: HIGH, rx: 8 }),
-        h("svg:text", { x: 12, y: 22 }, cut(node.name, state ? 18 : 26), state && h("svg:tspan", { class: "component", x: WIDE - 10, "text-anchor": "end" }, said(state))),
+        h("svg:text", { x: 12, y: 22 }, cut(node.name, state ? 16 : 26), state && h("svg:tspan", { class: "component", x: WIDE - 10, "text-anchor": "end" }, said(state))),
         h("svg:text", { x: 12, y: 42, class: "component" }, cut(node.component.name, 30)));
     })));
 }

@@ -43,9 +43,9 @@ export async function jobsPage(body, { stopped }) {
 
 export async function jobPage(body, { stopped, parts: [id], session }) {
   const path = `/api/v1/jobs/${segment(id)}`;
-  const top = h("div"), graph = h("div"), lanes = h("div"), runs = h("div"), timeline = h("div"), results = h("div");
+  const top = h("div"), graph = h("div"), lanes = h("div"), runs = h("div"), timeline = h("div"), results = h("div"), curves = h("div");
   const log = h("div");
-  add(body, top, graph, lanes, runs, log, results, timeline);
+  add(body, top, graph, lanes, runs, log, curves, results, timeline);
   let over = false, shown = "";
   const load = async () => {
     const job = await get(path);
@@ -58,8 +58,9 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     if (text !== shown) {
       runs.replaceChildren(card("runs here", runTable(job, log, stopped)), parameters(job));
       shown = text;
-      results.replaceChildren(await reports(path), await outputs(path));
+      results.replaceChildren(await outputs(path));
     }
+    if (job.runs.length) await grown(curves, await reports(path));
     const { timeline: lines } = await get(`${path}/timeline`);
     const opened = timeline.querySelector("details")?.open;
     timeline.replaceChildren(h("section", {}, h("details", { open: opened }, h("summary", {}, h("strong", {}, t("timeline")), ` (${lines.length})`),
@@ -182,17 +183,32 @@ function parameters(job) {
   return rows.length ? h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("parameters")), ` (${rows.length})`), table(["task", "party", "name", "value", "origin"], rows))) : h("div");
 }
 
+/** The reports, each as it is by now. */
 async function reports(path) {
-  const found = await get(`${path}/reports`).catch(() => ({ reports: [], warnings: [] }));
-  const shown = await Promise.all(found.reports.filter((r) => r.there).map(async (r) => {
-    const report = await get(r.url).catch((error) => ({ problem: error.message, values: {}, series: [], plots: [] }));
-    const pairs = Object.entries(report.values);
-    return h("section", {}, h("h2", {}, `${r.output} · ${r.task} ${r.party}`), report.problem && h("div", { class: "box wait" }, report.problem),
-      pairs.length > 0 && facts(pairs.map(([name, one]) => [name, value(one)]), true),
-      report.plots.filter((name) => name !== "values").map((name) => h("p", {}, h("img", { class: "plot", alt: `${r.output} ${name}`, src: `${r.url}/plot?series=${segment(name)}` }))),
-      report.series.map((s) => h("details", {}, h("summary", {}, `${s.name || t("table")} (${s.points.length})`), table(s.columns, s.points.slice(0, 200), "", true))));
+  const found = await get(`${path}/reports`).catch(() => ({ reports: [] }));
+  return Promise.all(found.reports.filter((r) => r.there).map(async (r) => ({
+    ...r, ...await get(r.url).catch((error) => ({ problem: error.message, values: {}, series: [], plots: [] })),
+  })));
+}
+
+/** Shows the reports where they differ from what is shown; what is folded out stays so. */
+async function grown(place, found) {
+  const text = JSON.stringify(found);
+  if (text === place.dataset.shown) return;
+  const shown = await Promise.all(found.map(async (r) => {
+    const pairs = Object.entries(r.values);
+    const plots = r.plots.filter((name) => name !== "values").map(async (name) => { // asked for again: an image of the same address is not
+      const drawn = await fetch(`${r.url}/plot?series=${segment(name)}`).then((answer) => answer.text());
+      return h("p", {}, h("img", { class: "plot", alt: `${r.output} ${name}`, src: `data:image/svg+xml,${segment(drawn)}` }));
+    });
+    return h("section", {}, h("h2", {}, `${r.output} · ${r.task} ${r.party}`), r.problem && h("div", { class: "box wait" }, r.problem),
+      pairs.length > 0 && facts(pairs.map(([name, one]) => [name, value(one)]), true), await Promise.all(plots),
+      r.series.map((s) => h("details", {}, h("summary", {}, `${s.name || t("table")} (${s.points.length})`), table(s.columns, s.points.slice(0, 200), "", true))));
   }));
-  return shown.length ? h("div", { class: "grid" }, shown) : h("div");
+  const open = [...place.querySelectorAll("details")].map((one) => one.open);
+  place.dataset.shown = text;
+  place.replaceChildren(h("div", { class: "grid" }, shown));
+  place.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? false; });
 }
 
 async function outputs(path) {

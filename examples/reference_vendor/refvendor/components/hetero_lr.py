@@ -12,15 +12,15 @@ With its input ``model`` bound the component scores rows instead: the host tells
 score, as at the end of a training; the arbiter, if there is one, has nothing to do.
 
 Outputs: the guest writes scores (``train_data``), its weights (``model``) and ``train-loss`` with the loss per
-iteration, AUC and KS. The host writes its ids, its weights and a report that names the guest. The arbiter has
-no rows: it writes an empty table, a model that names the holders, and the losses.
+iteration (while it trains, too), AUC and KS. The host writes its ids, its weights and a report that names the
+guest. The arbiter has no rows: it writes an empty table, a model that names the holders, and the losses.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +62,10 @@ from refvendor.components.split_search import Ints
 from refvendor.components.training import (
     Common,
     Floats,
+    LossSoFar,
     Rows,
     held_by,
+    numbered,
     only_ids,
     predictions,
     quality,
@@ -138,7 +140,8 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
     steps = checked_batches(len(rows.ids), parameters.plan.batch_size, part)
     links = connect(task, net, [HOST, ARBITER], rows.ids)
     with telling_peers(list(links.values())):
-        fitted = fit_guest(part, rows.label_values, parameters.plan, steps, links, log)
+        losses = LossSoFar(io, LOSS, "iteration", log)
+        fitted = fit_guest(part, rows.label_values, parameters.plan, steps, links, log, losses.add)
     _write_guest(task, io, parameters, rows, part, fitted)
 
 
@@ -170,7 +173,7 @@ def arbiter(task: Task, io: Io, net: Net, log: Log) -> None:
         losses, stop = decrypt_for(links, paillier.generate(parameters.common.key_length), log)
     io.write_table(OUTPUT, only_ids(parameters.common.id, []))
     io.write_json(MODEL, {**_model_head(task), **held_by(GUEST, HOST)})
-    io.write_json(LOSS, {"loss": _numbered(losses), "converged": stop})
+    io.write_json(LOSS, {"loss": numbered(losses, "iteration"), "converged": stop})
 
 
 def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
@@ -234,8 +237,9 @@ def fit_guest(
     steps: Sequence[Ints],
     links: Mapping[str, Link],
     log: Log,
+    progress: Callable[[float], None] = lambda loss: None,
 ) -> Fitted:
-    """Lead the iterations and learn the host's share of the scores at the end."""
+    """Lead the iterations and learn the host's share of the scores at the end; ``progress`` hears each loss."""
     host, arbiter, total = links[HOST], links[ARBITER], len(labels)
     start = {"rows": total, "batch": min(plan.batch_size or total, total), "iterations": plan.max_iter}
     host.send(START, {**start, "norms": plan.early_stop == "weight_diff"})
@@ -256,6 +260,7 @@ def fit_guest(
                 verdict = own.wait(arbiter, VERDICT)
             stop = bool(verdict.fields.get("stop"))
             log("info", "iteration", iteration=len(losses), of=plan.max_iter, loss=losses[-1])
+            progress(losses[-1])
     shares = _floats(host.expect(SHARES).blob(), total)
     return Fitted(losses=losses, scores=part.scores(np.arange(total)) + shares, converged=stop)
 
@@ -348,7 +353,7 @@ def _write_guest(
     io.write_json(MODEL, {**_model_head(task), **part.model(), "threshold": parameters.common.threshold})
     report: dict[str, Any] = {
         "rows": len(rows.ids),
-        "loss": _numbered(fitted.losses),
+        "loss": numbered(fitted.losses, "iteration"),
         "converged": fitted.converged,
         **quality(labels, probabilities, metrics),
     }
@@ -408,10 +413,6 @@ def _floats(data: bytes, count: int) -> Floats:
 def _norm(step: Floats) -> int:
     """The squared length of a step in units of 2 ** -40."""
     return round(float((step**2).sum()) / NORM_UNIT)
-
-
-def _numbered(losses: Sequence[float]) -> list[dict[str, float]]:
-    return [{"iteration": i + 1, "loss": loss} for i, loss in enumerate(losses)]
 
 
 def _model_head(task: Task) -> dict[str, Any]:

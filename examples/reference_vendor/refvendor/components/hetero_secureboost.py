@@ -6,9 +6,9 @@ same code exactly. What a party learns of the others is said in `encrypted_trees
 With its input ``model`` bound the component scores rows instead, see `tree_scores`.
 
 Outputs: the guest writes scores (``train_data``: id, label, score, prediction), the trees with references
-into the hosts' parts (``model``), the loss per tree (``train-loss``), AUC and KS (``train-auc``) and the KS
-curve (``train-ks``). A host writes its ids, its own splits with feature names and thresholds, and reports
-that name the guest as their holder.
+into the hosts' parts (``model``), the loss per tree (``train-loss``, while it trains, too), AUC and KS
+(``train-auc``) and the KS curve (``train-ks``). A host writes its ids, its own splits with feature names and
+thresholds, and reports that name the guest as their holder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from refvendor.components.predicting import predicts, read_model, read_new_rows,
 from refvendor.components.split_search import SplitRule, bin_features
 from refvendor.components.training import (
     Common,
+    LossSoFar,
     Rows,
     held_by,
+    numbered,
     only_ids,
     predictions,
     quality,
@@ -69,12 +71,13 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
         remote = [RemoteSource(links[host], key, len(rows.ids), cipher) for host in hosts]
         own = LocalSource(task.me, bins, parameters.feature_rate)
         total = parameters.plan.num_trees
-        boosted = boost(
-            [own, *remote],
-            rows.label_values,
-            parameters.plan,
-            lambda tree, loss: log("info", "tree finished", tree=tree, of=total, loss=loss),
-        )
+        losses = LossSoFar(io, LOSS, "tree", log)
+
+        def progress(tree: int, loss: float) -> None:
+            log("info", "tree finished", tree=tree, of=total, loss=loss)
+            losses.add(loss)
+
+        boosted = boost([own, *remote], rows.label_values, parameters.plan, progress)
         for source in remote:
             source.finish()
     _write_guest(task, io, parameters, rows, boosted)
@@ -208,7 +211,7 @@ def _write_guest(task: Task, io: Io, parameters: Parameters, rows: Rows, boosted
     io.write_json(
         LOSS,
         {
-            "loss": [{"tree": i + 1, "loss": loss} for i, loss in enumerate(boosted.losses)],
+            "loss": numbered(boosted.losses, "tree"),
             "loss_before": boosted.base_loss,
             "trees_wanted": parameters.plan.num_trees,
             "stopped_early": boosted.stopped_early,

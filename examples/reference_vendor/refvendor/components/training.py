@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refvendor.components.parameters import Reader
-from refvendor.contract import BadParameters, Log, Table
+from refvendor.contract import BadParameters, Io, Log, StorageFailed, Table
 from refvendor.crypto.paillier import LARGEST_KEY, SMALLEST_KEY
 from refvendor.metrics import auc, ks
 
@@ -144,6 +145,37 @@ def only_ids(name: str, ids: Sequence[str]) -> Table:
 def held_by(*parties: str) -> dict[str, Any]:
     """A report that says where the real one is."""
     return {"held_by": list(parties)}
+
+
+def numbered(losses: Sequence[float], step: str) -> list[dict[str, float]]:
+    """The losses as a report has them: each with the number of its ``step``."""
+    return [{step: i + 1, "loss": loss} for i, loss in enumerate(losses)]
+
+
+class LossSoFar:
+    """The report of the losses while training runs, written again at most once a second.
+
+    A storage that refuses it fails nothing: the whole report is written at the end.
+    """
+
+    def __init__(self, io: Io, report: str, step: str, log: Log) -> None:
+        self._io = io
+        self._report = report
+        self._step = step
+        self._log = log
+        self._losses: list[float] = []
+        self._next = 0.0
+
+    def add(self, loss: float) -> None:
+        """Note the loss of one more step."""
+        self._losses.append(loss)
+        if time.monotonic() < self._next:
+            return
+        try:
+            self._io.write_json(self._report, {"loss": numbered(self._losses, self._step)})
+        except StorageFailed as error:
+            self._log("warning", "losses not written yet", cause=str(error))
+        self._next = time.monotonic() + 1.0
 
 
 def quality(labels: Floats, probabilities: Floats, metrics: Sequence[str]) -> dict[str, float]:
