@@ -5,7 +5,6 @@ measures all, on a quiet machine, and writes the figures into both READMEs.
 """
 
 import argparse
-import base64
 import copy
 import json
 import os
@@ -32,6 +31,7 @@ from tests import storages as real
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
+from tools.bench import channel as ways
 from tools.bench import load, readme, requests
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
@@ -81,9 +81,9 @@ def main() -> None:
 
 @contextmanager
 def two_nodes(
-    engine: dict[str, Any], by_fate: bool = False, prefix: Sequence[str] = ()
+    engine: dict[str, Any], by_fate: bool = False, prefix: Sequence[str] = (), **settings: Any
 ) -> Iterator[tuple[Node, Node]]:
-    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate, prefix) as federation:
+    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate, prefix, settings) as federation:
         for node in federation.nodes.values():
             body = copy.deepcopy(A_PROVIDER)
             body["metadata"]["image"] = IMAGE
@@ -91,8 +91,10 @@ def two_nodes(
         yield federation[A], federation[B]
 
 
-def _federation(home: Path, engine: dict[str, Any], by_fate: bool, prefix: Sequence[str]) -> Federation:
-    federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate})
+def _federation(
+    home: Path, engine: dict[str, Any], by_fate: bool, prefix: Sequence[str], settings: dict[str, Any]
+) -> Federation:
+    federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate}, **settings)
     for node in federation.nodes.values():
         node.prefix = list(prefix)
     for node in federation.nodes.values() if by_fate else ():
@@ -282,51 +284,35 @@ def channel(asked: argparse.Namespace) -> None:
     with TemporaryDirectory() as folder:
         staying = [sys.executable, str(Path(__file__).with_name("staying.py")), folder]
         engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
-        rows = list(_channel_rows(Path(folder), engine))
-    table(
-        "channel",
-        "Channel: push at one node, pop at the other (JSON, Base64)",
-        ["message", "median", "rate"],
-        rows,
-    )
+        limits = {"message_bytes": 2 << 30, "session_bytes": 16 << 30}
+        with two_nodes(engine, limits=limits) as (one, other), ways.bare() as floor:
+            one.submit(chain(1))
+            files = [Path(folder) / party for party in ("guest.0", "host.0")]
+            wait_for(lambda: all(file.exists() for file in files), about="both containers are there")
+            writes, reads = (json.loads(file.read_text()) for file in files)
+            writes |= {"x-ptp-target-node-id": B, "content-type": "application/octet-stream"}
+            reads |= {"content-type": "application/octet-stream", "x-ptp-timeout": "120000"}
+            ours = ways.Ends(one.addresses["container"], other.addresses["container"], writes, reads)
+            _channel(ours, floor, asked, one, other)
 
 
-def _channel_rows(folder: Path, engine: dict[str, Any]) -> Iterator[list[str]]:
-    with two_nodes(engine) as (one, other):
-        one.submit(chain(1))
-        files = [folder / party for party in ("guest.0", "host.0")]
-        wait_for(lambda: all(file.exists() for file in files), about="both containers are there")
-        heads = [json.loads(file.read_text()) for file in files]
-        for label, size, count in (("1 KiB", 1024, 200), ("1 MiB", 1 << 20, 20), ("64 MiB", 64 << 20, 3)):
-            median = statistics.median(push_pop(one, other, heads, size, count))
-            yield [label, f"{median * 1000:.1f} ms", f"{size / median / 1e6:.1f} MB/s"]
-
-
-def push_pop(one: Node, other: Node, heads: list[dict[str, str]], size: int, count: int) -> list[float]:
-    """Return the seconds from the begin of each push until its message is read at the other node.
-
-    ``heads``: what the containers of both send with their messages.
-    """
-    payload = base64.b64encode(os.urandom(size)).decode()
-    times = []
-    writes, reads = ({"content-type": "application/json", "x-ptp-target-node-id": B} | own for own in heads)
-    with (
-        httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as push,
-        httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as pop,
+def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: Node, other: Node) -> None:
+    rows = []
+    for label, size, times in (
+        ("1 KiB", 1024, 200),
+        ("1 MiB", 1 << 20, 20),
+        ("64 MiB", 64 << 20, 3),
     ):
-        for i in range(count):
-            topic = f"t{size}-{i}"
-            sent = json.dumps({"topic": topic, "payload": payload}).encode()
-            began = time.perf_counter()
-            url = one.addresses["container"] + "/v1/interconn/chan/push"
-            answer = push.post(url, content=sent, headers=writes).json()
-            assert answer["code"] == "E0000000000", answer
-            url = other.addresses["container"] + "/v1/interconn/chan/pop"
-            body = json.dumps({"topic": topic, "timeout": 10000}).encode()
-            got = pop.post(url, content=body, headers=reads).json()
-            times.append(time.perf_counter() - began)
-            assert (got.get("content") or got.get("payload")) == payload
-    return times
+        seconds, bare = ways.in_turn(ours, floor, size, times, asked.rounds)
+        shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / bare / 1e6:.1f} MB/s"]
+        rows.append([label, *shown, f"{bare / seconds:.2f}"])
+    heads = ["message", "median", "rate", "bare relay", "share of it"]
+    table("channel", "Channel: push at one node, pop at the other (bare payload)", heads, rows)
+    rates = [statistics.median(ways.pairs(ends, 1024, 100) for _ in range(asked.rounds)) for ends in (ours, floor)]
+    (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 26, 1)))
+    row = [f"{rates[0]:.0f}/s", f"{rates[1]:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
+    heads = ["1 KiB", "bare relay", "8 x 64 MiB: growth of the sending gateway", "and of the receiving one"]
+    table("pairs", "Channel: eight pairs at once", heads, [row])
 
 
 def memory(asked: argparse.Namespace) -> None:

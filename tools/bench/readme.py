@@ -41,7 +41,7 @@ def figures(shown: Shown) -> dict[str, str]:
     found: dict[str, Any] = {}
     for tasks, poll, callback, bare, _, ratio, _ in shown["makespan"]:
         found |= {f"poll{tasks}": poll, f"callback{tasks}": callback, f"bare{tasks}": bare, f"ratio{tasks}": ratio}
-    for size, median, rate in shown["channel"]:
+    for size, median, rate, *_ in shown["channel"]:
         found |= {f"push {size}": median, f"rate {size}": rate}
     rested, single, _, many = shown["create"]
     found |= {"rested": rested[2], "single": single[2], "single_rate": single[1]}
