@@ -8,7 +8,8 @@ import anyio
 import httpx
 
 from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
-from adapter.bfia.peer import Clients, asked_name
+from adapter.bfia.channel.wire import BadAddress, Wires
+from adapter.bfia.peer import Clients
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 
@@ -19,8 +20,6 @@ UNKNOWN = "E0000000520"
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-_LARGEST_ANSWER = 1 << 20
-_CONNECT_SECONDS = 5.0
 _CODE = re.compile(r"E\d{10}|0")
 
 
@@ -32,6 +31,7 @@ class Courier:
     """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
+        self._wires: Clients[Identity, Wires] = Clients(lambda _, verify: Wires(verify))
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
@@ -56,35 +56,30 @@ class Courier:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
-        timeout = httpx.Timeout(route.deadline, connect=min(_CONNECT_SECONDS, route.deadline))
         by = f"next hop {route.via}: " if route.via else ""
         try:
-            async with self.to(route.identity).stream(
-                "POST",
-                route.url + INVOKE,
-                content=body,
-                headers=headers,
-                timeout=timeout,
-                extensions=asked_name(route.identity),
-            ) as response:
-                content = await _read_bounded(response)
-                kind = response.headers.get("content-type", "")
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            wires = self._wires.get(route.identity, route.identity)
+            status, kind, content = await wires.post(
+                route.url + INVOKE, body, headers, route.deadline, route.server_name
+            )
+        except BadAddress as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
-        except httpx.HTTPError as error:
+        except OSError as error:
             raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
             raise _NoAnswer(by + error.message) from error
-        if response.status_code == 429 or response.status_code >= 500:
-            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(content, kind)}")
-        return _understood(response.status_code, content, kind)
+        if status == 429 or status >= 500:
+            raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
+        return _understood(status, content, kind)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
-        """Return the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
+        """Return the client of the relay. Raises PeerUnreachable where the identity's files cannot be used."""
         return self._clients.get(identity, identity)
 
     async def close(self) -> None:
         """Close every connection."""
+        for wires in self._wires.clear():
+            wires.close()
         for client in self._clients.clear():
             await client.aclose()
 
@@ -96,15 +91,6 @@ def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
         trust_env=False,
         verify=verify,
     )
-
-
-async def _read_bounded(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > _LARGEST_ANSWER:
-            break
-    return bytes(content)
 
 
 def _reason(content: bytes, kind: str) -> str:
