@@ -22,16 +22,22 @@ from gateway.broker.session import (
     BrokerLimits,
     BufferFull,
     Message,
+    PartsMissing,
     Pool,
     Session,
     SessionReleased,
     Stored,
+    Upload,
     Usage,
     Waiting,
+    digest,
 )
 from gateway.errors import Busy, GatewayError, TooLarge
 
 log = logging.getLogger(__name__)
+
+_MOST_PAUSE = 60.0
+"""seconds until a message of which no further part comes is dropped"""
 
 
 class _Reader(asyncio.Event):
@@ -176,10 +182,89 @@ class Broker:
                     box.unreserve(stored)
                     self._wake_writers()
         finally:
-            if not box.on_disk and not box.messages and box not in self._writers and not box.ended:
-                self._sessions.pop(session, None)
-                self._used.pop(session, None)
+            self._leave(box)
         self._wake_readers(session, topic)
+
+    def _leave(self, box: Session) -> None:
+        """Forget a session in which nothing was ever stored."""
+        if not box.on_disk and not box.messages and box not in self._writers and not box.ended:
+            self._sessions.pop(box.name, None)
+            self._used.pop(box.name, None)
+
+    async def part(
+        self,
+        session: str,
+        topic: str,
+        source: str,
+        data: bytes,
+        *,
+        offset: int,
+        size: int,
+        run: str | None = None,
+        sequence: str,
+        wait: float = 5.0,
+    ) -> None:
+        """Stores a part of a message of ``size`` bytes; with the last one it is there as after ``push``.
+
+        A part may be repeated. Raises what ``push`` does, and PartsMissing where those before it are not there.
+        """
+        self._refuse_released(session)
+        self._refuse_oversize(size)
+        box = self._open(session)
+        stored = Stored(topic, source, run, sequence, size)
+        name = digest(topic, source, sequence, str(size)).hex()
+        upload = box.uploads.setdefault(name, Upload(asyncio.Lock()))
+        try:
+            async with upload.lock:
+                if box.seen(stored):
+                    return
+                if upload.at is None:
+                    if offset > (box.spool.part_size(name) if box.on_disk else 0):
+                        raise PartsMissing(f"what comes before byte {offset} is not here")
+                    await self._wait_for_share(box, stored, wait)
+                    await self._reserve(box, stored, wait)
+                    upload.at = offset
+                await self._put_part(box, stored, upload, name, offset, data)
+        finally:
+            if upload.at is None:
+                box.uploads.pop(name, None)
+            self._leave(box)
+        if upload.at == size:
+            self._wake_readers(session, topic)
+
+    async def _put_part(
+        self, box: Session, stored: Stored, upload: Upload, name: str, offset: int, data: bytes
+    ) -> None:
+        if upload.drop is not None:
+            upload.drop.cancel()
+
+        def drop() -> None:
+            if box.uploads.pop(name, None) is not None:
+                box.spool.remove_parts(name)
+                box.unreserve(stored)
+                self._wake_writers()
+
+        upload.drop = asyncio.get_running_loop().call_later(_MOST_PAUSE, drop)
+        if upload.at is None or offset > upload.at:
+            raise PartsMissing(f"what comes before byte {offset} is not here")
+        with self._disk(box):
+            box.begin()
+            await anyio.to_thread.run_sync(box.spool.write_part, name, offset, data)
+        if box.ended:
+            raise SessionReleased(f"session {box.name} has ended")
+        upload.at = offset + len(data)
+        if upload.at < stored.size:
+            return
+        upload.drop.cancel()
+        try:
+            with self._disk(box):
+                stored.number = box.new_number()
+                box.spool.complete(name, stored.number)
+                box.add(stored, b"")
+        except BufferFull:
+            drop()
+            raise
+        del box.uploads[name]
 
     async def _store(self, box: Session, stored: Stored, payload: bytes) -> bool:
         """Write a message; False where its repeat came while this one waited or was being written."""
@@ -294,7 +379,7 @@ class Broker:
                     self._used[session] = self._clock()
                     stored = box.take(topic, source=source, reader=reader, run=run, pop_id=pop_id)
                     if stored is not None:
-                        return await self._message(box, stored)
+                        return self._message(box, stored)
                 if loop.time() >= end:
                     return None
                 arrival.clear()
@@ -309,22 +394,16 @@ class Broker:
             if not waiting:
                 self._readers.pop((session, topic), None)
 
-    async def _message(self, box: Session, stored: Stored) -> Message:
+    def _message(self, box: Session, stored: Stored) -> Message:
         try:
-            if stored.size > self._limits.inline_bytes:
-                payload = await anyio.to_thread.run_sync(box.payload, stored)
-            else:
-                payload = box.payload(stored)
+            content = box.content(stored)
         except OSError as error:
             self._give_back(box, stored.topic, stored.number)
             if box.ended:
                 raise SessionReleased(f"session {box.name} has ended") from error
             log.error("payload unreadable", extra={"session": box.name, "number": stored.number})
             raise GatewayError(f"a stored message cannot be read: {error.strerror}") from error
-        except BaseException:
-            self._give_back(box, stored.topic, stored.number)
-            raise
-        return Message(payload, stored.source, stored.topic, box.name, stored.number)
+        return Message(content, stored.size, stored.source, stored.topic, box.name, stored.number)
 
     def delivered(self, message: Message) -> None:
         """Records that the response with this message was sent."""

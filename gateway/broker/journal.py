@@ -143,7 +143,7 @@ class Spool:
 
     def write_payload(self, number: int, payload: bytes) -> None:
         """Writes a large payload into its own file. On failure no file is left."""
-        path = self._payload_path(number)
+        path = self.payload_path(number)
         try:
             with open(path, "wb", buffering=0, opener=opened_private) as file:
                 _write_all(file.fileno(), payload)
@@ -152,26 +152,49 @@ class Spool:
                 path.unlink()
             raise
 
-    def read_payload(self, number: int) -> bytes:
-        """Reads a large payload."""
-        return self._payload_path(number).read_bytes()
+    def write_part(self, upload: str, offset: int, data: bytes) -> None:
+        """Writes a part of a payload that comes in several; ``upload`` is a name of our own making."""
+        descriptor = os.open(self._part_path(upload), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def part_size(self, upload: str) -> int:
+        """Returns how many bytes of such a payload are there."""
+        path = self._part_path(upload)
+        return path.stat().st_size if path.exists() else 0
+
+    def complete(self, upload: str, number: int) -> None:
+        """Makes a payload that has come wholly that of a message."""
+        self._part_path(upload).replace(self.payload_path(number))
+
+    def remove_parts(self, upload: str) -> None:
+        """Deletes what has come of a payload."""
+        with contextlib.suppress(FileNotFoundError):
+            self._part_path(upload).unlink()
+
+    def _part_path(self, upload: str) -> Path:
+        return self._folder / f"{upload}.part"
 
     def remove_payload(self, number: int) -> None:
         """Deletes a large payload; it is fine if it is gone already."""
         with contextlib.suppress(FileNotFoundError):
-            self._payload_path(number).unlink()
+            self.payload_path(number).unlink()
 
     def payloads(self) -> dict[int, int]:
-        """Returns number and size of every payload file that is there, and removes other leftovers."""
+        """Returns number and size of every payload file that is there, and removes leftovers, but for parts."""
         found: dict[int, int] = {}
         for path in self._folder.iterdir():
             if path.suffix == ".payload" and path.stem.isascii() and path.stem.isdigit():
                 found[int(path.stem)] = path.stat().st_size
-            elif path.name != _JOURNAL:
+            elif path.name != _JOURNAL and path.suffix != ".part":
                 path.unlink()
         return found
 
-    def _payload_path(self, number: int) -> Path:
+    def payload_path(self, number: int) -> Path:
+        """Returns the file of a large payload."""
         return self._folder / f"{number}.payload"
 
     def retire(self) -> Path:

@@ -8,12 +8,14 @@ giving up the event loop in between, so there is nothing to lock. A message move
        └────returned──────┘                next call on the topic ─┴──▶ gone
 """
 
+import asyncio
 import hashlib
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.broker.journal import Entry, Kind, Record, Spool
@@ -60,13 +62,35 @@ class BrokerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a reader gets it; ``session`` and ``number`` name it for `Broker.delivered` and `returned`."""
+    """A message as a reader gets it; ``session`` and ``number`` name it for `Broker.delivered` and `returned`.
 
-    payload: bytes
+    ``content`` is the payload or, of a large one, its file.
+    """
+
+    content: bytes | Path
+    size: int
     source: str
     topic: str
     session: str
     number: int
+
+    @property
+    def payload(self) -> bytes:
+        """The whole payload; blocks for a large one."""
+        return b"".join(self.pieces(max(self.size, 1)))
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Gives the payload in pieces of ``size`` bytes; blocks for a large one."""
+        if isinstance(self.content, bytes):
+            yield from (self.content[at : at + size] for at in range(0, self.size, size))
+            return
+        with self.content.open("rb", buffering=0) as file:
+            for at in range(0, self.size, size):
+                wanted = min(size, self.size - at)
+                piece = file.read(wanted)
+                if len(piece) != wanted:
+                    raise OSError(f"{self.content} ends before byte {self.size}")
+                yield piece
 
 
 class Usage(NamedTuple):
@@ -98,6 +122,12 @@ class SessionReleased(Conflict):
     """The session's job has ended: its messages are deleted and no more are accepted."""
 
     reason = "SESSION_RELEASED"
+
+
+class PartsMissing(Conflict):
+    """A part of a message came, but not what is before it."""
+
+    reason = "PARTS_MISSING"
 
 
 @dataclass(slots=True)
@@ -179,6 +209,16 @@ class Flight:
     sent: bool = False
 
 
+@dataclass(slots=True)
+class Upload:
+    """A message that comes in parts: ``at`` bytes of it are there. ``drop`` ends it where no more comes."""
+
+    lock: asyncio.Lock
+    at: int | None = None
+    """None: no capacity is reserved for it yet"""
+    drop: asyncio.TimerHandle | None = None
+
+
 class Pool:
     """What all sessions share: bytes of payload on disk, and the cache for small payloads."""
 
@@ -210,6 +250,7 @@ class Session:
         self.messages_of: Counter[str | None] = Counter()
         self.bytes_of: Counter[str | None] = Counter()
         """what each run of this node has pushed, as far as it is undelivered"""
+        self.uploads: dict[str, Upload] = {}
         self.on_disk = False
         self.ended = False
         self._limits = limits
@@ -301,17 +342,21 @@ class Session:
         if not self.ended:
             self.reserve(stored, -1)
 
-    def new_number(self) -> int:
-        """Returns the number of the next message and begins the spool if this is the first one."""
+    def begin(self) -> None:
+        """Begins the spool if there is none."""
         if not self.on_disk:
             self.spool.create(self.name)
             self.on_disk = True
+
+    def new_number(self) -> int:
+        """Returns the number of the next message and begins the spool if this is the first one."""
+        self.begin()
         self._next += 1
         return self._next - 1
 
     def seen(self, stored: Stored) -> bool:
         """Tell whether a message with the sequence of this one has come from its source on its topic before."""
-        return stored.sequence is not None and _digest(stored.topic, stored.source, stored.sequence) in self._seen
+        return stored.sequence is not None and digest(stored.topic, stored.source, stored.sequence) in self._seen
 
     def add(self, stored: Stored, payload: bytes) -> None:
         """Stores one message that is counted already; OSError if the disk refuses, and then nothing changed."""
@@ -398,13 +443,16 @@ class Session:
         self._discard(dropped)
         return bool(dropped)
 
-    def payload(self, stored: Stored) -> bytes:
-        """Reads a message's payload from memory or disk; blocks for a large one."""
+    def content(self, stored: Stored) -> bytes | Path:
+        """Returns a message's payload from memory or the journal, or the file of a large one."""
         if stored.payload is not None:
             return stored.payload
         if stored.offset is not None:
             return self.spool.read(stored.offset, stored.size)
-        return self.spool.read_payload(stored.number)
+        path = self.spool.payload_path(stored.number)
+        if path.stat().st_size != stored.size:
+            raise OSError(f"{path} has not {stored.size} bytes")
+        return path
 
     def end(self) -> None:
         """Forgets everything in memory; the caller removes the folder."""
@@ -413,6 +461,10 @@ class Session:
         self.ended = True
         for stored in self._live():
             self._pool.drop(stored)
+        for upload in self.uploads.values():
+            if upload.drop is not None:
+                upload.drop.cancel()
+        self.uploads.clear()
         self._mailboxes.clear()
         self._flights.clear()
         self._repeats.clear()
@@ -432,7 +484,7 @@ class Session:
 
     def _remember(self, stored: Stored) -> None:
         if stored.sequence is not None:
-            self._seen[_digest(stored.topic, stored.source, stored.sequence)] = None
+            self._seen[digest(stored.topic, stored.source, stored.sequence)] = None
         while len(self._seen) > self._limits.repeats:
             del self._seen[next(iter(self._seen))]
 
@@ -513,7 +565,9 @@ class Session:
         yield Kind.OPEN, {"session": self.name, "next": self._next}, b""
         yield Kind.SEEN, {}, b"".join(self._seen)
         for stored in live:
-            yield Kind.PUSH, _push_head(stored), b"" if stored.offset is None else self.payload(stored)
+            body = b"" if stored.offset is None else self.content(stored)
+            assert isinstance(body, bytes)
+            yield Kind.PUSH, _push_head(stored), body
         for flight in self._flights.values():
             if flight.pop_id is not None:
                 head = {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}
@@ -532,9 +586,10 @@ def _push_head(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _digest(*parts: str) -> bytes:
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+def digest(*parts: str) -> bytes:
+    """Returns a digest of texts, each as a whole."""
+    found = hashlib.blake2b(digest_size=_DIGEST)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
-        digest.update(len(raw).to_bytes(4, "big") + raw)
-    return digest.digest()
+        found.update(len(raw).to_bytes(4, "big") + raw)
+    return found.digest()

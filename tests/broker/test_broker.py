@@ -46,8 +46,9 @@ async def read(broker, topic="t", *, session="s", reader="r", timeout=0.0, **mor
     message = await broker.pop(session, topic, reader=reader, timeout=timeout, **more)
     if message is None:
         return None
+    payload = message.payload
     broker.delivered(message)
-    return message.payload
+    return payload
 
 
 async def waiting(task):

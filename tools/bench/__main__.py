@@ -312,7 +312,7 @@ def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: 
     (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 26, 1)))
     row = [f"{rates[0]:.0f}/s", f"{rates[1]:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
     heads = ["1 KiB", "bare relay", "8 x 64 MiB: growth of the sending gateway", "and of the receiving one"]
-    table("pairs", "Channel: eight pairs at once", heads, [row])
+    table("pairs", "Channel: eight pairs together", heads, [row])
 
 
 def memory(asked: argparse.Namespace) -> None:

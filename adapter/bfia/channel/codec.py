@@ -13,9 +13,10 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
@@ -194,17 +195,25 @@ def encode_answer(
     metadata: Mapping[str, str] | None = None,
     content_field: str | None = None,
     form: Form = Form.JSON,
-) -> list[bytes]:
-    """Return the pieces of a response in order. ``content_field`` leaves out JSON's other field of bytes."""
+) -> bytes:
+    """Return a response. ``content_field`` leaves out JSON's other field of bytes."""
+    text = encode_base64(content) if form is Form.JSON else content
+    pieces = frame(code, message, len(content), metadata or {}, content_field, form)
+    return b"".join(text if piece is None else piece for piece in pieces)
+
+
+def frame(
+    code: str, message: str, size: int, metadata: Mapping[str, str], content_field: str | None, form: Form
+) -> list[bytes | None]:
+    """Return the pieces of a response in order; None stands for the content, which JSON has in Base64."""
     if form is not Form.JSON:
-        return [forms.write_answer(form, code, message, content, metadata or {})]
-    head = {"code": code, "message": message, "metadata": dict(metadata or {})}
-    text = encode_base64(content)
-    pieces = [json.dumps(head).encode("ascii")[:-1]]
+        return [forms.write_answer(form, code, message, size, metadata), None]
+    pieces: list[bytes | None] = [
+        json.dumps({"code": code, "message": message, "metadata": dict(metadata)}).encode("ascii")[:-1]
+    ]
     for name in [content_field] if content_field in _FIELDS else _FIELDS:
-        pieces += [b', "%s": "' % str(name).encode("ascii"), text, b'"']
-    pieces.append(b"}")
-    return pieces
+        pieces += [b', "%s": "' % str(name).encode("ascii"), None, b'"']
+    return [*pieces, b"}"]
 
 
 def encode_base64(content: bytes) -> bytes:
@@ -247,12 +256,14 @@ def parse_timeout(value: Any) -> float | None:
 
 PUSH = "/v1/interconn/chan/push"
 INVOKE = "/v1/interconn/chan/invoke"
+TRANSPORT = "/v1/interconn/chan/transport"
 PASS_THROUGH = "1"
 
 _PREFIX = "x-ptp-"
 _BEGINS = (b"x-", b"x_")
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512
+_PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
 _NAMES = {
     "session": "session-id",
     "token": "token",
@@ -336,6 +347,32 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
 def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the topic header as `read_ptp` reads it; None where there is none."""
     return _values(headers)[0].get("topic")
+
+
+_PART = "x-ptp-part"
+
+
+class Part(NamedTuple):
+    """Which part of a message a body is, with its checksum."""
+
+    offset: int
+    size: int
+    """of the whole message"""
+    checksum: int
+
+    @property
+    def header(self) -> dict[str, str]:
+        """The header that says so."""
+        return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
+
+
+def read_part(headers: Mapping[str, str], body_size: int) -> Part:
+    """Read the header of a part. Raises Invalid."""
+    found = _PART_VALUE.fullmatch(headers.get(_PART, ""))
+    part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else None
+    if part is None or not body_size or part.offset + body_size > part.size:
+        raise Invalid([Problem(_PART, "must be offset/size/crc32 of the body, which must lie within")])
+    return part
 
 
 def outgoing(

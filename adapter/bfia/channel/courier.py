@@ -35,7 +35,12 @@ class Courier:
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
-        self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], retry_for: float
+        self,
+        route: Route,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        retry_for: float,
+        path: str = INVOKE,
     ) -> Answer:
         """Send a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
 
@@ -46,7 +51,7 @@ class Courier:
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = await self._try(route, body, headers)
+                answer = await self._try(route.url + path, route, body, headers)
                 if answer.code != BUFFER_FULL or time.monotonic() + pause > end:
                     return answer
             except _NoAnswer as error:
@@ -55,13 +60,11 @@ class Courier:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _try(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
+    async def _try(self, url: str, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
         by = f"next hop {route.via}: " if route.via else ""
         try:
             wires = self._wires.get(route.identity, route.identity)
-            status, kind, content = await wires.post(
-                route.url + INVOKE, body, headers, route.deadline, route.server_name
-            )
+            status, kind, content = await wires.post(url, body, headers, route.deadline, route.server_name)
         except BadAddress as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except OSError as error:

@@ -94,13 +94,19 @@ def read_answer(body: bytes) -> dict[str, Any]:
     return {"code": legacy.code, "message": legacy.message, "content": legacy.payload}
 
 
-def write_answer(form: Form, code: str, message: str, content: bytes, metadata: Mapping[str, str]) -> bytes:
-    """Return a response for a request in protobuf or with a bare payload."""
+def write_answer(form: Form, code: str, message: str, size: int, metadata: Mapping[str, str]) -> bytes:
+    """Return what comes before the ``size`` bytes of content in a response in protobuf or with a bare payload."""
     text = message.encode("utf-8", "replace").decode()
     if form is Form.RAW:
-        return bytes(LegacyOutbound(code=code, message=text, payload=content).SerializeToString())
-    texts = {name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()}
-    return bytes(TransportOutbound(code=code, message=text, payload=content, metadata=texts).SerializeToString())
+        head = LegacyOutbound(code=code, message=text)
+    else:
+        texts = {name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()}
+        head = TransportOutbound(code=code, message=text, metadata=texts)
+    raw = bytes(head.SerializeToString())
+    if not size:
+        return raw
+    tag = head.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2
+    return raw + _number(tag) + _number(size)
 
 
 def write_envelope(payload: bytes, metadata: Mapping[str, str]) -> bytes:
@@ -151,3 +157,11 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + shift + 1
     return value, len(body)
+
+
+def _number(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*written, value])

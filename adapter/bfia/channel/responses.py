@@ -6,25 +6,30 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+from anyio import CapacityLimiter
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from adapter.bfia.channel.codec import SUCCESS, Ask, Push, encode_answer, read_topic
+from adapter.bfia.channel.codec import SUCCESS, Ask, Push, encode_answer, encode_base64, read_topic
 from adapter.bfia.channel.forms import Form, UnknownForm, form_of
-from gateway.broker import Broker, BufferFull, Message, SessionReleased
+from gateway.broker import Broker, BufferFull, Message, PartsMissing, SessionReleased
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge
 
 log = logging.getLogger(__name__)
 
 IN_THREAD = 1 << 18
 """Bytes over which a body is read and written in a thread."""
+_PIECE = 3 << 18
+"""bytes of a long message that are read and sent together; a multiple of what Base64 takes together"""
 
 _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (BufferFull, "E0000000700"),
     (SessionReleased, "E0000000608"),
     (UnknownForm, "E0000000616"),
     (TooLarge, "E0000000413"),
+    (PartsMissing, "E0000000400"),
     (Invalid, "E0000000400"),
     (NotAllowed, "E0000000403"),
     (NotFound, "E0000000404"),
@@ -75,8 +80,7 @@ def refusal(error: GatewayError, form: Form) -> Response:
 
 def reply(code: str, message: str, form: Form, status: int = 200) -> Response:
     """Return a response with any code."""
-    body = b"".join(encode_answer(code, message, form=form))
-    return Response(body, status_code=status, media_type=form.value)
+    return Response(encode_answer(code, message, form=form), status_code=status, media_type=form.value)
 
 
 class Handover(Response):
@@ -90,14 +94,17 @@ class Handover(Response):
         self,
         broker: Broker,
         taking: Callable[[], Awaitable[Message | None]],
-        written: Callable[[Message], Awaitable[list[bytes]]],
+        frame: Callable[[Message], list[bytes | None]],
         form: Form,
+        limiter: CapacityLimiter,
     ) -> None:
+        """``frame`` gives the pieces of the response, None for the content; ``limiter`` bounds reading threads."""
         super().__init__()
         self._form = form
         self._broker = broker
         self._taking = taking
-        self._written = written
+        self._frame = frame
+        self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait for the message and send it; a reader that hangs up ends both."""
@@ -123,18 +130,34 @@ class Handover(Response):
     async def _hand_over(self, message: Message, send: Send) -> None:
         try:
             await _go_on()
-            pieces = await self._written(message)
-            await send(_start(200, pieces, self._form))
-            if sum(map(len, pieces)) > IN_THREAD:
-                for piece in pieces[:-1]:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                pieces = pieces[-1:]
-                await _go_on()
-            await send({"type": "http.response.body", "body": b"".join(pieces)})
+            pieces = self._frame(message)
+            encode = encode_base64 if self._form is Form.JSON else bytes
+            if message.size <= IN_THREAD:
+                content = encode(message.payload)
+                body = b"".join(content if piece is None else piece for piece in pieces)
+                await send(_start(200, len(body), self._form))
+                await send({"type": "http.response.body", "body": body})
+            else:
+                size = -(-message.size // 3) * 4 if self._form is Form.JSON else message.size
+                await send(_start(200, sum(size if p is None else len(p) for p in pieces), self._form))
+                await self._send_long(message, pieces, encode, send)
         except BaseException:
             self._broker.returned(message)
             raise
         self._broker.delivered(message)
+
+    async def _send_long(
+        self, message: Message, pieces: list[bytes | None], encode: Callable[[bytes], bytes], send: Send
+    ) -> None:
+        held = b""
+        for piece in pieces:
+            parts = iter([piece]) if piece is not None else map(encode, message.pieces(_PIECE))
+            while (part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)) is not None:
+                if held:
+                    await send({"type": "http.response.body", "body": held, "more_body": True})
+                held = part
+        await _go_on()
+        await send({"type": "http.response.body", "body": held})
 
 
 async def _go_on() -> None:
@@ -143,9 +166,8 @@ async def _go_on() -> None:
     await anyio.lowlevel.checkpoint_if_cancelled()
 
 
-def _start(status: int, pieces: list[bytes], form: Form) -> dict[str, Any]:
-    length = str(sum(map(len, pieces))).encode("ascii")
-    headers = [(b"content-type", form.value.encode()), (b"content-length", length)]
+def _start(status: int, size: int, form: Form) -> dict[str, Any]:
+    headers = [(b"content-type", form.value.encode()), (b"content-length", b"%d" % size)]
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
@@ -239,4 +261,16 @@ INVOKE = described(
         "x-ptp-target-node-id": _header("this node", "JG0100001100000010"),
     },
 )
-TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {}, {})
+TRANSPORT = described(
+    "Store a part of a message's bare payload that another node of this kind brings",
+    None,
+    {},
+    {
+        "x-ptp-part": _header(
+            "offset, size of the whole, and crc32 of the body", "0/2097152/0a1b2c3d", required=True
+        ),
+        "x-ptp-message-id": _header("names the message in each of its parts", "5f0c", required=True),
+        "x-ptp-topic": _header("the message's topic", "guest.0-host.0", required=True),
+        "x-ptp-source-node-id": _header("the sending node", "JG0100001100000011", required=True),
+    },
+)

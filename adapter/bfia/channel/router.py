@@ -8,9 +8,9 @@ import hashlib
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -28,15 +28,18 @@ from adapter.bfia.channel.codec import (
     PASS_THROUGH,
     PUSH,
     SUCCESS,
+    TRANSPORT,
     Answer,
+    Part,
     Ptp,
     Push,
     decode_ask,
     decode_envelope,
     decode_push,
-    encode_answer,
     encode_envelope,
+    frame,
     outgoing,
+    read_part,
     read_ptp,
     read_topic,
     rewritten,
@@ -178,6 +181,7 @@ AT_ONCE = {
 _ASKING = 2
 """threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
+_READING_THREADS = 8
 HANDED_ON = "x-handed-on"
 """said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
 _OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
@@ -236,7 +240,7 @@ def peer_router(parts: ChannelParts) -> APIRouter:
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
-    _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
+    _add(router, TRANSPORT, desk.transport, schema.TRANSPORT)
     return router
 
 
@@ -270,10 +274,6 @@ def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
     return lifespan
 
 
-async def _no_stream(request: Request) -> Response:
-    raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
-
-
 class _Desk:
     """What happens to a request of each kind."""
 
@@ -289,6 +289,7 @@ class _Desk:
         self._known_inside = Cache(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large: dict[tuple[str, object], Semaphore] = {}
         self._codec = CapacityLimiter(_CODEC_THREADS)
+        self._reading = CapacityLimiter(_READING_THREADS)
         self._too_large = (
             f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
         )
@@ -306,15 +307,83 @@ class _Desk:
         if target not in member.nodes:
             raise NotAllowed(f"node {target} takes no part in the job of this run")
         places = () if route is None else (self._places("to one node", target),)
+        if (
+            form is Form.RAW
+            and (size := _announced(request)) is not None
+            and _LARGE < size <= self._parts.max_body
+        ):
+            async with AsyncExitStack() as held:
+                for place in (*places, self._places("large")):
+                    await held.enter_async_context(place)
+                return await self._push_long(request, ptp, route, member.run, size)
         async with self._body(request, *places, self._places("large")) as body:
             if route is None:
                 await self._store(ptp, form, body, source=self._parts.node, run=member.run)
                 return success(form)
             await self._refuse_ended(ptp.session)
-            answer = await self._send(ptp, route, body, form)
-            return (
-                success(form) if answer.succeeded else reply(answer.code, f"node {target}: {answer.message}", form)
-            )
+            return _told(await self._send(ptp, route, body, form), ptp, form)
+
+    async def _push_long(self, request: Request, ptp: Ptp, route: Route | None, run: str, size: int) -> Response:
+        """Store a bare payload, or bring it on, part by part while it comes."""
+        await self._refuse_ended(ptp.session)
+        ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
+        offset = 0
+        async with aclosing(self._parts_of(request)) as parts:
+            async for part in parts:
+                if route is None:
+                    await self._store_part(ptp, part, offset, size, self._parts.node, run)
+                else:
+                    answer = await self._send_part(ptp, route, part, offset, size)
+                    if not answer.succeeded and not offset:  # its transport takes no parts, or says so itself
+                        whole = b"".join([part, *[piece async for piece in parts]])
+                        return _told(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
+                    if not answer.succeeded:
+                        return _told(answer, ptp, Form.RAW)
+                offset += len(part)
+        return success(Form.RAW)
+
+    async def _parts_of(self, request: Request) -> AsyncGenerator[bytes]:
+        """Give the body in pieces of one size, but for the last."""
+        held, length, came, since = list[bytes](), 0, 0, anyio.current_time()
+        place = self._places("large")
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await self._next_chunk(stream)) is not None:
+                held.append(chunk)
+                length += len(chunk)
+                came += len(chunk)
+                if length >= _LARGE:
+                    whole = b"".join(held)
+                    for at in range(0, length - length % _LARGE, _LARGE):
+                        yield whole[at : at + _LARGE]
+                    held, length = [whole[length - length % _LARGE :]], length % _LARGE
+                    if place.statistics().tasks_waiting:
+                        self._refuse_slow(came, anyio.current_time() - since)
+        if length:
+            yield b"".join(held)
+
+    async def _store_part(
+        self, ptp: Ptp, part: bytes, offset: int, size: int, source: str, run: str | None
+    ) -> None:
+        if not self._broker.holds(ptp.session):
+            await self._refuse_ended(ptp.session)
+            await self._unknown.admit(ptp.session, source)
+        await self._broker.part(
+            ptp.session,
+            ptp.topic or "",
+            source,
+            part,
+            offset=offset,
+            size=size,
+            run=run,
+            sequence=_digest("message", ptp.message_id),
+        )
+
+    async def _send_part(self, ptp: Ptp, route: Route, part: bytes, offset: int, size: int) -> Answer:
+        profile = profile_named(route.profile)
+        if profile.encapsulates:
+            return Answer(code=NOT_PERMITTED)
+        headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, zlib.crc32(part)).header
+        return await self._brought(ptp, route, part, headers, Form.RAW, TRANSPORT)
 
     def _places(self, kind: str, of: object = None) -> Semaphore:
         return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
@@ -334,21 +403,29 @@ class _Desk:
         profile = profile_named(route.profile)
         if profile.bare_payloads or profile.encapsulates:
             body, ptp, form = await self._written(len(body), partial(rewritten, body, ptp, form, profile))
-        headers = outgoing(
+        headers = self._outgoing(ptp, encapsulated=profile.encapsulates)
+        if profile.encapsulates:
+            body = await self._written(len(body), partial(encode_envelope, body, headers, form))
+        return await self._brought(ptp, route, body, headers, form, INVOKE)
+
+    def _outgoing(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
+        return outgoing(
             ptp,
             node=self._parts.node,
             institution=self._parts.institution,
             message_id=ptp.message_id or uuid4().hex,
             token=_digest("token", ptp.token) if ptp.token else "",
-            encapsulated=profile.encapsulates,
+            encapsulated=encapsulated,
         )
-        if profile.encapsulates:
-            body = await self._written(len(body), partial(encode_envelope, body, headers, form))
+
+    async def _brought(
+        self, ptp: Ptp, route: Route, body: bytes, headers: dict[str, str], form: Form, path: str
+    ) -> Answer:
         kind = "application/octet-stream" if form is Form.RAW else form.value
-        raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        raw.append((b"content-type", kind.encode()))
+        texts = {**headers, "content-type": kind}
+        sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in texts.items()]
         try:
-            return await self._parts.courier.invoke(route, body, raw, self._parts.retry_for)
+            return await self._parts.courier.invoke(route, body, sent, self._parts.retry_for, path)
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
 
@@ -383,12 +460,11 @@ class _Desk:
                     timeout=seconds,
                 )
 
-        async def write(message: Message) -> list[bytes]:
+        def framed(message: Message) -> list[bytes | None]:
             metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
-            encode = partial(encode_answer, SUCCESS, "success", message.payload, metadata, ptp.content_field, form)
-            return await self._written(len(message.payload), encode)
+            return frame(SUCCESS, "success", message.size, metadata, ptp.content_field, form)
 
-        return Handover(self._broker, taking, write, form)
+        return Handover(self._broker, taking, framed, form, self._reading)
 
     async def _written(self, size: int, write: Callable[[], X]) -> X:
         return write() if size <= IN_THREAD else await anyio.to_thread.run_sync(write, limiter=self._codec)
@@ -427,15 +503,33 @@ class _Desk:
                 raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                answer = await self._hand_on(other, whole, headers)
-                return success(form) if answer.succeeded else reply(answer.code, answer.message, form)
+                return _told(await self._hand_on(other, whole, headers), None, form)
             await self._store(ptp, form, body, source=ptp.source, run=None)
         return success(form)
 
-    async def _hand_on(self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
+    async def transport(self, request: Request) -> Response:
+        """Store a part of a bare payload that another node's transport brings."""
+        headers = request.headers.raw
+        ptp = read_ptp(headers)
+        _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
+        async with self._body(request) as body:
+            part = read_part(request.headers, len(body))
+            if not ptp.message_id or part.checksum != zlib.crc32(body):
+                raise Invalid([Problem("body", "must have the checksum and the message id that its headers say")])
+            if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
+                raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
+            other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+            if other is not None:
+                return _told(await self._hand_on(other, body, headers, TRANSPORT), None, Form.RAW)
+            await self._store_part(ptp, body, part.offset, part.size, ptp.source, None)
+        return success(Form.RAW)
+
+    async def _hand_on(
+        self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], path: str = INVOKE
+    ) -> Answer:
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
-        return await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
+        return await self._parts.courier.invoke(route, body, kept, self._parts.retry_for, path)
 
     async def _store(self, ptp: Ptp, form: Form, body: bytes, *, source: str, run: str | None) -> None:
         push, sequence = await self._read(body, partial(_read_push, ptp, form))
@@ -518,6 +612,18 @@ class _Desk:
         if len(body) <= IN_THREAD:
             return decode(body)
         return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
+
+
+def _told(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
+    """Return another transport's answer; ``ptp`` names the node to which a container's message was brought."""
+    if answer.succeeded:
+        return success(form)
+    return reply(answer.code, f"node {ptp.target}: {answer.message}" if ptp else answer.message, form)
+
+
+def _announced(request: Request) -> int | None:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
 
 
 def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
