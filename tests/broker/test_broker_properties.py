@@ -6,11 +6,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.broker import Broker, BrokerLimits, Message
+from gateway.broker import Broker, BrokerLimits, Message, PartsMissing
 
 SESSION = "session_job-../../x"
 LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, kept_messages=1000)
@@ -42,6 +43,18 @@ class Handed:
     sent: bool = False
 
 
+@dataclass
+class Coming:
+    """A message that comes in parts: how much of it is there, and whether it counts since the last crash."""
+
+    topic: str
+    source: str
+    run: str | None
+    payload: bytes
+    there: int = 0
+    counted: bool = False
+
+
 class BrokerAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +64,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.unread: list[Told] = []
         self.handed: list[Handed] = []
         self.sequences: dict[tuple[str, str, str], bytes] = {}
+        self.coming: dict[str, Coming] = {}
         self.count = 0
 
     @initialize()
@@ -74,6 +88,49 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.unread.append(Told(self.count, topic, source, run, payload))
         if sequence:
             self.sequences[topic, source, sequence] = payload
+
+    @rule(topic=TOPICS, sender=SENDERS, payload=st.binary(min_size=9, max_size=20))
+    def begin_a_push_in_parts(self, topic, sender, payload):
+        self.coming[f"parts {len(self.coming)}"] = Coming(topic, *sender, payload)
+
+    @precondition(lambda self: self.coming)
+    @rule(data=st.data(), size=st.integers(1, 12))
+    def bring_a_part(self, data, size):
+        """It begins where the one before it ended, or within what is there: its answer was lost."""
+        sequence = data.draw(st.sampled_from(sorted(self.coming)))
+        coming = self.coming[sequence]
+        offset = data.draw(st.integers(0, min(coming.there, len(coming.payload) - 1)))
+        done = coming.there == len(coming.payload)
+        part = coming.payload[offset : offset + size]
+        self.run(
+            self.broker.part(
+                SESSION,
+                coming.topic,
+                coming.source,
+                part,
+                offset=offset,
+                size=len(coming.payload),
+                run=coming.run,
+                sequence=sequence,
+            )
+        )
+        if done:
+            return
+        coming.there, coming.counted = offset + len(part), True
+        if coming.there == len(coming.payload):
+            coming.counted = False
+            self.count += 1
+            self.unread.append(Told(self.count, coming.topic, coming.source, coming.run, coming.payload))
+
+    @precondition(lambda self: any(not c.there and not c.counted for c in self.coming.values()))
+    @rule(data=st.data())
+    def bring_a_part_too_early(self, data):
+        new = [s for s, c in self.coming.items() if not c.there and not c.counted]
+        sequence = data.draw(st.sampled_from(new))
+        coming = self.coming[sequence]
+        more = {"offset": 1, "size": len(coming.payload), "run": coming.run, "sequence": sequence}
+        with pytest.raises(PartsMissing):
+            self.run(self.broker.part(SESSION, coming.topic, coming.source, b"x", **more))
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
@@ -166,6 +223,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 file.write(torn)
         self.broker = Broker(self.root / "spool", LIMITS)
         self.broker.recover()
+        for coming in self.coming.values():
+            coming.counted = False
         for handed in list(self.handed):
             handed.open.clear()
             if handed.pop_id is None:
@@ -177,6 +236,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @invariant()
     def usage_is_what_is_not_delivered(self):
         waiting = [h.told for h in self.handed if not h.sent] + self.unread
+        waiting += [coming for coming in self.coming.values() if coming.counted]
         usage = self.broker.usage()
         assert (usage.messages, usage.bytes) == (len(waiting), sum(len(t.payload) for t in waiting))
 

@@ -302,6 +302,7 @@ def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: 
         ("1 KiB", 1024, 200),
         ("1 MiB", 1 << 20, 20),
         ("64 MiB", 64 << 20, 3),
+        ("1 GiB", 1 << 30, 1),
     ):
         seconds, bare = ways.in_turn(ours, floor, size, times, asked.rounds)
         shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / bare / 1e6:.1f} MB/s"]
@@ -309,9 +310,9 @@ def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: 
     heads = ["message", "median", "rate", "bare relay", "share of it"]
     table("channel", "Channel: push at one node, pop at the other (bare payload)", heads, rows)
     rates = [statistics.median(ways.pairs(ends, 1024, 100) for _ in range(asked.rounds)) for ends in (ours, floor)]
-    (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 26, 1)))
+    (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 30, 1)))
     row = [f"{rates[0]:.0f}/s", f"{rates[1]:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
-    heads = ["1 KiB", "bare relay", "8 x 64 MiB: growth of the sending gateway", "and of the receiving one"]
+    heads = ["1 KiB", "bare relay", "8 x 1 GiB: growth of the sending gateway", "and of the receiving one"]
     table("pairs", "Channel: eight pairs together", heads, [row])
 
 

@@ -1,4 +1,4 @@
-"""Posts to peers over kept connections of HTTP/1.1, at a twentieth of what a general client costs (ADR 30)."""
+"""Posts to peers over kept connections of HTTP/1.1, at a twentieth of what a general client costs (ADR 33)."""
 
 import asyncio
 import ssl
