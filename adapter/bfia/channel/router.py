@@ -321,7 +321,7 @@ class _Desk:
                 await self._store(ptp, form, body, source=self._parts.node, run=member.run)
                 return success(form)
             await self._refuse_ended(ptp.session)
-            return _told(await self._send(ptp, route, body, form), ptp, form)
+            return _response_to(await self._send(ptp, route, body, form), ptp, form)
 
     async def _push_long(self, request: Request, ptp: Ptp, route: Route | None, run: str, size: int) -> Response:
         """Store a bare payload, or bring it on, part by part while it comes."""
@@ -336,9 +336,9 @@ class _Desk:
                     answer = await self._send_part(ptp, route, part, offset, size)
                     if not answer.succeeded and not offset:  # its transport takes no parts, or says so itself
                         whole = b"".join([part, *[piece async for piece in parts]])
-                        return _told(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
+                        return _response_to(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
                     if not answer.succeeded:
-                        return _told(answer, ptp, Form.RAW)
+                        return _response_to(answer, ptp, Form.RAW)
                 offset += len(part)
         return success(Form.RAW)
 
@@ -503,7 +503,7 @@ class _Desk:
                 raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                return _told(await self._hand_on(other, whole, headers), None, form)
+                return _response_to(await self._hand_on(other, whole, headers), None, form)
             await self._store(ptp, form, body, source=ptp.source, run=None)
         return success(form)
 
@@ -520,7 +520,7 @@ class _Desk:
                 raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                return _told(await self._hand_on(other, body, headers, TRANSPORT), None, Form.RAW)
+                return _response_to(await self._hand_on(other, body, headers, TRANSPORT), None, Form.RAW)
             await self._store_part(ptp, body, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
 
@@ -614,7 +614,7 @@ class _Desk:
         return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
 
 
-def _told(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
+def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
     """Return another transport's answer; ``ptp`` names the node to which a container's message was brought."""
     if answer.succeeded:
         return success(form)
