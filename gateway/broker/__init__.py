@@ -7,4 +7,13 @@ transport and wire format are elsewhere.
 from gateway.broker.broker import Broker
 from gateway.broker.session import BrokerLimits, BufferFull, Message, PartsMissing, SessionReleased, Usage, Waiting
 
-__all__ = ["Broker", "BrokerLimits", "BufferFull", "Message", "PartsMissing", "SessionReleased", "Usage", "Waiting"]
+__all__ = [
+    "Broker",
+    "BrokerLimits",
+    "BufferFull",
+    "Message",
+    "PartsMissing",
+    "SessionReleased",
+    "Usage",
+    "Waiting",
+]
