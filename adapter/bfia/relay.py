@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from adapter.bfia.channel.codec import INVOKE, read_ends
+from adapter.bfia.channel.codec import INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.peer import (
@@ -105,7 +105,7 @@ class Relay:
         request = Request(scope, receive)
         channel = path.startswith(_CHANNEL)
         ends = _ends(request, channel)
-        if ends is None or ends[1] in ("", self._node) or (channel and path != INVOKE):
+        if ends is None or ends[1] in ("", self._node) or (channel and path not in (INVOKE, PART)):
             await self._app(scope, receive, send)
             return
         source, target = ends

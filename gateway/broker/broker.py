@@ -36,8 +36,8 @@ from gateway.errors import Busy, GatewayError, TooLarge
 
 log = logging.getLogger(__name__)
 
-_MOST_PAUSE = 60.0
-"""seconds until a message of which no further part comes is dropped"""
+_MOST_PAUSE = 120.0
+"""seconds until a message of which no more comes is dropped: who brings it may wait long for the container"""
 
 
 class _Reader(asyncio.Event):
@@ -67,6 +67,8 @@ class Broker:
         self._readers: dict[tuple[str, str], list[_Reader]] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
+        self._left: list[Session] = []
+        """found at the start, maybe with uploads"""
         self._lock: IO[bytes] | None = None
 
     def recover(self) -> None:
@@ -100,6 +102,7 @@ class Broker:
         session.load(records)
         self._sessions[session.name] = session
         self._used[session.name] = self._clock()
+        self._left.append(session)
 
     def close(self) -> None:
         """Releases the folder; everything that was accepted is on disk already."""
@@ -206,65 +209,99 @@ class Broker:
     ) -> None:
         """Stores a part of a message of ``size`` bytes; with the last one it is there as after ``push``.
 
-        A part may be repeated. Raises what ``push`` does, and PartsMissing where those before it are not there.
+        The first part waits for capacity for the whole message, which is given back when none follows. A part may
+        be repeated. Raises what ``push`` does (BufferFull also while another part of the message is being
+        written), and PartsMissing where those before it are not there.
         """
         self._refuse_released(session)
         self._refuse_oversize(size)
+        self._await_left()
         box = self._open(session)
         stored = Stored(topic, source, run, sequence, size)
+        if box.seen(stored):
+            return
         name = digest(topic, source, sequence, str(size)).hex()
-        upload = box.uploads.setdefault(name, Upload(asyncio.Lock()))
+        upload = box.uploads.setdefault(name, Upload(stored))
+        if upload.busy:
+            raise BufferFull("another part of this message is being written")
+        upload.busy = True
         try:
-            async with upload.lock:
-                if box.seen(stored):
-                    return
-                if upload.at is None:
-                    if offset > (box.spool.part_size(name) if box.on_disk else 0):
-                        raise PartsMissing(f"what comes before byte {offset} is not here")
-                    await self._wait_for_share(box, stored, wait)
-                    await self._reserve(box, stored, wait)
-                    upload.at = offset
-                await self._put_part(box, stored, upload, name, offset, data)
+            there = box.part_size(name) if upload.there is None else upload.there
+            if offset > there:
+                raise PartsMissing(
+                    f"only {there} bytes of this message are here, not what is before byte {offset}"
+                )
+            if upload.there is None:
+                await self._wait_for_share(box, upload.stored, wait)
+                await self._reserve(box, upload.stored, wait)
+                upload.there = there
+                box.left.discard(name)
+                self._await_more(box, name, upload)
+            with self._disk(box):
+                box.begin()
+                await anyio.to_thread.run_sync(box.spool.write_part, name, offset, data)
+            if box.ended:
+                raise SessionReleased(f"session {box.name} has ended")
+            if offset + len(data) > upload.there:
+                upload.there = offset + len(data)
+                self._await_more(box, name, upload)
+            if upload.there == size:
+                self._complete(box, name)
         finally:
-            if upload.at is None:
+            upload.busy = False
+            if upload.there is None:
                 box.uploads.pop(name, None)
             self._leave(box)
-        if upload.at == size:
-            self._wake_readers(session, topic)
 
-    async def _put_part(
-        self, box: Session, stored: Stored, upload: Upload, name: str, offset: int, data: bytes
-    ) -> None:
+    def _await_more(self, box: Session, name: str, upload: Upload) -> None:
+        """Drop a message of which no more comes in time."""
         if upload.drop is not None:
             upload.drop.cancel()
 
         def drop() -> None:
-            if box.uploads.pop(name, None) is not None:
-                box.spool.remove_parts(name)
-                box.unreserve(stored)
-                self._wake_writers()
+            if upload.busy:
+                self._await_more(box, name, upload)
+            else:
+                self._drop_upload(box, name)
 
         upload.drop = asyncio.get_running_loop().call_later(_MOST_PAUSE, drop)
-        if upload.at is None or offset > upload.at:
-            raise PartsMissing(f"what comes before byte {offset} is not here")
-        with self._disk(box):
-            box.begin()
-            await anyio.to_thread.run_sync(box.spool.write_part, name, offset, data)
-        if box.ended:
-            raise SessionReleased(f"session {box.name} has ended")
-        upload.at = offset + len(data)
-        if upload.at < stored.size:
+
+    def _await_left(self) -> None:
+        """Remove what an earlier process left of messages if that does not go on in time."""
+        boxes, self._left = self._left, []
+
+        def remove() -> None:
+            for box in boxes:
+                box.remove_left()
+
+        if boxes:
+            asyncio.get_running_loop().call_later(_MOST_PAUSE, remove)
+
+    def _drop_upload(self, box: Session, name: str) -> None:
+        upload = box.uploads.pop(name)
+        box.spool.remove_part(name)
+        box.unreserve(upload.stored)
+        self._wake_writers()
+
+    def _complete(self, box: Session, name: str) -> None:
+        """Make a message of which all is there one to be read, unless its repeat came meanwhile."""
+        upload = box.uploads[name]
+        stored = upload.stored
+        if upload.drop is not None:
+            upload.drop.cancel()
+        if box.seen(stored):
+            self._drop_upload(box, name)
             return
-        upload.drop.cancel()
         try:
             with self._disk(box):
                 stored.number = box.new_number()
                 box.spool.complete(name, stored.number)
                 box.add(stored, b"")
         except BufferFull:
-            drop()
+            self._drop_upload(box, name)
             raise
         del box.uploads[name]
+        self._wake_readers(box.name, stored.topic)
 
     async def _store(self, box: Session, stored: Stored, payload: bytes) -> bool:
         """Write a message; False where its repeat came while this one waited or was being written."""

@@ -163,14 +163,13 @@ class Spool:
 
     def part_size(self, upload: str) -> int:
         """Returns how many bytes of such a payload are there."""
-        path = self._part_path(upload)
-        return path.stat().st_size if path.exists() else 0
+        return self._part_path(upload).stat().st_size
 
     def complete(self, upload: str, number: int) -> None:
         """Makes a payload that has come wholly that of a message."""
         self._part_path(upload).replace(self.payload_path(number))
 
-    def remove_parts(self, upload: str) -> None:
+    def remove_part(self, upload: str) -> None:
         """Deletes what has come of a payload."""
         with contextlib.suppress(FileNotFoundError):
             self._part_path(upload).unlink()
@@ -183,15 +182,21 @@ class Spool:
         with contextlib.suppress(FileNotFoundError):
             self.payload_path(number).unlink()
 
-    def payloads(self) -> dict[int, int]:
-        """Returns number and size of every payload file that is there, and removes leftovers, but for parts."""
+    def payloads(self) -> tuple[dict[int, int], set[str]]:
+        """Returns number and size of every payload file, and the uploads of which something is there.
+
+        Removes other leftovers.
+        """
         found: dict[int, int] = {}
+        uploads: set[str] = set()
         for path in self._folder.iterdir():
             if path.suffix == ".payload" and path.stem.isascii() and path.stem.isdigit():
                 found[int(path.stem)] = path.stat().st_size
-            elif path.name != _JOURNAL and path.suffix != ".part":
+            elif path.suffix == ".part":
+                uploads.add(path.stem)
+            elif path.name != _JOURNAL:
                 path.unlink()
-        return found
+        return found, uploads
 
     def payload_path(self, number: int) -> Path:
         """Returns the file of a large payload."""

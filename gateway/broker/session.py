@@ -211,11 +211,13 @@ class Flight:
 
 @dataclass(slots=True)
 class Upload:
-    """A message that comes in parts: ``at`` bytes of it are there. ``drop`` ends it where no more comes."""
+    """A message that comes in parts. ``drop`` ends it where no more comes."""
 
-    lock: asyncio.Lock
-    at: int | None = None
-    """None: no capacity is reserved for it yet"""
+    stored: Stored
+    there: int | None = None
+    """bytes that have come; None: no capacity is reserved for it yet"""
+    busy: bool = False
+    """whether a part is being written, or waits for capacity"""
     drop: asyncio.TimerHandle | None = None
 
 
@@ -251,6 +253,8 @@ class Session:
         self.bytes_of: Counter[str | None] = Counter()
         """what each run of this node has pushed, as far as it is undelivered"""
         self.uploads: dict[str, Upload] = {}
+        self.left: set[str] = set()
+        """uploads of an earlier process that have not gone on"""
         self.on_disk = False
         self.ended = False
         self._limits = limits
@@ -278,7 +282,7 @@ class Session:
         for record in records:
             self._replay(record, pending, record.offset + record.size - end)
             end = record.offset + record.size
-        files = self.spool.payloads()
+        files, self.left = self.spool.payloads()
         for stored in list(pending.values()) + [flight.stored for flight in self._flights.values()]:
             if stored.offset is None and files.pop(stored.number, -1) != stored.size:
                 log.error("payload missing", extra={"session": self.name, "number": stored.number})
@@ -347,6 +351,16 @@ class Session:
         if not self.on_disk:
             self.spool.create(self.name)
             self.on_disk = True
+
+    def part_size(self, upload: str) -> int:
+        """Returns how much of a message that comes in parts an earlier process has left."""
+        return self.spool.part_size(upload) if upload in self.left else 0
+
+    def remove_left(self) -> None:
+        """Deletes the uploads of an earlier process that have not gone on."""
+        for name in self.left:
+            self.spool.remove_part(name)
+        self.left.clear()
 
     def new_number(self) -> int:
         """Returns the number of the next message and begins the spool if this is the first one."""

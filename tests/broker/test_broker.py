@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gateway.broker import Broker, BrokerLimits, BufferFull, SessionReleased
+from gateway.broker import Broker, BrokerLimits, BufferFull, PartsMissing, SessionReleased
 from gateway.errors import Busy, GatewayError, TooLarge
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +120,89 @@ async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(
     assert await read(opened.broker) == b"x" * size
     assert await read(opened.broker) is None
     assert list(opened.root.glob("*/*.payload")) == []
+
+
+def begun(broker, name, *, offset=0, data=b"part", size=16, **more):
+    """Brings a part of a message of 16 bytes."""
+    return broker.part("s", "t", "n", data, offset=offset, size=size, sequence=name, **more)
+
+
+def parts(opened):
+    return len(list(opened.root.glob("*/*.part")))
+
+
+@pytest.fixture
+async def later(monkeypatch):
+    """Lets time pass on the event loop."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+
+    async def pass_by(seconds):
+        monkeypatch.setattr(loop, "time", lambda: now() + seconds)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    return pass_by
+
+
+async def test_messages_that_are_begun_without_end_keep_no_capacity(opened, later):
+    """Attack: a peer begins ever more messages and brings only the first part of each."""
+    broker = opened(session_bytes=64)
+    for name in "abcd":
+        await begun(broker, name)
+    for number in range(1000):
+        with pytest.raises(BufferFull):
+            await begun(broker, f"more {number}", wait=0.0)
+    assert (parts(opened), broker.usage()) == (4, (1, 4, 64))
+    last = await waiting(asyncio.create_task(begun(broker, "last", wait=3600.0)))
+    await begun(broker, "a", offset=4)
+    await later(119.0)
+    await begun(broker, "b")  # no progress
+    assert not last.done()
+    await later(121.0)
+    await last
+    assert (parts(opened), broker.usage()) == (1, (1, 1, 16))
+    with pytest.raises(PartsMissing):
+        await begun(broker, "a", offset=8)
+
+
+async def test_what_a_crash_left_of_messages_goes_unless_they_go_on(opened, later):
+    broker = opened()
+    for name in "ab":
+        await begun(broker, name)
+    broker = opened()
+    await begun(broker, "a", offset=4, data=b"x" * 11)
+    assert parts(opened) == 2
+    await later(119.0)
+    await begun(broker, "a", offset=15, data=b"y")
+    await later(121.0)
+    assert parts(opened) == 0
+    assert await read(broker) == b"part" + b"x" * 11 + b"y"
+    with pytest.raises(PartsMissing):
+        await begun(broker, "b", offset=4)
+
+
+async def test_a_part_comes_while_another_waits_for_capacity_and_the_session_ends(opened):
+    broker = opened(session_bytes=16)
+    await broker.push("s", "t", "n", b"x" * 16)
+    first = await waiting(asyncio.create_task(begun(broker, "a")))
+    with pytest.raises(BufferFull, match="another part"):
+        await begun(broker, "a")
+    await broker.end_session("s")
+    with pytest.raises(SessionReleased):
+        await first
+    assert (broker.usage(), list(opened.root.glob("*/*"))) == ((0, 0, 0), [])
+
+
+async def test_a_message_that_came_whole_meanwhile_is_not_stored_again(opened):
+    broker = opened()
+    await begun(broker, "a")
+    last = asyncio.create_task(begun(broker, "a", offset=4, data=b"x" * 12))
+    await asyncio.sleep(0)  # it has found that the message is new, and is being written
+    await broker.push("s", "t", "n", b"part" + b"x" * 12, sequence="a")
+    await last
+    assert (parts(opened), broker.usage()) == (0, (1, 1, 16))
+    assert await read(broker) == b"part" + b"x" * 12
 
 
 async def test_only_so_many_pushes_are_remembered(opened):

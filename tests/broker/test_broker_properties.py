@@ -116,7 +116,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         )
         if done:
             return
-        coming.there, coming.counted = offset + len(part), True
+        coming.there, coming.counted = max(coming.there, offset + len(part)), True
         if coming.there == len(coming.payload):
             coming.counted = False
             self.count += 1

@@ -90,6 +90,7 @@ ORDER = (
     "/interconn/schedule/task/callback",
     "/chan/push",
     "/chan/invoke",
+    "/chan/part",
     "/chan/pop",
     "/chan/peek",
     "/chan/release",

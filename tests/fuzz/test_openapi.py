@@ -13,8 +13,8 @@ from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, described, examples, judged, operations, posts, sent
 from tests.inprocess import ME, ask, containers
 
-NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
-"""paths that refuse everything, by a code of their own"""
+NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614", "/v1/interconn/chan/part": "E0000000614"}
+"""paths that refuse everything, or of jobs that are not known, by a code of their own"""
 NOT_HERE = {
     **{
         f"/api/v1/jobs/{{job_id}}/{word}": "JOB_UNKNOWN"

@@ -105,7 +105,8 @@ def test_a_certificate_without_any_node_is_denied_before_it_names_one(site: Site
 @pytest.mark.parametrize("name", ["x-ptp-source-node-id", "x_ptp_source_node_id", "x-ptp-from-node-id"])
 def test_a_message_is_taken_only_from_the_node_of_the_certificate(site: Site, name: str):
     about = {"x-ptp-version": "1", "x-ptp-session-id": "session_s", "x-ptp-topic": "t", "x-ptp-target-node-id": ME}
-    assert site.post(OTHER, INVOKE, about | {name: PEER}, json={})["code"] == "E0000000403"
+    for path in (INVOKE, INVOKE.replace("invoke", "part")):
+        assert site.post(OTHER, path, about | {name: PEER}, json={})["code"] == "E0000000403"
     assert site.post(PEER, INVOKE, about | {name: PEER}, json={"payload": "aGk="})["code"] == "E0000000000"
 
 

@@ -66,8 +66,9 @@ def test_a_job_of_the_own_platform_cannot_be_submitted_at_the_peer_port(node: Ga
     ids=str,
 )
 @pytest.mark.parametrize("more", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
+@pytest.mark.parametrize("path", ["invoke", "part"])
 def test_a_message_that_claims_the_own_id_is_not_taken(
-    node: Gateway, headers: dict[str, str], more: dict[str, str]
+    node: Gateway, headers: dict[str, str], more: dict[str, str], path: str
 ):
     about = {
         "x-ptp-version": "1",
@@ -75,7 +76,9 @@ def test_a_message_that_claims_the_own_id_is_not_taken(
         "x-ptp-topic": "t",
         "x-ptp-target-node-id": ME,
     }
-    said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", headers=about | headers | more, json={}).json()
+    about |= {"content-type": "application/json"}  # in which form the refusal comes
+    url = f"/v1/interconn/chan/{path}"
+    said = ask(node, "peer", "POST", url, headers=about | headers | more, json={}).json()
     assert said["code"] == "E0000000403" and "own id" in said["message"]
 
 

@@ -14,6 +14,7 @@ import binascii
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -256,7 +257,8 @@ def parse_timeout(value: Any) -> float | None:
 
 PUSH = "/v1/interconn/chan/push"
 INVOKE = "/v1/interconn/chan/invoke"
-TRANSPORT = "/v1/interconn/chan/transport"
+PART = "/v1/interconn/chan/part"
+"""our own: what a peer makes of transport over HTTP is not known before it has stored it"""
 PASS_THROUGH = "1"
 
 _PREFIX = "x-ptp-"
@@ -366,12 +368,17 @@ class Part(NamedTuple):
         return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
 
 
-def read_part(headers: Mapping[str, str], body_size: int) -> Part:
-    """Read the header of a part. Raises Invalid."""
+def read_part(headers: Mapping[str, str], body: bytes, part_bytes: int) -> Part:
+    """Read the header of a part; all but the last one have ``part_bytes``. Raises Invalid."""
     found = _PART_VALUE.fullmatch(headers.get(_PART, ""))
-    part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else None
-    if part is None or not body_size or part.offset + body_size > part.size:
-        raise Invalid([Problem(_PART, "must be offset/size/crc32 of the body, which must lie within")])
+    part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else Part(0, 0, 0)
+    wanted = min(part_bytes, part.size - part.offset)
+    if part.size <= part_bytes or part.offset % part_bytes or len(body) != wanted:
+        raise Invalid(
+            [Problem(_PART, f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one")]
+        )
+    if zlib.crc32(body) != part.checksum:
+        raise Invalid([Problem("body", f"must have the checksum that {_PART} says")])
     return part
 
 

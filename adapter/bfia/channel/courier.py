@@ -41,17 +41,19 @@ class Courier:
         headers: list[tuple[bytes, bytes]],
         retry_for: float,
         path: str = INVOKE,
+        may_be_unknown: bool = False,
     ) -> Answer:
         """Send a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
 
         Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, doubling to 2 s. Raises
-        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned.
+        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned, HTTP 5xx where
+        the peer may not know the path.
         """
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = await self._try(route.url + path, route, body, headers)
+                answer = await self._try(route.url + path, route, body, headers, may_be_unknown)
                 if answer.code != BUFFER_FULL or time.monotonic() + pause > end:
                     return answer
             except _NoAnswer as error:
@@ -60,7 +62,9 @@ class Courier:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _try(self, url: str, route: Route, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
+    async def _try(
+        self, url: str, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], may_be_unknown: bool
+    ) -> Answer:
         by = f"next hop {route.via}: " if route.via else ""
         try:
             wires = self._wires.get(route.identity, route.identity)
@@ -71,7 +75,7 @@ class Courier:
             raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
             raise _NoAnswer(by + error.message) from error
-        if status == 429 or status >= 500:
+        if status == 429 or (status >= 500 and not may_be_unknown):
             raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
         return _understood(status, content, kind)
 

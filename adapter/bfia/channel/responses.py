@@ -24,12 +24,13 @@ IN_THREAD = 1 << 18
 _PIECE = 3 << 18
 """bytes of a long message that are read and sent together; a multiple of what Base64 takes together"""
 
+PARTS_MISSING = "E0000000404"
 _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (BufferFull, "E0000000700"),
     (SessionReleased, "E0000000608"),
     (UnknownForm, "E0000000616"),
     (TooLarge, "E0000000413"),
-    (PartsMissing, "E0000000400"),
+    (PartsMissing, PARTS_MISSING),
     (Invalid, "E0000000400"),
     (NotAllowed, "E0000000403"),
     (NotFound, "E0000000404"),
@@ -261,13 +262,16 @@ INVOKE = described(
         "x-ptp-target-node-id": _header("this node", "JG0100001100000010"),
     },
 )
-TRANSPORT = described(
+TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {}, {})
+PART = described(
     "Store a part of a message's bare payload that another node of this kind brings",
     None,
     {},
     {
         "x-ptp-part": _header(
-            "offset, size of the whole, and crc32 of the body", "0/2097152/0a1b2c3d", required=True
+            "offset, size of the whole, and crc32 of the body, which has 1 MiB, the last one less",
+            "0/2097152/0a1b2c3d",
+            required=True,
         ),
         "x-ptp-message-id": _header("names the message in each of its parts", "5f0c", required=True),
         "x-ptp-topic": _header("the message's topic", "guest.0-host.0", required=True),

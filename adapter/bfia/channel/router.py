@@ -23,10 +23,10 @@ from starlette.responses import Response
 from adapter.bfia.channel import responses as schema
 from adapter.bfia.channel.codec import (
     INVOKE,
+    PART,
     PASS_THROUGH,
     PUSH,
     SUCCESS,
-    TRANSPORT,
     Answer,
     Part,
     Ptp,
@@ -43,13 +43,14 @@ from adapter.bfia.channel.codec import (
     rewritten,
     wait_seconds,
 )
-from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.courier import BUFFER_FULL, Courier
 from adapter.bfia.channel.forms import Form, form_of
 from adapter.bfia.channel.responses import (
     IN_THREAD,
     LOOP,
     NOT_JOINED,
     NOT_PERMITTED,
+    PARTS_MISSING,
     ChannelRefused,
     Handover,
     form_for,
@@ -59,7 +60,7 @@ from adapter.bfia.channel.responses import (
 )
 from adapter.bfia.channel.sessions import Cache, UnknownSessions
 from adapter.bfia.profiles import profile_named
-from gateway.broker import Broker, Message, SessionReleased
+from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
 from gateway.http.peers import check_claim
@@ -156,11 +157,12 @@ def container_router(parts: ChannelParts) -> APIRouter:
 
 
 def peer_router(parts: ChannelParts) -> APIRouter:
-    """Return invoke, for the transports of other nodes, and the refusal of transport."""
+    """Return invoke and part, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
-    _add(router, TRANSPORT, desk.transport, schema.TRANSPORT)
+    _add(router, PART, desk.part, schema.PART)
+    _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
     return router
 
 
@@ -192,6 +194,10 @@ def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
             await courier.close()
 
     return lifespan
+
+
+async def _no_stream(request: Request) -> Response:
+    raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
 
 
 class _Desk:
@@ -254,12 +260,17 @@ class _Desk:
                     await self._store_part(ptp, part, offset, size, self._parts.node, run)
                 else:
                     answer = await self._send_part(ptp, route, part, offset, size)
-                    if not answer.succeeded and not offset:  # its transport takes no parts, or says so itself
+                    if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
+                        # its transport takes no parts, or what it refuses it says of the whole, too
                         whole = b"".join([part, *[piece async for piece in parts]])
                         return _response_to(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
+                    if answer.code == PARTS_MISSING:
+                        raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
                     if not answer.succeeded:
                         return _response_to(answer, ptp, Form.RAW)
                 offset += len(part)
+        if offset != size:
+            raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
         return success(Form.RAW)
 
     async def _parts_of(self, request: Request) -> AsyncGenerator[bytes]:
@@ -271,22 +282,22 @@ class _Desk:
                 held.append(chunk)
                 length += len(chunk)
                 came += len(chunk)
+                if place.statistics().tasks_waiting:
+                    self._refuse_slow(came, anyio.current_time() - since)
                 if length >= _LARGE:
+                    asked = anyio.current_time()
                     whole = b"".join(held)
                     for at in range(0, length - length % _LARGE, _LARGE):
                         yield whole[at : at + _LARGE]
                     held, length = [whole[length - length % _LARGE :]], length % _LARGE
-                    if place.statistics().tasks_waiting:
-                        self._refuse_slow(came, anyio.current_time() - since)
+                    since += anyio.current_time() - asked
         if length:
             yield b"".join(held)
 
     async def _store_part(
         self, ptp: Ptp, part: bytes, offset: int, size: int, source: str, run: str | None
     ) -> None:
-        if not self._broker.holds(ptp.session):
-            await self._refuse_ended(ptp.session)
-            await self._unknown.admit(ptp.session, source)
+        await self._refuse_ended(ptp.session)
         await self._broker.part(
             ptp.session,
             ptp.topic or "",
@@ -300,10 +311,10 @@ class _Desk:
 
     async def _send_part(self, ptp: Ptp, route: Route, part: bytes, offset: int, size: int) -> Answer:
         profile = profile_named(route.profile)
-        if profile.encapsulates:
+        if profile.encapsulates or profile.bare_payloads:  # of another platform
             return Answer(code=NOT_PERMITTED)
         headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, zlib.crc32(part)).header
-        return await self._brought(ptp, route, part, headers, Form.RAW, TRANSPORT)
+        return await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
 
     def _places(self, kind: str, of: object = None) -> Semaphore:
         return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
@@ -339,13 +350,20 @@ class _Desk:
         )
 
     async def _brought(
-        self, ptp: Ptp, route: Route, body: bytes, headers: dict[str, str], form: Form, path: str
+        self,
+        ptp: Ptp,
+        route: Route,
+        body: bytes,
+        headers: dict[str, str],
+        form: Form,
+        path: str,
+        may_be_unknown: bool = False,
     ) -> Answer:
         kind = "application/octet-stream" if form is Form.RAW else form.value
         texts = {**headers, "content-type": kind}
         sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in texts.items()]
         try:
-            return await self._parts.courier.invoke(route, body, sent, self._parts.retry_for, path)
+            return await self._parts.courier.invoke(route, body, sent, self._parts.retry_for, path, may_be_unknown)
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
 
@@ -419,30 +437,39 @@ class _Desk:
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
-            if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
-                raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
+            await self._refuse_stranger(ptp)
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
                 return _response_to(await self._hand_on(other, whole, headers), None, form)
             await self._store(ptp, form, body, source=ptp.source, run=None)
         return success(form)
 
-    async def transport(self, request: Request) -> Response:
-        """Store a part of a bare payload that another node's transport brings."""
+    async def part(self, request: Request) -> Response:
+        """Store a part of a bare payload that another node's transport brings, of a session that is known here.
+
+        It reserves capacity for all that is to come, which in sessions of no known job anybody could do.
+        """
         headers = request.headers.raw
         ptp = read_ptp(headers)
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
+        if not ptp.message_id:
+            raise Invalid([Problem("x-ptp-message-id", "is required", None)])
+        if (size := _announced(request)) is None or size > _LARGE:
+            raise TooLarge(f"a part has at most {_LARGE} bytes")
+        await self._refuse_stranger(ptp)
+        if await self._session_open(ptp.session) is None:
+            raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
         async with self._body(request) as body:
-            part = read_part(request.headers, len(body))
-            if not ptp.message_id or part.checksum != zlib.crc32(body):
-                raise Invalid([Problem("body", "must have the checksum and the message id that its headers say")])
-            if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
-                raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
+            part = read_part(request.headers, body, _LARGE)
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                return _response_to(await self._hand_on(other, body, headers, TRANSPORT), None, Form.RAW)
+                return _response_to(await self._hand_on(other, body, headers, PART), None, Form.RAW)
             await self._store_part(ptp, body, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
+
+    async def _refuse_stranger(self, ptp: Ptp) -> None:
+        if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
+            raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
 
     async def _hand_on(
         self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], path: str = INVOKE

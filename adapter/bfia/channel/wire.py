@@ -1,6 +1,7 @@
 """Posts to peers over kept connections of HTTP/1.1, at a twentieth of what a general client costs (ADR 33)."""
 
 import asyncio
+import re
 import ssl
 import time
 from collections import defaultdict
@@ -10,12 +11,17 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
 _MOST = 256
 _KEPT = 64
 _KEPT_SECONDS = 4.0
 _CONNECT_SECONDS = 5.0
 _SLICE = 1 << 18
 _LARGEST_ANSWER = 1 << 20
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_LENGTHS = (b"content-length", b"transfer-encoding")
 
 
 class BadAddress(ValueError):
@@ -44,7 +50,7 @@ class Wires:
 
     def __init__(self, verify: ssl.SSLContext) -> None:
         self._verify = verify
-        self._places = asyncio.Semaphore(_MOST)
+        self._places: defaultdict[Origin, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MOST))
         self._idle: defaultdict[Origin, list[_Wire]] = defaultdict(list)
 
     async def post(
@@ -54,14 +60,15 @@ class Wires:
 
         ``name`` is what the peer's certificate bears, where that is not the host.
 
-        Raises BadAddress, and OSError where there was no response.
+        Raises BadAddress, Invalid for a header that would break the line, and OSError where there was no response.
         """
         host, port, secure, netloc, path = _parsed(url)
         origin = Origin(host, port, secure, name)
-        async with self._places:
+        head = _head(netloc, path, headers, len(body))
+        async with self._places[origin]:
             wire = self._kept(origin) or await self._opened(origin, min(_CONNECT_SECONDS, seconds))
             try:
-                answer = await wire.post(_head(netloc, path, headers, len(body)), body, seconds)
+                answer = await wire.post(head, body, seconds)
             except BaseException:
                 wire.close()
                 raise
@@ -154,14 +161,14 @@ class _Response:
         self.kind = ""
         self.content = bytearray()
         self.over = self.keep = False
-        self._begun = False
+        self._begun = self._has_length = False
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
         """Take what came, nothing at the end of the connection. Raises ConnectionError."""
         if not data:
-            if not self._begun:
-                raise ConnectionResetError("the peer closed the connection without a response")
+            if not self._begun or self._has_length:
+                raise ConnectionResetError("the peer closed the connection without a whole response")
             self.over = True
             return
         try:
@@ -170,8 +177,9 @@ class _Response:
             raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type":
+        if (name := name.lower()) == b"content-type":
             self.kind = value.decode("latin-1")
+        self._has_length |= name in _LENGTHS
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -203,6 +211,8 @@ def _parsed(url: str) -> tuple[str, int, bool, bytes, bytes]:
 
 
 def _head(netloc: bytes, path: bytes, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
+    if any(_CONTROL.search(value) for _, value in headers):
+        raise Invalid([Problem("headers", "must not have control characters; a topic becomes one")])
     lines = b"".join(b"%s: %s\r\n" % header for header in headers)
     return (
         b"POST %s HTTP/1.1\r\nhost: %s\r\naccept: */*\r\naccept-encoding: identity\r\ncontent-length: %d\r\n%s\r\n"

@@ -99,7 +99,7 @@ def hello(gateway: Gateway, node: str) -> Any:
     return gateway.protocol.peer(node).post("/node/hello", {"node_id": A})
 
 
-def push(gateway: Gateway, **headers: str) -> dict[str, Any]:
+def push(gateway: Gateway, path: str = INVOKE, **headers: str) -> dict[str, Any]:
     said = {
         "x-ptp-session-id": "s1",
         "x-ptp-target-node-id": B,
@@ -108,7 +108,7 @@ def push(gateway: Gateway, **headers: str) -> dict[str, Any]:
         "x-ptp-topic": "t",
     } | {name.replace("_", "-"): value for name, value in headers.items()}
     body = {"topic": "t", "payload": base64.b64encode(b"hi").decode()}
-    return dict(ask(gateway, "peer", "POST", INVOKE, json=body, headers=said).json())
+    return dict(ask(gateway, "peer", "POST", path, json=body, headers=said).json())
 
 
 def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
@@ -118,6 +118,7 @@ def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
     assert f"passed on by {X}" in found["route"]["found"]
     assert push(allowed.x)["code"] == "E0000000000"
     assert allowed.b.broker.holds("s1")
+    assert "of no job here" in push(allowed.x, INVOKE.replace("invoke", "part"), x_ptp_message_id="m")["message"]
 
 
 def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):

@@ -11,8 +11,8 @@ import pytest
 
 from adapter.bfia.channel import router
 from route_table.model import Route
-from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node, until
-from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, ask
+from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node, until
+from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_HEADERS, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -63,10 +63,19 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
             await writer.wait_closed()
 
 
-async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(desk, caller, monkeypatch):
+@pytest.mark.parametrize(
+    ("verb", "headers", "kind"),
+    [
+        ("invoke", {"content-type": "application/json"}, "of anybody"),
+        ("push", PUSH_HEADERS | {"content-length": "5000", "x-ptp-topic": "t"}, "large"),
+    ],
+)
+async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(
+    desk, caller, monkeypatch, verb, headers, kind
+):
     now = iter(range(1_000_000))
     monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
-    monkeypatch.setattr(router, "_LARGE", 0)
+    monkeypatch.setattr(router, "_LARGE", 0 if verb == "invoke" else 1000)
 
     async def drops():
         for _ in range(500):
@@ -76,15 +85,15 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
     said = []
 
     async def send():
-        headers = {"content-type": "application/json"}
-        answer = await caller.post("http://x" + CHAN + "invoke", content=drops(), headers=headers)
-        said.append(answer.json()["message"])
+        answer = await caller.post("http://x" + CHAN + verb, content=drops(), headers=headers)
+        said.append(answer.content)
 
     async with anyio.create_task_group() as group:
-        for _ in range(router.AT_ONCE["of anybody"] + 1):
+        for _ in range(router.AT_ONCE[kind] + 1):
             group.start_soon(send)
-    slow = [text for text in said if "upload too slow (minimum 32 KiB/s)" in text]
+    slow = [text for text in said if b"upload too slow (minimum 32 KiB/s)" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
+    assert desk.broker.waiting(SESSION) == []
 
 
 async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_are_taken(

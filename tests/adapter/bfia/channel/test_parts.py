@@ -7,15 +7,17 @@ import zlib
 
 import pytest
 
+from adapter.bfia.channel import router
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import LegacyOutbound
 from gateway.broker import BrokerLimits
+from gateway.errors import NotAllowed
 from route_table.model import Route
-from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, until
+from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node, until
 from tests.adapter.bfia.channel.test_forms import Speaker
 from tests.adapter.bfia.scripted import says, scripted, text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("known_job")]
 
 MIB = 1 << 20
 LONG = os.urandom(5 * MIB + 7)
@@ -25,6 +27,18 @@ HEADERS = {
     "x-ptp-token": "writer",
     "x-ptp-target-node-id": "beta",
 }
+
+
+@pytest.fixture
+def known_job(monkeypatch):
+    """Each node knows the job of the session, as it does when a container of it runs."""
+    begin = Node.open
+
+    def known(node):
+        node.sessions.setdefault(SESSION, True)
+        begin(node)
+
+    monkeypatch.setattr(Node, "open", known)
 
 
 class Held:
@@ -57,13 +71,14 @@ def arrived(node):
     return sum(file.stat().st_size for file in node.root.glob("*/*.part"))
 
 
-async def bring(client, node, part, **headers):
+async def bring(client, node, part, offset=0, size=2 * MIB, **headers):
     named = (
         HEADERS
         | {"x-ptp-version": "1", "x-ptp-source-node-id": "alpha", "x-ptp-message-id": "m"}
+        | {"x-ptp-part": f"{offset}/{size}/{zlib.crc32(part):08x}"}
         | {k.replace("_", "-"): v for k, v in headers.items()}
     )
-    return await client.post(node.url + CHAN + "transport", content=part, headers=named)
+    return await client.post(node.url + CHAN + "part", content=part, headers=named)
 
 
 @pytest.mark.parametrize("target", ["alpha", "beta"])
@@ -114,15 +129,115 @@ async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client
     assert list(beta.root.glob("*/*.payload")) == []
 
 
-async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client):
+@pytest.mark.parametrize(
+    "first", [text(b"no such path", 404), text(b"no such path", 500), says({"code": "E0000000614", "message": ""})]
+)
+async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, first):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url)
-        peer.will(text(b"no such path", 404), says({"code": OK, "message": "success"}))
+        peer.will(first, says({"code": OK, "message": "success"}))
         answer = await pushing(client, alpha, LONG, x_ptp_target_node_id="peer")
         assert code_of(answer) == OK, answer.content
         first, whole = peer.asked
-        assert (first.target, whole.target) == (CHAN + "transport", CHAN + "invoke")
+        assert (first.target, whole.target) == (CHAN + "part", CHAN + "invoke")
         assert whole.raw == LONG
+
+
+async def test_a_peer_that_does_not_know_the_job_yet_gets_the_whole(alpha, beta, client):
+    beta.sessions.clear()
+    assert code_of(await pushing(client, alpha, LONG)) == OK
+    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
+
+
+async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, client):
+    """The first connection of each part ends within its body, the second after it: its answer is lost."""
+    cut = []
+
+    async def passed_on(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        name = head.split(b"x-ptp-part: ")[1].split(b"\r\n")[0]
+        cut.append(name)
+        size = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+        times = cut.count(name)
+        body = await reader.readexactly(size // 2 if times == 1 else size)
+        there_in, there_out = await asyncio.open_connection(*beta.socket.getsockname()[:2])
+        there_out.write(head + body)
+        await there_out.drain()
+        if times > 1:
+            answer = await there_in.readuntil(b"\r\n\r\n")
+            answer += await there_in.readexactly(int(answer.split(b"content-length: ")[1].split(b"\r\n")[0]))
+            writer.write(answer[: len(answer) // 2] if times == 2 else answer)
+            await writer.drain()
+        for end in (writer, there_out):
+            end.close()
+
+    async with await asyncio.start_server(passed_on, "127.0.0.1", 0, limit=2 * MIB) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        alpha.routes["beta"] = Route("beta", address)
+        assert code_of(await pushing(client, alpha, LONG)) == OK
+    assert sorted(cut) == sorted(3 * list(dict.fromkeys(cut))) and len(cut) == 18
+    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
+    assert beta.broker.usage().messages == 0
+
+
+async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(alpha, beta, client):
+    body = Held(LONG)
+    push = pushing(client, alpha, body)
+    body.let(3)
+    await until(lambda: arrived(beta) >= 2 * MIB)
+    await beta.stop()
+    for file in beta.root.glob("*/*.part"):
+        file.unlink()
+    body.let(3)
+    await beta.start()
+    answer = LegacyOutbound.FromString((await push).content)
+    assert answer.code == "E0000000700" and "push again" in answer.message
+    assert beta.broker.usage() == (1, 0, 0)
+
+
+async def test_parts_are_handed_on_to_the_gateway_that_has_the_session(make_node, alpha, client):
+    home = await make_node("beta")
+    first = Node("beta", home.root.with_name("first"), elsewhere=lambda session: Route("beta", home.url))
+    await first.start()
+    alpha.routes["beta"] = Route("beta", first.url)
+    try:
+        assert code_of(await pushing(client, alpha, LONG)) == OK
+        assert not first.broker.sessions()
+        assert await Speaker(client, home, Form.RAW).pop("t") == (OK, LONG)
+    finally:
+        await first.stop()
+        first.socket.close()
+
+
+async def test_the_part_of_a_stranger_is_not_stored(make_node, alpha, client):
+    """Attack: a partner of this node brings parts for the session of a job in which it has no part."""
+    beta = await make_node("beta", may_bring=lambda node, session: node == "alpha")
+    beta.known.add("stranger")
+    alpha.routes["beta"] = Route("beta", beta.url)
+    body = Held(LONG)
+    push = pushing(client, alpha, body, x_ptp_message_id="m")
+    body.let(3)
+    await until(lambda: arrived(beta) >= 2 * MIB)
+    for named in ({}, {"x_ptp_message_id": "other"}):
+        evil = await bring(client, beta, bytes(MIB), size=len(LONG), x_ptp_source_node_id="stranger", **named)
+        assert code_of(evil) == "E0000000614"
+    body.let(3)
+    assert code_of(await push) == OK
+    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
+
+
+async def test_the_session_of_another_run_takes_no_long_push(make_node, client):
+    """Attack: a container announces a long message for a session that is not its own."""
+
+    def run_of(claim):
+        raise NotAllowed("x-ptp-session-id is not this run's session")
+
+    beta = await make_node("beta")
+    beta.run_of = run_of
+    await beta.stop()
+    await beta.start()
+    assert code_of(await pushing(client, beta, LONG)) == "E0000000403"
+    assert beta.broker.usage() == (0, 0, 0)
 
 
 async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make_node, client):
@@ -138,20 +253,31 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
-        ({}, "E0000000400"),
+        ({"x_ptp_part": ""}, "E0000000400"),
         ({"x_ptp_part": "0/1"}, "E0000000400"),
-        ({"x_ptp_part": "0/2/00000000"}, "E0000000400"),
+        ({"x_ptp_part": "-4/9/00000000"}, "E0000000400"),
+        ({"x_ptp_part": f"0/{'9' * 400}/00000000"}, "E0000000400"),
+        ({"size": 2}, "E0000000400"),
+        ({"size": 4}, "E0000000400"),  # of one part only: that is what invoke is for
         ({"x_ptp_part": f"0/10/{zlib.crc32(b'part') ^ 1:08x}"}, "E0000000400"),
-        ({"x_ptp_part": f"6/9/{zlib.crc32(b'part'):08x}"}, "E0000000400"),
-        ({"x_ptp_part": f"3/9/{zlib.crc32(b'part'):08x}"}, "E0000000400"),
-        ({"x_ptp_part": f"0/{1 << 40}/{zlib.crc32(b'part'):08x}"}, "E0000000413"),
-        ({"x_ptp_part": f"0/9/{zlib.crc32(b'part'):08x}", "x_ptp_message_id": ""}, "E0000000400"),
-        ({"x_ptp_part": f"0/9/{zlib.crc32(b'part'):08x}", "x_ptp_source_node_id": "nobody"}, "E0000000618"),
+        ({"offset": 8, "size": 9}, "E0000000400"),
+        ({"offset": 3, "size": 9}, "E0000000400"),
+        ({"offset": 12, "size": 9}, "E0000000400"),
+        ({"offset": 4, "size": 9}, "E0000000404"),
+        ({"part": b"par", "size": 9}, "E0000000400"),
+        ({"part": b"parts", "size": 9}, "E0000000413"),
+        ({"size": 1 << 40}, "E0000000413"),
+        ({"x_ptp_message_id": ""}, "E0000000400"),
+        ({"x_ptp_source_node_id": "nobody"}, "E0000000618"),
+        ({"x_ptp_target_node_id": "alpha"}, "E0000000503"),
+        ({"x_ptp_session_id": "session_of-no-job"}, "E0000000614"),
+        ({"x_ptp_uri": "/v1/interconn/chan/pop"}, "E0000000404"),
     ],
 )
-async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, headers, code):
-    response = await bring(client, beta, b"part", **headers)
-    assert code_of(response) == code
+async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch, headers, code):
+    monkeypatch.setattr(router, "_LARGE", 4)
+    response = await bring(client, beta, **{"part": b"part", "size": 9} | headers)
+    assert code_of(response) == code, response.content
     assert beta.broker.usage() == (0, 0, 0)
     assert arrived(beta) == 0
 

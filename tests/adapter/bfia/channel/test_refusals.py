@@ -48,7 +48,7 @@ async def ask(client, node, verb, body, headers):
         ("pop?timeout=soon", {}, b"", "E0000000400", "query.timeout"),
         ("push", {"content-type": "application/octet-stream"}, b"x", "E0000000616", "application/x-protobuf"),
         ("pop", {"content-type": "application/xml"}, b"<a/>", "E0000000616", "application/x-protobuf"),
-        ("transport", {}, b"", "E0000000618", "not known"),
+        ("transport", {}, b"", "E0000000614", "invoke"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(desk, caller, verb, headers, body, code, named):
