@@ -437,7 +437,7 @@ class _Desk:
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
-            await self._refuse_stranger(ptp)
+            await self._refuse_non_party(ptp)
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
                 return _response_to(await self._hand_on(other, whole, headers), None, form)
@@ -456,7 +456,7 @@ class _Desk:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
         if (size := _announced(request)) is None or size > _LARGE:
             raise TooLarge(f"a part has at most {_LARGE} bytes")
-        await self._refuse_stranger(ptp)
+        await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
         async with self._body(request) as body:
@@ -467,7 +467,7 @@ class _Desk:
             await self._store_part(ptp, body, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
 
-    async def _refuse_stranger(self, ptp: Ptp) -> None:
+    async def _refuse_non_party(self, ptp: Ptp) -> None:
         if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
             raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
 
