@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
+from gateway.broker.mailbox import Stored
 from gateway.broker.session import (
     BrokerLimits,
     BufferFull,
@@ -26,7 +27,6 @@ from gateway.broker.session import (
     Pool,
     Session,
     SessionReleased,
-    Stored,
     Upload,
     Usage,
     Waiting,

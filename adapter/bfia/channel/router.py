@@ -6,8 +6,8 @@ event loop while they wait; bodies over a quarter of a MiB are read and written 
 
 import hashlib
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,11 +15,12 @@ from uuid import uuid4
 
 import anyio
 import anyio.to_thread
-from anyio import CapacityLimiter, Semaphore
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from adapter.bfia.channel import bodies
 from adapter.bfia.channel import responses as schema
 from adapter.bfia.channel.codec import (
     INVOKE,
@@ -90,15 +91,6 @@ class Member:
 
 
 _POP_SECONDS = 120.0
-_SMALL = 1 << 14
-_LARGE = 1 << 20
-AT_ONCE = {
-    "large": 16,
-    "to one node": 8,  # one that is away must not keep all the places while it is tried
-    "of anybody": 4,  # only the end of such a body tells whose it is
-    "handed on": 4,  # by another gateway of this node, of each of the two kinds
-}
-"""Large bodies in memory. Who hands one on keeps its place: two gateways that do must not wait for each other."""
 _ASKING = 2
 """threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
@@ -213,12 +205,9 @@ class _Desk:
         self._may_bring: Cache[str, bool] = Cache(lambda asked: parts.may_bring(*asked.split("\n", 1)))
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Cache(parts.known_sender, limiter=CapacityLimiter(_ASKING))
-        self._large: dict[tuple[str, object], Semaphore] = {}
+        self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
         self._codec = CapacityLimiter(_CODEC_THREADS)
         self._reading = CapacityLimiter(_READING_THREADS)
-        self._too_large = (
-            f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
-        )
 
     async def push(self, request: Request) -> Response:
         """Store a container's message here, or bring it to the node it is for."""
@@ -232,17 +221,17 @@ class _Desk:
             raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
         if target not in member.nodes:
             raise NotAllowed(f"node {target} takes no part in the job of this run")
-        places = () if route is None else (self._places("to one node", target),)
+        places = () if route is None else (self._bodies.places("to one node", target),)
         if (
             form is Form.RAW
-            and (size := _announced(request)) is not None
-            and _LARGE < size <= self._parts.max_body
+            and (size := bodies.announced(request)) is not None
+            and bodies.LARGE < size <= self._parts.max_body
         ):
             async with AsyncExitStack() as held:
-                for place in (*places, self._places("large")):
+                for place in (*places, self._bodies.places("large")):
                     await held.enter_async_context(place)
                 return await self._push_long(request, ptp, route, member.run, size)
-        async with self._body(request, *places, self._places("large")) as body:
+        async with self._bodies.whole(request, *places, self._bodies.places("large")) as body:
             if route is None:
                 await self._store(ptp, form, body, source=self._parts.node, run=member.run)
                 return success(form)
@@ -254,7 +243,7 @@ class _Desk:
         await self._refuse_ended(ptp.session)
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
         offset = 0
-        async with aclosing(self._parts_of(request)) as parts:
+        async with aclosing(self._bodies.parts(request)) as parts:
             async for part in parts:
                 if route is None:
                     await self._store_part(ptp, part, offset, size, self._parts.node, run)
@@ -272,27 +261,6 @@ class _Desk:
         if offset != size:
             raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
         return success(Form.RAW)
-
-    async def _parts_of(self, request: Request) -> AsyncGenerator[bytes]:
-        """Give the body in pieces of one size, but for the last."""
-        held, length, came, since = list[bytes](), 0, 0, anyio.current_time()
-        place = self._places("large")
-        async with aclosing(request.stream()) as stream:
-            while (chunk := await self._next_chunk(stream)) is not None:
-                held.append(chunk)
-                length += len(chunk)
-                came += len(chunk)
-                if place.statistics().tasks_waiting:
-                    self._refuse_slow(came, anyio.current_time() - since)
-                if length >= _LARGE:
-                    asked = anyio.current_time()
-                    whole = b"".join(held)
-                    for at in range(0, length - length % _LARGE, _LARGE):
-                        yield whole[at : at + _LARGE]
-                    held, length = [whole[length - length % _LARGE :]], length % _LARGE
-                    since += anyio.current_time() - asked
-        if length:
-            yield b"".join(held)
 
     async def _store_part(
         self, ptp: Ptp, part: bytes, offset: int, size: int, source: str, run: str | None
@@ -315,9 +283,6 @@ class _Desk:
             return Answer(code=NOT_PERMITTED)
         headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, zlib.crc32(part)).header
         return await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
-
-    def _places(self, kind: str, of: object = None) -> Semaphore:
-        return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
 
     def _target(self, ptp: Ptp) -> str:
         if ptp.target:
@@ -379,7 +344,7 @@ class _Desk:
         ptp, form = _asked(request)
         async with _unhurried(form):
             run = (await self._member(request, ptp)).run
-            async with self._body(request) as body:
+            async with self._bodies.whole(request) as body:
                 ask = await self._read(body, partial(decode_ask, form=form))
             if seconds is None:
                 query = request.query_params.get("timeout")
@@ -411,7 +376,7 @@ class _Desk:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp, form = _asked(request)
         run = (await self._member(request, ptp)).run
-        async with self._body(request) as body:
+        async with self._bodies.whole(request) as body:
             ask = await self._read(body, partial(decode_ask, form=form))
         topic = ask.topic if ptp.topic is None else ptp.topic
         await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
@@ -426,10 +391,10 @@ class _Desk:
         if version == PASS_THROUGH or form is Form.RAW:
             ptp = read_ptp(headers)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
-        places = self._places("of anybody" if ptp is None else "large")
+        places = self._bodies.places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
-            places = self._places("handed on", ptp is not None)
-        async with self._body(request, places) as body:
+            places = self._bodies.places("handed on", ptp is not None)
+        async with self._bodies.whole(request, places) as body:
             whole = body
             if ptp is None:
                 envelope = await self._read(body, partial(decode_envelope, form=form))
@@ -454,13 +419,13 @@ class _Desk:
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
-        if (size := _announced(request)) is None or size > _LARGE:
-            raise TooLarge(f"a part has at most {_LARGE} bytes")
+        if (size := bodies.announced(request)) is None or size > bodies.LARGE:
+            raise TooLarge(f"a part has at most {bodies.LARGE} bytes")
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
-        async with self._body(request) as body:
-            part = read_part(request.headers, body, _LARGE)
+        async with self._bodies.whole(request) as body:
+            part = read_part(request.headers, body, bodies.LARGE)
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
                 return _response_to(await self._hand_on(other, body, headers, PART), None, Form.RAW)
@@ -498,63 +463,6 @@ class _Desk:
         # not remembered: another container may get the address of one that has just ended
         return await anyio.to_thread.run_sync(self._parts.run_of, claim, limiter=self._by_address)
 
-    @asynccontextmanager
-    async def _body(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
-        """Read the body, and hold one of each of the few places while a large one is in memory.
-
-        Raises TooLarge.
-        """
-        length = request.headers.get("content-length", "")
-        known = length.isascii() and length.isdigit()
-        if len(length) > 18 or (known and int(length) > self._parts.max_body):
-            raise TooLarge(self._too_large)
-        if known and int(length) <= _SMALL:
-            with self._not_for_long():
-                body = await request.body()
-            yield body
-            return
-        async with AsyncExitStack() as held:
-            yield await self._received(request, held, places or (self._places("large"),))
-
-    async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
-        """Read a body piece by piece; only what has come counts, whatever its announced size."""
-        chunks: list[bytes] = []
-        size, since = 0, anyio.current_time()
-        async with aclosing(request.stream()) as stream:
-            while (chunk := await self._next_chunk(stream)) is not None:
-                if size <= _LARGE < size + len(chunk):
-                    asked = anyio.current_time()
-                    for place in places:
-                        await held.enter_async_context(place)
-                    since += anyio.current_time() - asked
-                size += len(chunk)
-                if size > self._parts.max_body:
-                    raise TooLarge(self._too_large)
-                chunks.append(chunk)
-                if size > _LARGE and any(place.statistics().tasks_waiting for place in places):
-                    self._refuse_slow(size, anyio.current_time() - since)
-        return b"".join(chunks)
-
-    def _refuse_slow(self, size: int, seconds: float) -> None:
-        """Raise Invalid for a body so slow that others should not wait for its place."""
-        if seconds > self._parts.stall_for + size / self._parts.least_rate:
-            least = f"{self._parts.least_rate / 1024:g} KiB/s"
-            raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
-
-    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
-        with self._not_for_long():
-            return await anext(stream, None)
-
-    @contextmanager
-    def _not_for_long(self) -> Iterator[None]:
-        """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
-        try:
-            with anyio.fail_after(self._parts.stall_for):
-                yield
-        except TimeoutError:
-            rule = f"must arrive without pauses of more than {self._parts.stall_for:g} s"
-            raise Invalid([Problem("body", rule)]) from None
-
     async def _read(self, body: bytes, decode: Callable[[bytes], X]) -> X:
         if len(body) <= IN_THREAD:
             return decode(body)
@@ -566,11 +474,6 @@ def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
     if answer.succeeded:
         return success(form)
     return reply(answer.code, f"node {ptp.target}: {answer.message}" if ptp else answer.message, form)
-
-
-def _announced(request: Request) -> int | None:
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
 
 
 def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:

@@ -9,7 +9,7 @@ import threading
 import anyio
 import pytest
 
-from adapter.bfia.channel import router
+from adapter.bfia.channel import bodies
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node, until
 from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_HEADERS, ask
@@ -22,13 +22,13 @@ CHUNKED = f"POST {CHAN}invoke HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\
 async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client):
     alpha = await make_node("alpha", stall_for=3600.0)
     async with contextlib.AsyncExitStack() as open_:
-        for _ in range(router.AT_ONCE["large"] + router.AT_ONCE["of anybody"]):
+        for _ in range(bodies.AT_ONCE["large"] + bodies.AT_ONCE["of anybody"]):
             _, writer = await asyncio.open_connection(*alpha.socket.getsockname()[:2])
             open_.push_async_callback(writer.wait_closed)
             open_.callback(writer.close)
             writer.write(CHUNKED.encode() + b"1\r\n{\r\n")
             await writer.drain()
-        large = b"x" * (2 * router._LARGE)
+        large = b"x" * (2 * bodies.LARGE)
         push = {"topic": "t", "payload": base64.b64encode(large).decode()}
         with anyio.fail_after(60):
             url, kind = alpha.url + CHAN + "invoke", {"content-type": "application/json"}
@@ -45,17 +45,17 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         await let_go.wait()
         writer.close()
 
-    large = b"x" * (2 * router._LARGE)
+    large = b"x" * (2 * bodies.LARGE)
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = Route("beta", address, deadline=600.0)
         container = Container(client, alpha)
-        for _ in range(router.AT_ONCE["large"]):
+        for _ in range(bodies.AT_ONCE["large"]):
             tasks.start_soon(container.push, "beta", large)
-        await until(lambda: len(reached) >= router.AT_ONCE["to one node"])
+        await until(lambda: len(reached) >= bodies.AT_ONCE["to one node"])
         with anyio.fail_after(60):
             assert await container.push("alpha", large) == OK
-        assert len(reached) == router.AT_ONCE["to one node"]
+        assert len(reached) == bodies.AT_ONCE["to one node"]
         tasks.cancel_scope.cancel()
         let_go.set()
     for writer in reached:
@@ -75,7 +75,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
 ):
     now = iter(range(1_000_000))
     monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
-    monkeypatch.setattr(router, "_LARGE", 0 if verb == "invoke" else 1000)
+    monkeypatch.setattr(bodies, "LARGE", 0 if verb == "invoke" else 1000)
 
     async def drops():
         for _ in range(500):
@@ -89,7 +89,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
         said.append(answer.content)
 
     async with anyio.create_task_group() as group:
-        for _ in range(router.AT_ONCE[kind] + 1):
+        for _ in range(bodies.AT_ONCE[kind] + 1):
             group.start_soon(send)
     slow = [text for text in said if b"upload too slow (minimum 32 KiB/s)" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
@@ -99,8 +99,8 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
 async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_are_taken(
     make_node, client, monkeypatch
 ):
-    monkeypatch.setattr(router, "_LARGE", 1 << 15)
-    monkeypatch.setitem(router.AT_ONCE, "large", 1)
+    monkeypatch.setattr(bodies, "LARGE", 1 << 15)
+    monkeypatch.setitem(bodies.AT_ONCE, "large", 1)
     both, homes = threading.Barrier(2, timeout=60), {}
 
     def elsewhere(session):

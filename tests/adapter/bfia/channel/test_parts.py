@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from adapter.bfia.channel import router
+from adapter.bfia.channel import bodies
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import LegacyOutbound
 from gateway.broker import BrokerLimits
@@ -275,7 +275,7 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
     ],
 )
 async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch, headers, code):
-    monkeypatch.setattr(router, "_LARGE", 4)
+    monkeypatch.setattr(bodies, "LARGE", 4)
     response = await bring(client, beta, **{"part": b"part", "size": 9} | headers)
     assert code_of(response) == code, response.content
     assert beta.broker.usage() == (0, 0, 0)

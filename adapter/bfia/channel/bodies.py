@@ -1,0 +1,121 @@
+"""Reads requests' bodies: how much of them is in memory together, and how slowly one may come."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+
+import anyio
+from anyio import Semaphore
+from starlette.requests import Request
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid, TooLarge
+
+_SMALL = 1 << 14
+LARGE = 1 << 20
+AT_ONCE = {
+    "large": 16,
+    "to one node": 8,  # one that is away must not keep all the places while it is tried
+    "of anybody": 4,  # only the end of such a body tells whose it is
+    "handed on": 4,  # by another gateway of this node, of each of the two kinds
+}
+"""Large bodies in memory. Who hands one on keeps its place: two gateways that do must not wait for each other."""
+
+
+class Bodies:
+    """The bodies of one transport's requests."""
+
+    def __init__(self, max_body: int, stall_for: float, least_rate: float) -> None:
+        """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second."""
+        self._max_body = max_body
+        self._stall_for = stall_for
+        self._least_rate = least_rate
+        self._large: dict[tuple[str, object], Semaphore] = {}
+        self._too_large = f"a body may have at most {max_body} bytes (limits.message_bytes): send it in parts"
+
+    def places(self, kind: str, of: object = None) -> Semaphore:
+        """Return the places for large bodies of a kind."""
+        return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
+
+    @asynccontextmanager
+    async def whole(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
+        """Read the body, and hold one of each of the few places while a large one is in memory.
+
+        Raises TooLarge.
+        """
+        length = request.headers.get("content-length", "")
+        known = length.isascii() and length.isdigit()
+        if len(length) > 18 or (known and int(length) > self._max_body):
+            raise TooLarge(self._too_large)
+        if known and int(length) <= _SMALL:
+            with self._not_for_long():
+                body = await request.body()
+            yield body
+            return
+        async with AsyncExitStack() as held:
+            yield await self._received(request, held, places or (self.places("large"),))
+
+    async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
+        """Read a body piece by piece; only what has come counts, whatever its announced size."""
+        chunks: list[bytes] = []
+        size, since = 0, anyio.current_time()
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await self._next_chunk(stream)) is not None:
+                if size <= LARGE < size + len(chunk):
+                    asked = anyio.current_time()
+                    for place in places:
+                        await held.enter_async_context(place)
+                    since += anyio.current_time() - asked
+                size += len(chunk)
+                if size > self._max_body:
+                    raise TooLarge(self._too_large)
+                chunks.append(chunk)
+                if size > LARGE and any(place.statistics().tasks_waiting for place in places):
+                    self._refuse_slow(size, anyio.current_time() - since)
+        return b"".join(chunks)
+
+    def _refuse_slow(self, size: int, seconds: float) -> None:
+        """Raise Invalid for a body so slow that others should not wait for its place."""
+        if seconds > self._stall_for + size / self._least_rate:
+            least = f"{self._least_rate / 1024:g} KiB/s"
+            raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
+
+    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
+        with self._not_for_long():
+            return await anext(stream, None)
+
+    @contextmanager
+    def _not_for_long(self) -> Iterator[None]:
+        """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
+        try:
+            with anyio.fail_after(self._stall_for):
+                yield
+        except TimeoutError:
+            rule = f"must arrive without pauses of more than {self._stall_for:g} s"
+            raise Invalid([Problem("body", rule)]) from None
+
+    async def parts(self, request: Request) -> AsyncGenerator[bytes]:
+        """Give the body in pieces of one size, but for the last."""
+        held, length, came, since = list[bytes](), 0, 0, anyio.current_time()
+        place = self.places("large")
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await self._next_chunk(stream)) is not None:
+                held.append(chunk)
+                length += len(chunk)
+                came += len(chunk)
+                if place.statistics().tasks_waiting:
+                    self._refuse_slow(came, anyio.current_time() - since)
+                if length >= LARGE:
+                    asked = anyio.current_time()
+                    whole = b"".join(held)
+                    for at in range(0, length - length % LARGE, LARGE):
+                        yield whole[at : at + LARGE]
+                    held, length = [whole[length - length % LARGE :]], length % LARGE
+                    since += anyio.current_time() - asked
+        if length:
+            yield b"".join(held)
+
+
+def announced(request: Request) -> int | None:
+    """Return the length that a request says its body has; None where it says none."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
