@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 # check, draft and outputs add commands to the groups job and provider
-from gateway.cli import check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
+from gateway.cli import backup, check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
 from gateway.cli.check import EngineKind
 from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
 from gateway.cli.command import command, say
@@ -149,6 +149,7 @@ def version() -> None:
 
 for _group in (
     node.commands,
+    backup.commands,
     node.tokens,
     node.identity,
     node.audit,

@@ -78,7 +78,9 @@ def create_token(
     until = token.expires_at.isoformat() if token.expires_at else None
     with closing(store_of(config)) as store:
         SqlTokens(store).add(token)
-        _audit(store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until})
+        audit_change(
+            store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until}
+        )
     yield {"id": token.id, "name": name, "role": role, "token": text}
     say(text)
     say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
@@ -121,7 +123,7 @@ def revoke_token(
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
-        _audit(store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0})
+        audit_change(store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0})
     yield {"revoked": count}
     say(f"{count} revoked")
 
@@ -152,7 +154,7 @@ def sign_audit(store: "Store", config: Path) -> None:
         SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC))
 
 
-def _audit(store: "Store", action: str, before: Any, after: Any) -> None:
+def audit_change(store: "Store", action: str, before: Any, after: Any) -> None:
     """Record a change that was not made through the operator listener."""
     from gateway.store.audit import SqlAudit
 
@@ -207,7 +209,7 @@ def rotate_identity(
         raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
     keys = _identity(config)
     with closing(store_of(config)) as store:
-        _audit(store, "identity rotate", before, keys)
+        audit_change(store, "identity rotate", before, keys)
         if finish:  # the old key is gone: the new one signs the log from now on
             sign_audit(store, config)
     yield {"keys": keys}

@@ -200,9 +200,14 @@ def opened(url: str) -> sa.Engine:
     return engine
 
 
+def newest_revision() -> str:
+    """Return this version's schema."""
+    return str(ScriptDirectory.from_config(_config()).get_current_head())
+
+
 def revisions(url: str) -> tuple[str | None, str]:
     """Return a database's schema (None: there is none yet) and the newest one. Raises `Invalid`."""
-    newest = str(ScriptDirectory.from_config(_config()).get_current_head())
+    newest = newest_revision()
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         return None, newest
     try:

@@ -1,0 +1,190 @@
+"""``backup`` and ``restore``: a node's database, key pairs, configuration and routes in one file."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+
+import typer
+
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, new_file, settings_of
+from gateway.cli.command import Config, Output, amount, command, say, table
+from gateway.cli.node import audit_change, sign_audit, store_of
+from gateway.errors import counted
+from gateway.version import VERSION
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Settings
+    from gateway.domain.run import Address
+    from gateway.store.store import Store
+
+commands = typer.Typer(name="")
+_MANIFEST, _CONFIG, _ROUTES = "manifest.json", "node.yml", "routes.yml"
+_MOST_SHOWN = 10
+
+
+@command(commands, "backup", "node-2026-11-24.zip")
+def backup(
+    file: Annotated[Path, typer.Argument(help="Zip file to write; it holds private keys.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    config: Config = DEFAULT_CONFIG,
+) -> Output:
+    """Write the node's database, key pairs, configuration and routes into one file. The node may be running.
+
+    The database is copied as it is at one moment. What lies in the storage is listed, not copied: back up
+    the storage by its own means, afterwards.
+    """
+    from gateway.store.backup import snapshot
+    from gateway.store.database import newest_revision
+
+    settings = settings_of(config)
+    new_file(file, force)
+    part, counts = file.with_name(file.name + ".part"), {}
+    part.unlink(missing_ok=True)
+    try:
+        with closing(store_of(config)) as store:
+            sign_audit(store, config)
+            stored = list(map(_shown, _stored(store)))
+            with (
+                os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as out,
+                ZipFile(out, "w", ZIP_DEFLATED) as archive,
+                snapshot(store) as tables,
+            ):
+                for name, rows in tables:
+                    counts[name] = 0
+                    with archive.open(f"tables/{name}.jsonl", "w", force_zip64=True) as lines:
+                        for row in rows:
+                            lines.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                            counts[name] += 1
+                for name, path in _files(settings, config).items():
+                    if path.exists():
+                        archive.write(path, name)
+                about = {
+                    "node": settings.node.id,
+                    "version": VERSION,
+                    "schema": newest_revision(),
+                    "made_at": datetime.now(UTC).isoformat(),
+                    "tables": counts,
+                    "storage": stored,
+                }
+                archive.writestr(_MANIFEST, json.dumps(about, ensure_ascii=False, indent=1))
+        part.replace(file)
+    except OSError as error:
+        raise CallFailed(f"{file} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
+    finally:
+        part.unlink(missing_ok=True)
+    size = file.stat().st_size
+    yield {"file": str(file), "bytes": size, "tables": counts, "storage": len(stored)}
+    say(
+        f"{file}: {amount(size)}, {counted(sum(counts.values()), 'row')}; it holds private keys, keep it like them"
+    )
+    say(f"not in it: {counted(len(stored), 'table or model', 'tables and models')} in the storage, and TLS files")
+
+
+@command(commands, "restore", "node-2026-11-24.zip --config node.yml")
+def restore(
+    file: Annotated[Path, typer.Argument(help="What backup wrote.")], config: Config = DEFAULT_CONFIG
+) -> Output:
+    """Make a node from a backup: its database has to be empty, and no gateway may run on it.
+
+    Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
+    node can move to another database. Exit code 1: something that the database names is not in the storage.
+    """
+    from gateway.bootstrap.parts import storages
+    from gateway.store.backup import fill
+
+    try:
+        with ZipFile(file) as archive:
+            about = _manifest(archive)
+            written = [] if config.exists() else _unpacked(archive, {_CONFIG: config})
+            settings = settings_of(config)
+            files = _fitting(archive, about, settings)
+            with closing(store_of(config)) as store:
+                counts = fill(store, ((name, _rows(archive, name)) for name in about["tables"]))
+                written += _unpacked(archive, files)
+                audit_change(store, "restore", None, {"file": file.name, "made_at": about["made_at"]})
+                places = storages(settings)
+                missing = [one for one in _stored(store) if not places.exists(one)]
+    except (BadZipFile, KeyError, ValueError) as error:
+        raise CallFailed(f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT) from error
+    except OSError as error:
+        raise CallFailed(f"{error.filename or file}: {error.strerror}", EXIT_BAD_INPUT) from error
+    found = {"node": about["node"], "tables": counts, "written": written, "missing": list(map(_shown, missing))}
+    yield found, not missing
+    say(f"node {about['node']} as of {about['made_at'][:19]}: {counted(sum(counts.values()), 'row')}")
+    for one in written:
+        say(f"written: {one}")
+    if missing:
+        rows = [[_shown(one)] for one in missing[:_MOST_SHOWN]]
+        table(f"{len(missing)} not in the storage: restore that, too", ["namespace#name"], rows)
+    say("next: bfia-gateway doctor, then bfia-gateway serve")
+
+
+def _stored(store: "Store") -> "list[Address]":
+    """Return where the tables and models lie that the database knows."""
+    from gateway.store.models import SqlModels
+    from gateway.store.repositories import SqlDatasets
+
+    return [*(one.address for one in SqlDatasets(store).list()), *SqlModels(store).addresses()]
+
+
+def _shown(address: "Address") -> str:
+    return f"{address.dataset_id} in {address.storage}" if address.storage else address.dataset_id
+
+
+def _files(settings: "Settings", config: Path) -> dict[str, Path]:
+    """Return the files that belong to a node, by their names in a backup."""
+    from gateway.identity.keys import Keyring
+
+    found = {f"identity/{file.name}": file for file in Keyring(settings.state_dir).files.values()}
+    return {
+        _CONFIG: config,
+        **({_ROUTES: settings.route_table.file} if settings.route_table.file else {}),
+        **found,
+    }
+
+
+def _manifest(archive: ZipFile) -> dict[str, Any]:
+    """Read what a backup says of itself. Raises `CallFailed` where this version cannot use it."""
+    from gateway.store.database import newest_revision
+
+    about = dict(json.loads(archive.read(_MANIFEST)))
+    if about["schema"] != (own := newest_revision()):
+        text = (
+            f"the backup's schema is {about['schema']}, written by version {about['version']}; this is {VERSION} "
+            f"({own}): restore with that version, then install this one, which migrates"
+        )
+        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
+    return about
+
+
+def _fitting(archive: ZipFile, about: Mapping[str, Any], settings: "Settings") -> dict[str, Path]:
+    """Return the files that are still to be written. Raises `CallFailed` where the node is another one."""
+    if about["node"] != settings.node.id:
+        text = f"the backup is of node {about['node']}, node.id here is {settings.node.id}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_NODE")
+    files = {name: path for name, path in _files(settings, Path()).items() if name in archive.namelist()}
+    del files[_CONFIG]
+    for name, path in files.items():
+        if path.exists() and name != _ROUTES and path.read_bytes() != archive.read(name):
+            text = f"{path} holds another key than the backup: move it away, and restore again"
+            raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_KEY")
+    return {name: path for name, path in files.items() if not path.exists()}
+
+
+def _unpacked(archive: ZipFile, files: Mapping[str, Path]) -> list[str]:
+    """Write files, readable by their owner only; return their paths."""
+    for name, path in files.items():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(archive.read(name))
+    return list(map(str, files.values()))
+
+
+def _rows(archive: ZipFile, name: str) -> Iterator[dict[str, Any]]:
+    with archive.open(f"tables/{name}.jsonl") as lines:
+        yield from map(json.loads, lines)

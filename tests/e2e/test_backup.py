@@ -1,0 +1,77 @@
+"""A node that lost its database and its keys is made again from a backup, in a database of another kind."""
+
+import json
+import shutil
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import yaml
+
+from tests.cli import call
+from tests.e2e import jobs
+
+pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
+
+
+def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path, mariadb_url: str):
+    with jobs.patient_nodes(tmp_path / "nodes") as federation:
+        guest = federation[jobs.GUEST]
+        config, file = ["--config", str(guest.home / "node.yml")], tmp_path / "node.zip"
+        jobs.upload(guest, "guest")
+        job_id = guest.submit(jobs.job_of(tmp_path, {"a": 0}))
+        before = guest.wait_job(job_id)
+        made = call("backup", str(file), "--json", *config)
+        assert made.exit_code == 0 and json.loads(made.stdout)["storage"] == 1
+        assert file.stat().st_mode & 0o777 == 0o600
+        again = call("backup", str(file), *config)
+        assert again.exit_code == 2 and "--force" in again.stderr
+
+        refused = call("restore", str(file), "--json", *config)
+        assert refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
+        guest.kill()
+        shutil.rmtree(guest.home / "state")
+        for left in guest.home.glob("gateway.db*"):
+            left.unlink()
+        guest.settings["database"] = {"url": mariadb_url}
+        (guest.home / "node.yml").write_text(yaml.safe_dump(guest.settings))
+        restored = call("restore", str(file), "--json", *config)
+        assert restored.exit_code == 0, restored.stderr
+        assert json.loads(restored.stdout)["missing"] == []
+        assert json.loads(restored.stdout)["written"] == [str(guest.home / "state" / "identity" / "signing.pem")]
+        guest.start()
+        assert guest.job(job_id) == before
+        guest.wait_job(guest.submit(jobs.job_of(tmp_path, {"a": 0})))  # with signatures that the host verifies
+        assert call("audit", "verify", *config).exit_code == 0
+
+
+def test_a_backup_of_something_else_changes_nothing(tmp_path: Path):
+    def init(name: str, node: str) -> list[str]:
+        file = tmp_path / name / "node.yml"
+        assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
+        return ["--config", str(file)]
+
+    file = tmp_path / "node.zip"
+    assert call("backup", str(file), *init("one", "JG-one")).exit_code == 0
+    old = tmp_path / "old.zip"
+    with ZipFile(file) as source, ZipFile(old, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "manifest.json":
+                content = json.dumps(json.loads(content) | {"schema": "0001", "version": "0.0.9"}).encode()
+            target.writestr(name, content)
+    torn = tmp_path / "torn.zip"
+    torn.write_bytes(file.read_bytes()[:2000])
+    for given, config, expected in (
+        (file, init("other", "JG-other"), "BACKUP_OTHER_NODE"),
+        (file, init("same", "JG-one"), "BACKUP_OTHER_KEY"),
+        (old, ["--config", str(tmp_path / "new" / "node.yml")], "BACKUP_OTHER_VERSION"),
+        (torn, ["--config", str(tmp_path / "new" / "node.yml")], "is not a backup"),
+        (tmp_path / "none.zip", [], "No such file"),
+    ):
+        refused = call("restore", str(given), "--json", *config)
+        assert refused.exit_code == 2 and expected in refused.stderr, refused.stderr
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob("*/var/*.db"))[1:]
+    whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
+    assert whole.exit_code == 0 and "next: bfia-gateway doctor" in whole.stdout
+    assert (tmp_path / "new" / "node.yml").read_bytes() == (tmp_path / "one" / "node.yml").read_bytes()
