@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import docker
 import pytest
 
+from engines.base import EngineError
 from engines.docker import ContainerdEngine, DockerOptions
 from tests.contracts.apis import IMPLEMENTATIONS, Apis, World, two_nodes
 from tests.contracts.harnesses import DockerHarness
+from tests.e2e.nodes import wait_for
 from tests.services.registry import registry
 
 
@@ -19,7 +21,14 @@ def network() -> Iterator[str]:
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     yield name
     engine = ContainerdEngine("alpha", "none", DockerOptions(network=name))
-    engine.remove_network()
+
+    def removed() -> bool:
+        with contextlib.suppress(EngineError):  # the daemon lets go of the last container a moment later
+            engine.remove_network()
+            return True
+        return False
+
+    wait_for(removed, 60, about="no container is in the network")
     engine.close()
 
 
