@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
@@ -192,7 +187,7 @@ def opened(url: str) -> sa.Engine:
         with engine.connect():  # the driver raises TypeError for options that it does not know
             pass
         migrate(engine)
-    except (sa.exc.SQLAlchemyError, sqlite3.Error, CommandError, TimeoutError, TypeError, ValueError) as error:
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError) as error:
         engine.dispose()
         if isinstance(error, sa.exc.OperationalError) and getattr(error.orig, "args", ())[:1] in _AWAY:
             raise DatabaseAway(f"no database answers at database.url: {error.orig}") from error
@@ -202,7 +197,19 @@ def opened(url: str) -> sa.Engine:
 
 def newest_revision() -> str:
     """Return this version's schema."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
+    return _revisions()[-1]
+
+
+def _revisions() -> list[str]:
+    """Return the revisions in order: a file of each bears its name."""
+    return sorted(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
+
+
+def _current(connection: sa.Connection) -> str | None:
+    """Return a database's schema; None: it has none."""
+    if not sa.inspect(connection).has_table(_VERSION.name):
+        return None
+    return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
 
 
 def revisions(url: str) -> tuple[str | None, str]:
@@ -213,7 +220,7 @@ def revisions(url: str) -> tuple[str | None, str]:
     try:
         engine = connect(url)
         with engine.connect() as connection:
-            current = MigrationContext.configure(connection).get_current_revision()
+            current = _current(connection)
         engine.dispose()
     except (sa.exc.SQLAlchemyError, sqlite3.Error, TypeError, ValueError) as error:
         raise Invalid([_problem(error, sa.make_url(url).set(query={}))], reason="DATABASE_UNUSABLE") from error
@@ -246,22 +253,27 @@ def migrate(engine: sa.Engine) -> None:
 
 def _upgrade(connection: sa.Connection) -> None:
     """Create the tables of an empty database, or run the revisions that an existing one lacks."""
-    config = _config()
-    config.attributes["connection"] = connection
-    current = MigrationContext.configure(connection).get_current_revision()
+    current = _current(connection)
+    if current == newest_revision():
+        return
     if current is None:
         schema.metadata.create_all(connection, checkfirst=False)
         connection.execute(schema.resource_pool.insert().values(id=1, ignored=0, repaired=0, expired=0))
-        command.stamp(config, "head")
+        _VERSION.create(connection)
+        connection.execute(_VERSION.insert().values(version_num=newest_revision()))
         return
-    known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-    if current not in known:
-        raise ValueError(f"its schema is {current}; this version opens {', '.join(reversed(known))}")
+    if current not in (known := _revisions()):
+        raise ValueError(f"its schema is {current}; this version opens {', '.join(known)}")
+    from alembic import command  # noqa: PLC0415 - 11 MB that a node without a migration does not need
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", "gateway:store/migrations")
-    config.set_main_option("path_separator", "os")
-    return config
+_MIGRATIONS = Path(__file__).with_name("migrations")
+_VERSION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+"""Alembic's own table"""
