@@ -1,27 +1,44 @@
 """``/api/v1/models``: the models that trainings left at this node."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
 
-from gateway.admin.deps import AfterText, Empty, Input, Limit, Object, Paths, Reply, View, noted, paged, shape
+from gateway.admin.deps import (
+    AdminParts,
+    AfterText,
+    Empty,
+    Input,
+    Limit,
+    Object,
+    Paths,
+    Reply,
+    View,
+    noted,
+    paged,
+    shape,
+)
 from gateway.admin.outputs import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storages import Storages
 from gateway.domain import models as model_rules
-from gateway.domain.models import Kept
+from gateway.domain.models import LONGEST_ID, Change, Kept
 from gateway.domain.spec import JobSpec, Party
-from gateway.errors import TooLarge
+from gateway.errors import Invalid, NotFound, TooLarge
 from gateway.http.pagination import page_of
+from gateway.runtime.context import current_trace, new_trace_id
 
 ONE = "/models/{model_id}/{version}"
 _ARCHIVE = {"type": "string", "format": "binary", "example": "(the bytes of the archive)"}
@@ -137,6 +154,57 @@ def router(models: Models) -> APIRouter:
     def export(model_id: str, version: str) -> Response:
         headers = attachment(f"{model_id}-{version}.zip")
         return StreamingResponse(models.export(model_id, version), media_type="application/zip", headers=headers)
+
+    return paths.router
+
+
+class Prediction(Input):
+    """What a prediction needs beyond its model."""
+
+    datasets: dict[str, str] = Field(
+        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with"
+    )
+    flow_id: str | None = Field(default=None, max_length=LONGEST_ID, description="absent: that of the training")
+    dry_run: bool = Field(default=False, description="only tell the differences; create no job")
+
+
+_EXAMPLE = {"datasets": {"guest.0": "bank#september", "host.0": "shop#september"}, "dry_run": True}
+_PREDICTION = shape(
+    "PredictionJob", job_id=str, differences=[shape("Difference", path=str, before=Any, after=Any)]
+)
+
+
+def prediction_router(parts: AdminParts, models: Models, limiter: CapacityLimiter) -> APIRouter:
+    """Return the path that makes a job of a model; requests to partners are made in threads of the limiter."""
+    paths = Paths()
+
+    def predict(model_id: str, version: str, body: Prediction) -> dict[str, Any]:
+        trained_by = models.get(model_id, version)[0].model.job_id
+        job = parts.store.jobs.find(trained_by)
+        if job is None or job.spec.initiator != parts.peers.node:
+            text = f"this node has no record of {trained_by} as its initiator and scheduling node"
+            raise NotFound(text, reason="TRAINING_UNKNOWN")
+        spec, changes, problems = model_rules.prediction(job.spec, model_id, version, body.datasets)
+        if problems:
+            raise Invalid(problems)
+        if body.flow_id is not None:
+            changes.append(Change("flow_id", spec.flow_id, body.flow_id))
+            spec = replace(spec, flow_id=body.flow_id)
+        job_id = ""
+        if not body.dry_run:
+            new_id = parts.coordinator.new_id(spec.nodes)
+            job_id = parts.coordinator.submit(
+                replace(spec, job_id=new_id, trace_id=current_trace() or new_trace_id())
+            )
+        return {"job_id": job_id, "differences": [one._asdict() for one in changes]}
+
+    @paths("POST", f"{ONE}/predict", "Predict with a version: its training again, with other tables", _PREDICTION)
+    async def prediction(
+        model_id: str, version: str, body: Annotated[Prediction, Body(examples=[_EXAMPLE])]
+    ) -> Response:
+        """``differences``: what the job has that its training had not; ``job_id`` is empty for a dry run."""
+        made = await anyio.to_thread.run_sync(lambda: predict(model_id, version, body), limiter=limiter)
+        return Reply(made)
 
     return paths.router
 

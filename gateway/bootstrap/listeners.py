@@ -164,6 +164,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         admin_node.router(node, node.cleaner, node.drain),
         admin_node.health_router(node),
         models.router(node.models),
+        models.prediction_router(node, node.models, limiters.peers),
         datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
         outputs.metadata_router(node.outputs, limiters),
         outputs.router(node.store, node.storage),

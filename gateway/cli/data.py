@@ -1,4 +1,4 @@
-"""``bfia-gateway data …`` and ``model …``: this node's datasets and models, and which partners may use them."""
+"""``bfia-gateway data …``: this node's datasets, and which partners may use them."""
 
 import json
 import os
@@ -38,7 +38,6 @@ from gateway.cli.command import (
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")
-models = group("model", "Models that trainings left here: show, deploy, export, import.")
 
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
@@ -450,119 +449,3 @@ def _ungranted(default: str) -> str:
     """Return whom a dataset without any grant serves; ``default`` is the node's ``data.grants``."""
     who = "jobs with every node" if default == "open" else "no job with another node"
     return f"a dataset that was never granted serves {who} (data.grants: {default})"
-
-
-# ---------------------------------------------------------------- models
-
-ModelId = Annotated[str, typer.Argument(help="Id of the model.")]
-Version = Annotated[str, typer.Argument(help="Its version.")]
-
-
-@command(models, "list")
-def list_models(
-    node: Client,
-    model_id: Annotated[str, typer.Option(help="Only versions of this model.")] = "",
-    after: After = "",
-    limit: Limit = 100,
-) -> Output:
-    """List the versions stored here, the newest first."""
-    found = node.get("/api/v1/models", model_id=model_id, after=after, limit=limit)
-    yield found
-    columns = {"model": "model_id", "version": "version", "parties here": "here", "deployed": "deployed"}
-    origin = {"from": lambda one: "imported" if one["imported"] else one["job_id"]}
-    more = {"made (UTC)": when("created_at"), "size": size("bytes")}
-    listing(found, "models", "version", {**columns, **origin, **more})
-
-
-@command(models, "show", "credit 3 --verify")
-def show_model(
-    node: Client,
-    model_id: ModelId,
-    version: Version,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare the files with their checksums.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
-    found = node.get(_model(model_id, version), verify=verify)
-    if as_json:
-        print_json(found)
-    else:
-        _print_model(found)
-        parties = ", ".join(f"{p['role']}.{p['index']} at {p['node']}" for p in found["parties"])
-        say(f"trained by {parties} in {found['job_id']}")
-        rows = [
-            [m["party"], p["task"], p["component"], f["name"], amount(f["size"]), f["sha256"]]
-            for m in found["models"]
-            for p in m["parts"]
-            for f in p["files"]
-        ]
-        table("", ["party", "task", "component", "file", "size", "sha256"], rows)
-    if damage := found.get("damage"):
-        raise CallFailed("\n".join(damage), reason="MODEL_DAMAGED")
-    if verify and not as_json:
-        say("every file is as it was when the model was saved")
-
-
-@command(models, "deploy", "credit 3 --node JG0100003300000030")
-def deploy(
-    node: Client,
-    model_id: ModelId,
-    version: Version,
-    node_id: Annotated[
-        list[str] | None,
-        typer.Option("--node", help="May predict with it though it did not train it; may be repeated."),
-    ] = None,
-) -> Output:
-    """Let jobs predict with a version. Without --node, earlier grants stay."""
-    found = node.post(_model(model_id, version, "/deploy"), {"nodes": node_id} if node_id else None)
-    yield found
-    _print_model(found)
-
-
-@command(models, "undeploy", "credit 3")
-def undeploy(node: Client, model_id: ModelId, version: Version) -> Output:
-    """Take no further job that predicts with a version; those under way continue."""
-    found = node.post(_model(model_id, version, "/undeploy"))
-    yield found
-    _print_model(found)
-
-
-@command(models, "export", "credit 3 -o credit-3.zip")
-def export(
-    node: Client,
-    model_id: ModelId,
-    version: Version,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    force: Force = False,
-) -> Output:
-    """Write a version into an archive: a zip of a manifest with checksums and the files."""
-    yield from save(node, _model(model_id, version, "/export"), output, force)
-
-
-@command(models, "import", "credit-3.zip")
-def import_model(
-    node: Client, archive: Annotated[Path, typer.Argument(help="An archive that `model export` wrote.")]
-) -> Output:
-    """Add the version that an archive holds; nothing is kept unless every checksum is right."""
-    with opened(archive) as (file, _):
-        kind = {"content-type": "application/zip"}
-        found = node.call("POST", "/api/v1/models/import", content=file, headers=kind)
-    yield found
-    _print_model(found)
-
-
-@command(models, "delete", "credit 3")
-def delete_model(node: Client, model_id: ModelId, version: Version) -> Output:
-    """Delete a version and its files. Refused while it is deployed, or used by a job that is not over."""
-    yield node.delete(_model(model_id, version))
-    say(f"deleted version {version} of model {model_id}")
-
-
-def _model(model_id: str, version: str, rest: str = "") -> str:
-    return f"/api/v1/models/{segment(model_id)}/{segment(version)}{rest}"
-
-
-def _print_model(found: Mapping[str, Any]) -> None:
-    state = "deployed" if found["deployed"] else "not deployed"
-    more = f", also for {', '.join(found['granted'])}" if found["granted"] else ""
-    say(f"version {found['version']} of model {found['model_id']} ({', '.join(found['here'])}): {state}{more}")

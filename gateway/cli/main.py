@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 # check, draft and outputs add commands to the groups job and provider
-from gateway.cli import backup, check, data, draft, jobs, node, outputs, partner, providers, routes  # noqa: F401
+from gateway.cli import backup, check, data, draft, jobs, models, node, outputs, partner, providers, routes  # noqa: F401
 from gateway.cli.check import EngineKind
 from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
 from gateway.cli.command import command, say
@@ -156,7 +156,7 @@ for _group in (
     partner.commands,
     data.commands,
     jobs.commands,
-    data.models,
+    models.commands,
     providers.commands,
     routes.commands,
 ):

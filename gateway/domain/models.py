@@ -8,13 +8,13 @@ else the flow's id, else the job's) and a version (given, else the job's id), al
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, group
 from gateway.domain.job import Job, NodeJob
-from gateway.domain.problems import LARGEST_NAME, name_rule
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.run import Address, FileSum, LocalJob, Run
-from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party
+from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party, data_location
 from gateway.domain.states import Outcome, RunStatus
 
 TRAIN, PREDICT = "train", "predict"
@@ -113,6 +113,87 @@ def makes_model(spec: JobSpec) -> bool:
 def model_keys(node: DagNode) -> tuple[str, ...]:
     """Return the keys of a task's outputs that are models."""
     return tuple(output.key for output in node.outputs if group(output.type) == "model")
+
+
+# ---------------------------------------------------------------- from a training to a prediction
+
+
+class Change(NamedTuple):
+    """What a prediction has that differs from its training: a path of the job's body, before and now."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+def prediction(
+    training: JobSpec, model_id: str, version: str, datasets: Mapping[str, str]
+) -> tuple[JobSpec, list[Change], list[Problem]]:
+    """Return the job that predicts with what a training left: its flow and parameters without outputs of models.
+
+    ``datasets``: party such as guest.0 -> id of the table that takes the place of the one it trained with. Id and
+    trace are still those of the training.
+    """
+    changes: list[Change] = []
+    common = {**training.common, "job_type": PREDICT, "model_id": model_id, "model_version": version}
+    for key in ("job_type", "model_id", "model_version"):
+        changes.append(Change(f"config.job_params.common.{key}", training.common.get(key), common[key]))
+    dag, outputs = _without_models(training.dag)
+    params, tables, problems = _with_datasets(training, datasets)
+    spec = replace(
+        training,
+        dag=dag,
+        job_params={**training.job_params, "common": common},
+        task_params=params,
+        old_job_id="",
+        unknown_fields=(),
+        bundles={},
+    )
+    return spec, [*changes, *outputs, *tables], problems
+
+
+def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
+    gone = {(node.name, key) for node in dag.nodes for key in model_keys(node)}
+    nodes, changes = [], []
+    for at, node in enumerate(dag.nodes):
+        outputs = tuple(o for o in node.outputs if (node.name, o.key) not in gone)
+        inputs = tuple(i for i in node.inputs if (i.task, i.key) not in gone)
+        for what, before, after in (("output", node.outputs, outputs), ("input", node.inputs, inputs)):
+            if before != after:
+                keys = [[one.key for one in some] for some in (before, after)]
+                changes.append(Change(f"dag.components[{at}].{what}", *keys))
+        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+    return replace(dag, nodes=tuple(nodes)), changes
+
+
+def _with_datasets(
+    training: JobSpec, datasets: Mapping[str, str]
+) -> tuple[dict[str, Any], list[Change], list[Problem]]:
+    """Put other tables where the training's parties had theirs."""
+    params = training.one_by_one(training.task_params)
+    changes, problems, known = [], [], set()
+    for party in training.parties:
+        role, index = params.get(party.role), str(party.index)
+        own = role.get(index) if isinstance(role, Mapping) else None
+        for node in training.dag.nodes:
+            if (old := data_location(params, party, node.name)) is None or not isinstance(own, Mapping):
+                continue
+            known.add(party.label)
+            if (new := datasets.get(party.label)) is None:
+                problems.append(
+                    Problem(f"datasets.{party.label}", "is required: it trained with a table", dict(old))
+                )
+                continue
+            path = f"config.task_params.{party.role}.{index}.{node.name}"
+            changes.append(Change(path, dict(old), {"dataset_id": new}))
+            kept = {k: v for k, v in own[node.name].items() if k not in ("dataset_id", "namespace", "name")}
+            own = {**own, node.name: {**kept, "dataset_id": new}}
+            params[party.role] = {**params[party.role], index: own}
+    for label in datasets:
+        if label not in known:
+            rule = f"names no party that trained with a table; those are {', '.join(sorted(known))}"
+            problems.append(Problem(f"datasets.{label}", rule))
+    return params, changes, problems
 
 
 # ---------------------------------------------------------------- at a participating node

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli import call
 from tests.e2e import jobs
 from tests.e2e.jobs import events
 from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
@@ -170,6 +171,35 @@ def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_trainin
         assert run["party"]["role"] == party.partition(".")[0]
     assert job["outcome"] == "SUCCEEDED"
     assert any("has no input of category model" in w for w in job["local_warnings"])  # the user's own description
+
+
+def test_a_prediction_needs_the_models_id_and_tables_only(three: Federation, version: str):
+    guest, host = three[jobs.GUEST], three[jobs.HOST]
+    deployed(three, version)
+
+    def predict(node: Node, *words: str, **tables: str) -> Any:
+        data = [word for role, table in tables.items() for word in ("--data", f"{role}.0=testspace#{table}")]
+        done = call("model", "predict", FLOW, version, *data, *words, "--json", "--url", node.operator)
+        return json.loads(done.stdout if done.exit_code == 0 else done.stderr)
+
+    refused = predict(guest, guest="test_guest", arbiter="none")
+    assert {p["path"] for p in refused["data"]["problems"]} == {"datasets.host.0", "datasets.arbiter.0"}
+    tables = {"guest": "test_guest", "host": "test_host"}
+    assert predict(host, **tables)["reason"] == "TRAINING_UNKNOWN"
+    before = guest.get("/api/v1/jobs")
+    shown = predict(guest, "--dry-run", **tables)
+    assert shown["job_id"] == "" and guest.get("/api/v1/jobs") == before
+    assert {one["path"]: one["after"] for one in shown["differences"]} == {
+        "config.job_params.common.job_type": "predict",
+        "config.job_params.common.model_id": FLOW,
+        "config.job_params.common.model_version": version,
+        "dag.components[1].output": ["data0", "report0", "report1", "report2"],
+        f"config.task_params.guest.0.{ALIGN}": {"dataset_id": "testspace#test_guest"},
+        f"config.task_params.host.0.{ALIGN}": {"dataset_id": "testspace#test_host"},
+    }
+    job_id = predict(guest, **tables)["job_id"]
+    guest.wait_job(job_id)
+    assert scores(guest, job_id) == scores(guest, version)
 
 
 def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_different_reasons(

@@ -23,6 +23,7 @@ NOT_HERE = {
     "/v1/interconn/schedule/output/metadata": "NOT_AUTHORISED",  # nothing is granted to anybody
     "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
+    "/api/v1/models/{model_id}/{version}/predict": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",  # the process engine pins nothing
     "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
