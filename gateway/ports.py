@@ -16,7 +16,7 @@ from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 
@@ -131,6 +131,13 @@ class SchedulerApi(Protocol):
         Raises `NotFound`, `NotAllowed`, `Conflict` where the job has ended, `NotServed` by a peer without it.
         """
 
+    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+        """Give tasks that have not begun new parameters, at every node or at none; return the version.
+
+        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), what a node answers that
+        refuses them, and `NotServed`.
+        """
+
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         """Take in that somebody at a node agreed to the job, or (with a failure) refused it.
 
@@ -186,8 +193,28 @@ class ParticipantApi(Protocol):
         Raises `Conflict`, `NotAllowed`, `Refused` with RESOURCES_BUSY.
         """
 
-    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none."""
+    def offer_parameters(
+        self,
+        job_id: str,
+        offered: Amendment,
+        holding: Sequence[str],
+        sender: NodeId,
+        amended: JobSpec | None = None,
+    ) -> None:
+        """Put new parameters aside, which hold once a task's start names them; ``holding``: ids of earlier ones.
+
+        ``amended``, the job with them, is what a request signs.
+
+        Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
+        """
+
+    def start_task(
+        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+    ) -> None:
+        """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none.
+
+        ``holding`` names the offered parameters that hold; a node has agreed to each.
+        """
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
         """Tell how a task stands at a role, or (empty) at all of the node. Raises `NotFound` with TASK_UNKNOWN."""

@@ -21,7 +21,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import UNCERTAIN, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.identity.keys import KeyPair
@@ -93,6 +93,12 @@ class SchedulerClient(_Client):
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Use an extension. Raises `NotServed` by a peer without it."""
         self._peer.ask("/job/suspend" if on else "/job/resume", {"job_id": job_id})
+
+    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+        """Use an extension. Raises `NotServed` by a peer without it."""
+        body = {"job_id": job_id, "parameters": parameters, "reason": reason}
+        version = self._peer.ask("/job/parameters", body, timeout_factor=3.0).get("version")
+        return version if isinstance(version, int) else 0
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         """Send ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
@@ -178,9 +184,33 @@ class ParticipantClient(_Client):
         body = {"job_id": job_id, **({"without": list(without)} if without else {})}
         self._peer.post("/job/start", body, permits=self._permits(self._peer.node, job_id))
 
-    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Send ``task/start``."""
-        self._peer.post("/task/start", {"job_id": job_id, "task_id": task_id, "task_name": task_name})
+    def offer_parameters(
+        self,
+        job_id: str,
+        offered: Amendment,
+        holding: Sequence[str],
+        sender: NodeId,
+        amended: JobSpec | None = None,
+    ) -> None:
+        """Use an extension. Raises `NotServed` by a peer without it."""
+        signed = self._bundles(amended, [self._peer.node]) if amended else {}
+        body = {
+            "job_id": job_id,
+            "amendment": offered.id,
+            "parameters": offered.parameters,
+            "reason": offered.reason,
+            "by": offered.by,
+            "holding": list(holding),
+            **signed,
+        }
+        self._peer.ask("/job/parameters/offer", body)
+
+    def start_task(
+        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+    ) -> None:
+        """Send ``task/start``; ``amendments`` in it is ours, for a job whose parameters were changed."""
+        body: dict[str, Any] = {"job_id": job_id, "task_id": task_id, "task_name": task_name}
+        self._peer.post("/task/start", body | ({"amendments": list(holding)} if holding else {}))
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
         """Send ``task/poll``; peers report an unknown task in different ways."""

@@ -115,6 +115,11 @@ SUSPEND_JOB = _body("A job", job_id=JOB_HERE)
 STOP_JOB = _body("A whole job", job_id=JOB, outcome="STOPPED")
 STOP_ALL = _body("A whole job", job_id=JOB_HERE)
 RERUN = _body("From a task", job_id=JOB_HERE, new_job_id="job-again", **{"from": _NAME})
+_NEW = {"common": {_NAME: {"epochs": 5}}}
+AMEND = _body("A task to come", job_id=JOB_HERE, parameters=_NEW, reason="too slow")
+OFFER = _body(
+    "A task to come", job_id=JOB, parameters=_NEW, reason="too slow", amendment="a1", by="JG0100001100000010"
+)
 STOP_TASK_OF_JOB = _body("A task of a job", job_id=JOB_HERE, task_name=_NAME)
 CALLBACK = _body("A container that has begun", task_id=TASK, status="RUNNING", role="guest")
 REGISTER = _unparsed(A_PROVIDER)

@@ -22,7 +22,7 @@ from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import Audit
-from gateway.domain.spec import Failure, NodeId
+from gateway.domain.spec import Amendment, Failure, NodeId
 from gateway.errors import NotAllowed, Refused
 from gateway.jobs.participant import JobAudits
 from gateway.ports import ParticipantApi, SchedulerApi, TaskReport
@@ -84,7 +84,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     async def start_task(body: Annotated[wire.StartTask, examples.START_TASK], caller: Caller = known) -> Done:
         return await caller.done(
             limiters.rest,
-            lambda: participant.start_task(body.job_id, body.task_id, body.task_name, caller.node),
+            lambda: participant.start_task(
+                body.job_id, body.task_id, body.task_name, caller.node, body.amendments
+            ),
         )
 
     @router.post(f"{SCHEDULE}/job/stop_all", summary="A node of the job has this node stop it everywhere (3.5)")
@@ -120,6 +122,22 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         made = await on(limiters.peers, caller.sender, lambda: scheduler.rerun_job(wanted, caller.node))
         answer = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
         return ok(wire.RerunData.model_validate(answer), caller.profile)
+
+    @router.post(f"{SCHEDULE}/job/parameters", summary="A node has tasks to come get new parameters (ours)")
+    async def amend(
+        body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller = known
+    ) -> wire.Answer[wire.AmendData]:
+        work = partial(scheduler.amend_job, body.job_id, body.parameters, body.reason, caller.node)
+        version = await on(limiters.peers, caller.sender, work)
+        return ok(wire.AmendData(job_id=body.job_id, version=version), caller.profile)
+
+    @router.post(f"{SCHEDULE}/job/parameters/offer", summary="The scheduling node offers them to a party (ours)")
+    async def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller = known) -> Done:
+        bundle = body.signed_bundles.get(node)
+        offered = Amendment(body.amendment, body.parameters, body.by, body.reason, datetime.now(UTC), bundle)
+        return await caller.done(
+            limiters.rest, lambda: participant.offer_parameters(body.job_id, offered, body.holding, caller.node)
+        )
 
     @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")
     async def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller = known) -> Done:

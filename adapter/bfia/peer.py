@@ -58,6 +58,8 @@ OPTIONAL = {
     "/job/plan": "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all the same",
     "/job/suspend": "refused with NOT_SERVED_THERE; nothing changes",
     "/job/resume": "refused with NOT_SERVED_THERE; nothing changes",
+    "/job/parameters": "refused with NOT_SERVED_THERE; nothing changes",
+    "/job/parameters/offer": "the change is refused with NOT_SERVED_THERE at every node",
     "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
     f"{JOB_AUDIT}/terminate": "it is not informed; the question ends with that node's own deadline",
 }

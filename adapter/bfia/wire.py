@@ -143,10 +143,11 @@ class StartJob(JobId):
 
 
 class StartTask(JobId):
-    """``task/start`` (3.4)."""
+    """``task/start`` (3.4); ``amendments``, an extension, names the new parameters that hold."""
 
     task_id: Id
     task_name: str
+    amendments: list[Id] = Field(default_factory=list, max_length=1000)
 
 
 def _failed(value: Any) -> Any:
@@ -202,6 +203,23 @@ class RerunJob(JobId):
     new_job_id: Id
     start: Text = Field(default="", alias="from")
     parameters: Object = Field(default_factory=dict)
+
+
+class AmendJob(JobId):
+    """``job/parameters``, an extension: tasks that have not begun get new parameters at all nodes, or at none."""
+
+    parameters: Object
+    reason: Text = Field(default="", max_length=1000)
+
+
+class OfferParameters(AmendJob):
+    """``job/parameters/offer``, an extension: what `AmendJob` asks for, to a party, before it holds."""
+
+    amendment: Id
+    by: Id = Field(description="the node that asked for it")
+    holding: list[Id] = Field(default_factory=list, max_length=1000, description="earlier ones that hold")
+    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(_fit)] = {}
+    """of the job with them, as in `CreateJob`"""
 
 
 class StopTaskOfJob(JobId):
@@ -389,6 +407,12 @@ class LogData(LogLines):
     next: int
     left_out: int
     parts: list[dict[str, Any]]
+
+
+class AmendData(JobData):
+    """``job/parameters``: which version of the parameters holds."""
+
+    version: int
 
 
 class RerunData(JobData):

@@ -38,7 +38,7 @@ from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.reservations import BUSY
 from gateway.domain.retries import numbered_id
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport, as_mapping, as_seconds
@@ -269,7 +269,22 @@ class ParticipantClient:
     def _bodies(self, key: Key, roles: Iterable[str], task_name: str) -> list[dict[str, Any]]:
         return [{**task_body(key, role, self.caller.node), "task_name": task_name} for role in roles]
 
-    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def offer_parameters(
+        self,
+        job_id: str,
+        offered: Amendment,
+        holding: Sequence[str],
+        sender: NodeId,
+        amended: JobSpec | None = None,
+    ) -> None:
+        """FATE has no such request. Raises `NotServed`."""
+        raise NotServed(
+            f"{self.caller.node} takes no new parameters for a job under way: FATE's protocol has none"
+        )
+
+    def start_task(
+        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+    ) -> None:
         """Announce a further version, request the task's resources, then start it, role by role.
 
         Raises `Busy` if a role gets no resources; those of the others are returned.
@@ -503,6 +518,9 @@ class SchedulerClient:
         data = as_mapping(self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0).get("data"))
         job_id, start = str(data.get("job_id") or wanted.job_id), str(data.get("from") or "")
         return RerunResult(job_id, start, _names(data.get("runs")), _names(data.get("inherits")))
+
+    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+        return self.standard.amend_job(job_id, parameters, reason, sender)
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         self.standard.suspend_job(job_id, on, sender)

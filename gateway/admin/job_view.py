@@ -9,10 +9,10 @@ from urllib.parse import quote
 from gateway.admin.deps import AdminParts
 from gateway.admin.models import model_of
 from gateway.data.logs import STREAMS
-from gateway.domain import waiting
+from gateway.domain import rerun, waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import CallState, JobSpec, Party, effective
+from gateway.domain.spec import Amendment, CallState, JobSpec, Party, effective
 from gateway.domain.states import RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundles
@@ -42,12 +42,13 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "local_warnings": [],
         "resources": None,
         "channel": [],
+        "amendments": _amendments(parts, job_id, local),
         "model": model_of(spec) if spec else None,
         "flow": [],
     }
     if spec:
         found |= {"initiator": spec.initiator, "trace_id": spec.trace_id, "parties": spec.parties}
-        found["parameters"] = _parameters(parts, spec, local)
+        found["parameters"] = _parameters(parts, rerun.amended(spec, found["amendments"]), local)
         found["flow"] = spec.dag.nodes
     else:  # submitted to another node, and without a part here
         roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
@@ -85,6 +86,13 @@ def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
         for on in parts.broker.waiting(session)
     ]
     return found[:_MOST_TOPICS]
+
+
+def _amendments(parts: AdminParts, job_id: str, local: LocalJob | None) -> list[Amendment]:
+    """Return the changes of a job's parameters that hold; a party knows of them once a task's start named them."""
+    if job := parts.store.jobs.find(job_id):
+        return list(job.amendments)
+    return [one for one in local.offered if one.id in local.amendments] if local else []
 
 
 def approval_of(local: LocalJob) -> dict[str, Any] | None:

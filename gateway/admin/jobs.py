@@ -42,7 +42,7 @@ from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Failure
+from gateway.domain.spec import Amendment, Failure
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
 from gateway.errors import NotAllowed, NotFound, envelope
@@ -74,7 +74,7 @@ _JOB = shape(
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
     | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
-    | {"channel": [_ON_TOPIC]},
+    | {"channel": [_ON_TOPIC], "amendments": [Amendment]},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
 _TIMELINE = shape("Timeline", timeline=[TimelineEntry])
@@ -95,6 +95,7 @@ _asked = View(
     approval=(Object | None, approval_of),
 )
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
+_AMENDED = shape("ParametersChanged", job_id=str, version=int)
 _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
 _AT_NODES = Annotated[dict[str, Object] | None, Field(description="result at the other nodes; null: only here")]
 _DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
@@ -134,6 +135,13 @@ class RerunOrder(Input):
     )
 
 
+class ParametersOrder(Input):
+    """New parameters of tasks that have not begun, and why."""
+
+    parameters: dict[str, Any] = Field(description="as in task_params: common, then role, index, task")
+    reason: str = Field(min_length=1, max_length=1000, description="Why; every node of the job gets it.")
+
+
 class CancelWaiting(Input):
     """Which jobs to cancel: all of which nothing runs yet."""
 
@@ -143,6 +151,7 @@ class CancelWaiting(Input):
 _A_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
 _Decision = Annotated[Decision, Body(description="May be left out.", examples=[_A_DECISION])]
 _AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
+_OTHERS = {"parameters": {"common": {"train": {"epochs": 5}}}, "reason": "it converges sooner"}
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 _AMONG = "of {}, with commas"
 _Statuses = Annotated[Sequence[str], among(JobStatus), Query(description=_AMONG.format(", ".join(JobStatus)))]
@@ -214,6 +223,19 @@ def router(parts: AdminParts) -> APIRouter:
         request.state.answered = {"job_id": made.job_id}
         shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
         return Reply({**shown, "runs": made.runs, "inherits": made.inherits})
+
+    @paths(
+        "POST",
+        "/jobs/{job_id}/parameters",
+        "Give tasks that have not begun new parameters, at every node or at none",
+        _AMENDED,
+    )
+    def amend(
+        request: Request, job_id: str, body: Annotated[ParametersOrder, Body(examples=[_OTHERS])]
+    ) -> Response:
+        version = parts.coordinator.amend(job_id, body.parameters, body.reason)
+        noted(request, None, {"version": version, "parameters": body.parameters}, body.reason)
+        return Reply({"job_id": job_id, "version": version})
 
     @paths("GET", "/approvals", "Jobs here that wait for a person", paged("approvals", _asked.model))
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:

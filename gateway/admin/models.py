@@ -162,7 +162,8 @@ class Prediction(Input):
     """What a prediction needs beyond its model."""
 
     datasets: dict[str, str] = Field(
-        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with"
+        default_factory=dict,
+        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with",
     )
     flow_id: str | None = Field(default=None, max_length=LONGEST_ID, description="absent: that of the training")
     dry_run: bool = Field(default=False, description="only tell the differences; create no job")

@@ -112,6 +112,19 @@ def rerun(
     _print_created(node, _created(node, path_of(job_id, "rerun"), body), as_json)
 
 
+@command(commands, "params", "job-0123 new.yml --reason 'it converges sooner'")
+def params(
+    node: Client,
+    job_id: JobId,
+    file: Annotated[Path, typer.Argument(help="JSON or YAML: common: {task: {…}}, role: {index: {task: {…}}}.")],
+    reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
+) -> Output:
+    """Give tasks of a running job that have not begun new parameters, at every node or at none."""
+    made = node.post(path_of(job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
+    yield made
+    say(f"{job_id} goes on with version {made['version']} of its parameters")
+
+
 def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
     """Request a new job; a refusal names the job where one is kept. Raises `CallFailed`."""
     try:

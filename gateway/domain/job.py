@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 
@@ -168,6 +168,11 @@ class Task:
         """Whether some node was asked to start it."""
         return any(part.start.tries for part in self.nodes.values())
 
+    @property
+    def amendable(self) -> bool:
+        """Whether its parameters may still change."""
+        return not self.begun and not ended(TASK, self.status)
+
 
 @dataclass(frozen=True)
 class Suspension:
@@ -206,6 +211,7 @@ class Job:
     warnings: tuple[str, ...] = ()
     digest: str = ""  # of the submitted body: the same id with another body is a conflict
     origin: Origin | None = None  # where it runs another job again
+    amendments: tuple[Amendment, ...] = ()  # new parameters that hold at every node, oldest first
     user: str = ""  # who submitted it at this node, by token or signature; not sent to others
     notes: tuple[Note, ...] = field(default=(), compare=False)
     """lines for the timeline that the store has not written yet"""

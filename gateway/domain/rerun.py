@@ -16,8 +16,18 @@ from typing import Any
 from gateway.domain.dag import downstream, order
 from gateway.domain.job import Job, Lineage, Origin, Task
 from gateway.domain.problems import Problem, index_of
-from gateway.domain.run import Address
-from gateway.domain.spec import Failure, JobSpec, NodeId, Party, data_location, effective, overlay
+from gateway.domain.run import Address, LocalJob
+from gateway.domain.spec import (
+    Amendment,
+    Failure,
+    JobSpec,
+    NodeId,
+    Party,
+    data_location,
+    effective,
+    overlay,
+    tasks_in,
+)
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
 REASON = "INHERITANCE_FAILED"
@@ -67,7 +77,7 @@ def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, s
     """Return the tasks that may be taken over, as far as the scheduling node knows, and why others may not."""
     found: dict[str, Lineage] = {}
     lacking: dict[str, str] = {}
-    wanted = demanded(spec)
+    wanted, ran = demanded(spec), amended(old.spec, old.amendments)
     for name in order(spec.dag):
         if wanted is not None and name not in wanted:
             continue
@@ -78,7 +88,7 @@ def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, s
             lacking[name] = f"job {old.id} has no such task"
         elif before.status is not TaskStatus.SUCCESS:
             lacking[name] = f"it has not succeeded in job {old.id}"
-        elif why := difference(old.spec, spec, name, spec.parties) or lost_upstream(spec, name, found):
+        elif why := difference(ran, spec, name, spec.parties) or lost_upstream(spec, name, found):
             lacking[name] = why
         else:
             found[name] = before.lineage or Lineage(old.id, before.task_id)
@@ -201,7 +211,8 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
     if dag.get(start) is None:
         return None, [Problem("from", f"job {old.id} has no such task, but {', '.join(names[:20])}", start)]
     again = downstream(dag, [start, *left])
-    problems, task_params = _changed(old.spec, wanted.parameters, again, by)
+    spec = amended(old.spec, old.amendments)
+    problems, task_params = changed(spec, wanted.parameters, again, by)
     if problems:
         return None, problems
     inherits = tuple(name for name in names if name not in again)
@@ -217,19 +228,18 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
         bundles={},
     )
     runs = tuple(name for name in names if name in again)
-    origin = Origin(old.id, start, by, _tasks_in(wanted.parameters), wanted.parameters)
+    origin = Origin(old.id, start, by, tasks_in(wanted.parameters), wanted.parameters)
     return Rerun(spec, origin, runs, inherits), []
 
 
-def _tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
-    entries = [changes.get("common", {}), *(e for r, by in changes.items() if r != "common" for e in by.values())]
-    return tuple(sorted({task for by_task in entries for task in by_task}))
-
-
-def _changed(
-    spec: JobSpec, changes: Mapping[str, Any], again: frozenset[str], by: NodeId
+def changed(
+    spec: JobSpec,
+    changes: Mapping[str, Any],
+    may_change: Collection[str],
+    by: NodeId,
+    else_rule: str = "is not run again, so its parameters cannot change",
 ) -> tuple[list[Problem], dict[str, Any]]:
-    """Return the parameters with the changes, or what is wrong with these."""
+    """Return what is wrong with changes of these tasks' parameters, and the parameters with them."""
     problems: list[Problem] = []
     params = dict(spec.task_params)
     roles = {p.role for p in spec.parties}
@@ -238,7 +248,7 @@ def _changed(
         if not isinstance(entry, Mapping):
             problems.append(Problem(at, "must be an object", entry))
         elif role == "common":
-            problems += _may(spec, by, None, at) or _wrong_tasks(spec, entry, again, at)
+            problems += _may(spec, by, None, at) or _wrong_tasks(spec, entry, may_change, at, else_rule)
             if not problems:
                 params[role] = _laid_over(params.get(role), entry)
         elif role not in roles:
@@ -251,7 +261,7 @@ def _changed(
                     problems.append(Problem(f"{at}.{key}", rule, key if party is None else by_task))
                     continue
                 wrong = _may(spec, by, party, f"{at}.{key}")
-                problems += wrong or _wrong_tasks(spec, by_task, again, f"{at}.{key}")
+                problems += wrong or _wrong_tasks(spec, by_task, may_change, f"{at}.{key}", else_rule)
                 if not problems:
                     params[role] = _for_party(spec, params.get(role), party, by_task)
     return problems, params
@@ -263,13 +273,15 @@ def _may(spec: JobSpec, by: NodeId, party: Party | None, at: str) -> list[Proble
     return [Problem(at, f"may not be changed by {by}: it concerns other nodes", party.node if party else "common")]
 
 
-def _wrong_tasks(spec: JobSpec, by_task: Mapping[str, Any], again: frozenset[str], at: str) -> list[Problem]:
+def _wrong_tasks(
+    spec: JobSpec, by_task: Mapping[str, Any], may_change: Collection[str], at: str, else_rule: str
+) -> list[Problem]:
     problems = []
     for task, values in by_task.items():
         if spec.dag.get(task) is None:
             problems.append(Problem(f"{at}.{task}", "names a task that is not in the flow", task))
-        elif task not in again:
-            problems.append(Problem(f"{at}.{task}", "is not run again, so its parameters cannot change", task))
+        elif task not in may_change:
+            problems.append(Problem(f"{at}.{task}", else_rule, task))
         elif not isinstance(values, Mapping):
             problems.append(Problem(f"{at}.{task}", "must be an object: parameters by their names", values))
     return problems
@@ -295,3 +307,30 @@ def _for_party(spec: JobSpec, by_index: Any, party: Party, changes: Mapping[str,
     own = _laid_over({task: values for task, values in now.items() if values}, changes)
     key = str(party.index)
     return {k: v for k, v in entries.items() if k != key} | {key: own}
+
+
+# ---------------------------------------------------------------- new parameters for a job that is under way
+
+
+def amendable(spec: JobSpec, parameters: Mapping[str, Any], begun: Iterable[str], by: NodeId) -> list[Problem]:
+    """Return what is wrong with new parameters, where some tasks have begun. ``by``: the node that asks."""
+    free = {node.name for node in spec.dag.nodes} - set(begun)
+    return changed(spec, parameters, free, by, "has begun, so its parameters cannot change")[0]
+
+
+def amended(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
+    """Return a job with the new parameters that hold.
+
+    The scheduling node offers new parameters to every node, and each that takes them puts them aside. They hold
+    once the scheduling node has recorded them, in the one write that also finds that none of their tasks has
+    begun; each start of a task from then on names what holds. What was only offered is never named.
+    """
+    every = {node.name for node in spec.dag.nodes}
+    for one in amendments:
+        spec = replace(spec, task_params=changed(spec, one.parameters, every, spec.scheduler)[1])
+    return spec
+
+
+def in_force(local: LocalJob) -> JobSpec:
+    """Return a party's job with the new parameters that hold."""
+    return amended(local.spec, (one for one in local.offered if one.id in local.amendments))

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
 from gateway.domain.resources import Amounts, Pool, Portions
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
 
@@ -225,6 +225,8 @@ class LocalJob:
     warnings: tuple[str, ...] = ()
     progress: int = 0  # per cent that the scheduling node reported last, while the job had not succeeded
     pool: Pool | None = None  # what the job has reserved here for its tasks; None: nothing that is counted
+    offered: tuple[Amendment, ...] = ()  # new parameters that the scheduling node may have the job go on with
+    amendments: tuple[str, ...] = ()  # ids of those that hold, as far as a task's start has named them
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property

@@ -335,3 +335,28 @@ class Ending:
     at: datetime
     failure: Failure | None = None
     by: str = ""
+
+
+def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tasks that changes of parameters name."""
+    entries = [changes.get("common", {}), *(e for r, by in changes.items() if r != "common" for e in by.values())]
+    return tuple(sorted({task for by_task in entries for task in by_task}))
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """One change of parameters; its version is its place among the job's, from 1."""
+
+    id: str
+    parameters: Mapping[str, Any]
+    """in the form of ``task_params``; a node gets those of its own parties"""
+    by: NodeId
+    reason: str
+    at: datetime
+    bundle: Mapping[str, Any] | None = None
+    """what the job's initiator or its scheduling node has signed of the job with them, for the node that has it"""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that get other parameters."""
+        return tasks_in(self.parameters)

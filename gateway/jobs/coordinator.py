@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, Queue
 from typing import Any
+from uuid import uuid4
 
 from gateway.domain import approval, quorum, rerun, run, waiting
 from gateway.domain.approval import ApprovalReported
@@ -16,7 +17,7 @@ from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import messages
-from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Amendment, CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import (
@@ -374,6 +375,37 @@ class Coordinator:
         job = self._scheduler.record(job_id, asked)
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
+
+    def amend(self, job_id: str, parameters: Mapping[str, Any], reason: str) -> int:
+        """Have the node that schedules a job give tasks that have not begun new parameters; return the version."""
+        record = self._store.record(job_id)
+        scheduler = self._scheduling(job_id, record)
+        with traced(record.spec.trace_id if record else current_trace()):
+            version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
+        self._asked(job_id, "change parameters", version=version, reason=reason)
+        return version
+
+    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+        """Offer them to every node, then record them, if none of the tasks has begun by then."""
+        job = self._scheduled(job_id, sender)
+        if job.status is not JobStatus.RUNNING or job.ending is not None:
+            raise Conflict(f"job {job_id} is {job.status}, not running", reason="JOB_NOT_RUNNING")
+        by = sender or self._peers.node
+        before = rerun.amended(job.spec, job.amendments)
+        begun = [name for name, task in job.tasks.items() if not task.amendable]
+        if problems := rerun.amendable(before, parameters, begun, by):
+            raise Invalid(problems)
+        one = Amendment(uuid4().hex, parameters, by, reason, self._clock())
+        after = replace(rerun.amended(before, [one]), bundles={})
+        holding = [known.id for known in job.amendments]
+        for node in job.active:
+            own = replace(job.spec, task_params=parameters).for_node(node.node).task_params
+            peer = self._peers.participant(node.node, job.spec.protocol)
+            peer.offer_parameters(job_id, replace(one, parameters=own), holding, self._peers.node, after)
+        job = self._scheduler.record(job_id, messages.ParametersAgreed(one))
+        if one not in job.amendments:
+            raise Conflict(f"a task of job {job_id} has begun meanwhile: nothing changes", reason="TASK_BEGUN")
+        return job.amendments.index(one) + 1
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         """Record what a node decided. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""

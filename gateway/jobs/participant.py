@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gateway.domain import approval
+from gateway.domain import approval, rerun
 from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.dry_run import Item
@@ -13,7 +13,7 @@ from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import Audit, LocalJob, Run
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.jobs.admission import Admission
@@ -174,9 +174,40 @@ class Participant:
 
         self._store.local_jobs.update(job_id, start)
 
-    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def offer_parameters(
+        self,
+        job_id: str,
+        offered: Amendment,
+        holding: Sequence[str],
+        sender: NodeId,
+        amended: JobSpec | None = None,
+    ) -> None:
+        """Check the job with them as at its creation, and put them aside."""
+        local = _with_amendments(self._mine(job_id, sender), holding)
+        if ended(JOB, local.status):
+            raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
+        now = rerun.in_force(local)
+        begun = {run.task_name for run in local.standing()}
+        if problems := rerun.amendable(now, offered.parameters, begun, local.spec.scheduler):
+            raise Invalid(problems)
+        bundles = {self._node: offered.bundle} if offered.bundle else {}
+        self.admission.check_amended(replace(rerun.amended(now, [offered]), bundles=bundles), sender)
+
+        def add(local: LocalJob) -> LocalJob:
+            if any(one.id == offered.id for one in local.offered):
+                return local
+            local = replace(local, offered=(*local.offered, offered))
+            return local.noted(
+                self._clock(), "new parameters offered", offered.by, tasks=offered.tasks, reason=offered.reason
+            )
+
+        self._store.local_jobs.update(job_id, add)
+
+    def start_task(
+        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+    ) -> None:
         """Store the runs; the executor starts them afterwards."""
-        local = self._mine(job_id, sender)
+        local = _with_amendments(self._mine(job_id, sender), holding)
         if local.runs_of(task_id):
             return
         if rule := name_rule(task_id, LARGEST_NAME // 3):
@@ -190,7 +221,7 @@ class Participant:
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
         with self._registry.one_view():
             self.admission.check_start(local, sender)
-            runs = self._planner.runs(local, node, task_id)
+            runs = self._planner.runs(replace(local, spec=rerun.in_force(local)), node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
         now = self._clock()
@@ -208,6 +239,7 @@ class Participant:
             home = self._home_of(local)  # which another gateway may just have become
             begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
             local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
+            local = replace(local, amendments=tuple(holding))
             local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
             for message in (text for run in begun for text in run.warnings):
                 local = local.noted(now, "input missing", task=task_name, message=message)
@@ -411,6 +443,13 @@ class JobAudits:
 
 def _unknown(audit_id: str, sender: NodeId) -> NotFound:
     return NotFound(f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN")
+
+
+def _with_amendments(local: LocalJob, ids: Sequence[str]) -> LocalJob:
+    """Return the job with those of the offered parameters that hold. Raises `Refused` for one that is not here."""
+    if missing := set(ids) - {one.id for one in local.offered}:
+        raise Refused(f"job {local.id}: no parameters {', '.join(sorted(missing))} were offered here")
+    return replace(local, amendments=tuple(ids))
 
 
 def _runs(local: LocalJob, task_id: str, role: str) -> Sequence[Run]:

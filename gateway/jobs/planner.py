@@ -423,7 +423,7 @@ class Inheritance:
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []
         mine = spec.parties_at(self._node)
-        why = rerun.difference(old.spec, spec, node.name, mine)
+        why = rerun.difference(rerun.in_force(old), spec, node.name, mine)
         if why := why or rerun.lost_upstream(spec, node.name, offer.tasks):
             return why, []
         runs = []

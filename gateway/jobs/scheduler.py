@@ -169,7 +169,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             case messages.StartAt():
                 peer.start_job(job.id, me, quorum.left_out(job))
             case messages.StartTaskAt():
-                peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
+                amendments = [one.id for one in job.amendments]
+                peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me, amendments)
             case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
             case messages.StopAt():

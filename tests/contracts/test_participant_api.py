@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotServed
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
@@ -124,6 +124,37 @@ def _calls(api: ParticipantApi, job_id: str, task_id: str, sender: NodeId) -> li
         lambda: api.stop_task(job_id, task_id, "a", sender),
         lambda: api.stop_task("", task_id, "", sender),
     ]
+
+
+def test_new_parameters_hold_once_a_start_names_them(
+    apis: Apis, api: ParticipantApi, world: World, scratch: list[str]
+):
+    job = a_job_of(scratch, "a; b", task_params={"common": {"a": {"x": 1}, "b": {"x": 1}}})
+    started(api, world, job)
+
+    def offer(name: str, values: Any) -> tuple[str, Amendment, list[str], NodeId]:
+        return job.job_id, Amendment(name, {"common": values}, PEER, "sooner", datetime.now(UTC)), [], PEER
+
+    one, two = offer("one", {"b": {"x": 2}}), offer("two", {"b": {"x": 3}})
+    try:
+        api.offer_parameters(*one)
+    except NotServed:  # FATE's protocol has none
+        assert world.local(job.job_id).offered == ()
+        return
+    api.offer_parameters(*one)
+    api.offer_parameters(*two)  # and never recorded
+    for wrong in ({"a": {"x": 2}}, {"z": {}}):
+        assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
+    for sender in (THIRD, STRANGER):
+        other = apis.participant(sender)
+        assert refusal(other.offer_parameters, *one[:3], sender) == ("NOT_AUTHORISED", 403)
+    assert [known.id for known in world.local(job.job_id).offered] == ["one", "two"]
+    start = (job.job_id, f"task-{job.job_id}-b", "b", PEER)
+    assert refusal(api.start_task, *start, ["one", "four"]) == ("REFUSED", 409)
+    api.start_task(*start, ["one"])
+    of_b = [run for run in world.local(job.job_id).runs if run.task_name == "b"]
+    assert len(of_b) == len(PARTIES)
+    assert [run.parameters["x"] for run in of_b] == [2] * 3
 
 
 def test_what_nobody_knows(api: ParticipantApi):

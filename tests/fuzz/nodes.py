@@ -94,6 +94,8 @@ ORDER = (
     "/chan/pop",
     "/chan/peek",
     "/chan/release",
+    "/job/parameters",
+    "/job/parameters/offer",
     "/job/suspend",
     "/job/resume",
     "/job/audit_confirm",

@@ -12,7 +12,16 @@ from tests.inprocess import ME, PEER, ask, running
 SCHEDULE = "/v1/interconn/schedule"
 COMMANDS = [
     *("create_all", "create", "start", "stop_all", "stop", "rerun", "delete"),
-    *("suspend", "resume", "plan", "audit_confirm", "status_all", "resource/apply"),
+    *(
+        "suspend",
+        "resume",
+        "parameters",
+        "parameters/offer",
+        "plan",
+        "audit_confirm",
+        "status_all",
+        "resource/apply",
+    ),
 ]
 SPELLINGS = [
     {"x-source-node-id": ME},

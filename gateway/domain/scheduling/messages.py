@@ -7,7 +7,7 @@ from typing import ClassVar
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Acceptance
 from gateway.domain.retries import TimeOut, TryAgain
-from gateway.domain.spec import Failure, NodeId
+from gateway.domain.spec import Amendment, Failure, NodeId
 from gateway.domain.states import TaskStatus
 
 
@@ -200,6 +200,18 @@ class SuspendRequested:
 
 
 @dataclass(frozen=True)
+class ParametersAgreed:
+    """Every node has taken new parameters for tasks that have not begun."""
+
+    amendment: Amendment
+
+    @property
+    def at(self) -> datetime:
+        """When it was asked for."""
+        return self.amendment.at
+
+
+@dataclass(frozen=True)
 class TaskStopRequested:
     """A task and everything downstream of it are to stop; what has succeeded stays."""
 
@@ -222,4 +234,5 @@ Event = (
     | StopRequested
     | TaskStopRequested
     | SuspendRequested
+    | ParametersAgreed
 )
