@@ -135,6 +135,11 @@ class Broker:
         ]
         return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
 
+    def received(self) -> dict[str, tuple[int, int]]:
+        """Returns messages and bytes that each session has received since the start of this process."""
+        boxes = list(self._sessions.items())
+        return {name: (box.received_messages, box.received_bytes) for name, box in boxes}
+
     def sessions(self) -> tuple[str, ...]:
         """Returns the names of the sessions that hold something on disk."""
         return tuple(self._sessions)

@@ -184,6 +184,9 @@ class Session:
         self.messages_of: Counter[str | None] = Counter()
         self.bytes_of: Counter[str | None] = Counter()
         """what each run of this node has pushed, as far as it is undelivered"""
+        self.received_messages = 0
+        self.received_bytes = 0
+        """since the start of this process"""
         self.uploads: dict[str, Upload] = {}
         self.left: set[str] = set()
         """uploads of an earlier process that have not gone on"""
@@ -319,6 +322,8 @@ class Session:
             self._pool.keep(stored, payload)
         self._remember(stored)
         self._mailbox(stored.topic).put(stored)
+        self.received_messages += 1
+        self.received_bytes += stored.size
 
     def take(
         self, topic: str, *, source: str | None, reader: str, run: str | None, pop_id: str | None

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -67,7 +67,7 @@ class Metrics(Collector):
         """Return nothing: the registry is not to look at them when it is built."""
         return ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Look up what is not counted."""
         counts, used, ledger = self._counts(), self._channel.usage(), self._ledger()
         oldest = counts.oldest_waiting
@@ -94,8 +94,8 @@ class Metrics(Collector):
         yield _gauge("bfia_resources_jobs", text, ["state"], {"held": len(ledger.holders), "waiting": waiting})
 
 
-def _of_sessions(channel: Broker) -> Iterator[GaugeMetricFamily]:
-    """Yield what waits in each session; its topics would be too many labels."""
+def _of_sessions(channel: Broker) -> Iterator[Metric]:
+    """Yield what each session has received and what waits in it; its topics would be too many labels."""
     sessions = {session: channel.waiting(session) for session in channel.sessions()}
     messages = {session: sum(on.messages for on in topics) for session, topics in sessions.items()}
     sizes = {session: sum(on.bytes for on in topics) for session, topics in sessions.items()}
@@ -106,6 +106,12 @@ def _of_sessions(channel: Broker) -> Iterator[GaugeMetricFamily]:
     yield _gauge("bfia_channel_session_bytes", "Bytes of messages not yet delivered, by session.", label, sizes)
     yield _gauge("bfia_channel_session_oldest_seconds", "Age of the oldest of them.", label, oldest)
     yield _gauge("bfia_channel_session_readers", "Containers that wait for a message.", label, readers)
+    got = CounterMetricFamily("bfia_channel_session_received_messages", "Messages received.", labels=label)
+    size = CounterMetricFamily("bfia_channel_session_received_bytes", "Bytes of messages received.", labels=label)
+    for session, (count, total) in channel.received().items():
+        got.add_metric([session], count)
+        size.add_metric([session], total)
+    yield from (got, size)
 
 
 def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:

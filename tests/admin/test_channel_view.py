@@ -40,7 +40,8 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
         shown = CliRunner().invoke(app, ["job", "show", "job-1", "--url", node.addresses()["operator"]])
         assert "topic question: 2 messages, 10 bytes" in shown.stdout and "topic answer: host.0" in shown.stdout
         figures = ask(node, "operator", "GET", "/metrics").text
-        for name, number in (("messages", 2), ("bytes", 10), ("readers", 1)):
+        received = [("received_messages_total", 2), ("received_bytes_total", 10)]
+        for name, number in [("messages", 2), ("bytes", 10), ("readers", 1), *received]:
             assert f'bfia_channel_session_{name}{{session="session_job-1"}} {number}.0' in figures
         call(node, "push", told["guest.0"], topic="answer", payload=PAYLOAD)
         assert waits.result()["content"] == PAYLOAD
