@@ -11,6 +11,7 @@ from gateway.errors import Invalid
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, Container, until
 from tests.adapter.bfia.scripted import raw, says, scripted, text
+from tests.certificates import Authority
 
 pytestmark = pytest.mark.anyio
 
@@ -114,3 +115,19 @@ async def test_an_address_that_cannot_be_used(wires, url):
 async def test_a_control_character_in_a_header(wires):
     with pytest.raises(Invalid):
         await wires.post("http://127.0.0.1:1/", b"", [(b"x-a", b"b\r\nc: d")], 1.0)
+
+
+async def test_a_long_body_goes_by_tls_to_who_bears_the_name_only(tmp_path):
+    authority = Authority(tmp_path)
+    own = authority.sign("node", "node-of-the-route")
+    secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secure.load_cert_chain(own.certificate, own.key)
+    wires = Wires(ssl.create_default_context(cafile=authority.file))
+    body = bytes(range(256)) * (3 << 12)
+    with scripted(secure) as (peer, url):
+        url = url.replace("http:", "https:") + "/p"
+        assert (await wires.post(url, body, [], 30.0, "node-of-the-route")).status == 200
+        with pytest.raises(ssl.SSLError):
+            await wires.post(url, body, [], 30.0)
+        assert [asked.raw for asked in peer.asked] == [body]
+    wires.close()
