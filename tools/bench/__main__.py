@@ -36,6 +36,7 @@ from tools.bench import load, readme, requests
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
+from tools.bench.soak import HEADS, soak
 from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, send, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
@@ -60,6 +61,13 @@ def main() -> None:
     parser.add_argument(
         "--thousand", type=int, default=1000, help="jobs of the part of that name, which takes long"
     )
+    parser.add_argument(
+        "--soak",
+        type=int,
+        nargs="+",
+        default=[1000, 5000, 10_000],
+        help="jobs in progress of the part of that name",
+    )
     parser.add_argument("--ended", type=int, default=10_000, help="ended jobs in the database")
     parser.add_argument(
         "--readme", action="store_true", help="measure all and write the figures into both READMEs"
@@ -67,7 +75,7 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
     for name, part in PARTS.items():
-        if asked.only == name or (asked.only is None and (asked.readme or name != "thousand")):
+        if asked.only == name or (asked.only is None and (asked.readme or name not in ("thousand", "soak"))):
             part(asked)
     if asked.readme:
         docker = subprocess.run(
@@ -455,6 +463,14 @@ def signatures(asked: argparse.Namespace) -> None:
     table("signing", "Signature of a control request", ["algorithm", "sign", "check, nonce kept"], signing())
 
 
+def soaking(asked: argparse.Namespace) -> None:
+    """Three gateways, one database, and more and more jobs whose containers stay."""
+    job = chain(1)
+    job["dag"]["components"][0]["output"] = []
+    job["config"]["role"]["host"] = [A]
+    table("soak", "Jobs in progress on three gateways with one MariaDB", HEADS, list(soak(job, asked.soak)))
+
+
 SHOWN: dict[str, list[list[Any]]] = {}
 """the rows of each table that was printed, by the name of its part"""
 
@@ -483,6 +499,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ended": beside_ended,
     "failover": failing_over,
     "signing": signatures,
+    "soak": soaking,
 }
 
 if __name__ == "__main__":
