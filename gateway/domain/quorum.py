@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import redaction, retries
+from gateway.domain import redaction, rerun, retries
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
@@ -73,7 +73,8 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
     """Return the job's end as reported to a node that is stopped."""
     excluded = job.nodes[node].excluded
     if excluded is None:
-        return redaction.for_node(job.spec, node, job.ending)
+        ending = redaction.for_node(job.spec, node, job.ending)
+        return redaction.for_node(rerun.amended(job.spec, job.amendments), node, ending)
     at = job.ending.at if job.ending else job.created_at
     return Ending(Outcome.STOPPED, at, replace(excluded, message=f"left out: {excluded.message}"))
 

@@ -402,9 +402,10 @@ class Coordinator:
             own = replace(job.spec, task_params=parameters).for_node(node.node).task_params
             peer = self._peers.participant(node.node, job.spec.protocol)
             peer.offer_parameters(job_id, replace(one, parameters=own), holding, self._peers.node, after)
-        job = self._scheduler.record(job_id, messages.ParametersAgreed(one))
+        job = self._scheduler.record(job_id, messages.ParametersAgreed(one, len(holding)))
         if one not in job.amendments:
-            raise Conflict(f"a task of job {job_id} has begun meanwhile: nothing changes", reason="TASK_BEGUN")
+            text = f"a task of job {job_id} has begun, or other parameters hold meanwhile: nothing changes"
+            raise Conflict(text, reason="TASK_BEGUN")
         return job.amendments.index(one) + 1
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:

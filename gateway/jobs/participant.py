@@ -239,7 +239,8 @@ class Participant:
             home = self._home_of(local)  # which another gateway may just have become
             begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
             local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
-            local = replace(local, amendments=tuple(holding))
+            known = max(local.amendments, tuple(holding), key=len)  # a slow start may come after a later one
+            local = replace(local, amendments=known)
             local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
             for message in (text for run in begun for text in run.warnings):
                 local = local.noted(now, "input missing", task=task_name, message=message)

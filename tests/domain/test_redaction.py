@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.quorum import ending_for
 from gateway.domain.redaction import for_others, redacted, without_others
-from gateway.domain.spec import Ending, Failure
+from gateway.domain.spec import Amendment, Ending, Failure
 from gateway.domain.states import Outcome
 from tests.builders import T0, a_job, a_spec
 
@@ -138,3 +138,12 @@ def test_only_who_has_no_part_in_the_failure_and_did_not_hand_the_job_in_is_told
     assert told[ARBITER] == replace(
         job.ending, failure=replace(failure, message="dataset … is not granted (got '…')")
     )
+
+
+def test_new_parameters_are_hidden_as_those_of_the_submitted_job():
+    new = Amendment("a1", {"host": {"0": {"a": {"note": "hosts-new-secret"}}}}, HOST, "", T0)
+    failure = Failure("X", "bank#loans with 'hosts-new-secret' failed", HOST)
+    job = replace(a_job(spec=SPEC), ending=Ending(Outcome.FAILED, T0, failure), amendments=(new,))
+    told = ending_for(job, ARBITER)
+    assert told is not None and told.failure is not None and told.failure.message == "… with '…' failed"
+    assert ending_for(job, HOST) == job.ending

@@ -13,6 +13,7 @@ from gateway.domain.dag import downstream
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import exclude
 from gateway.domain.scheduling.messages import (
+    ParametersAgreed,
     PollTaskAt,
     StartTaskAt,
     StopAt,
@@ -23,7 +24,7 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
-from gateway.domain.spec import CallState, Failure
+from gateway.domain.spec import Amendment, CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import IDLE, a_job, a_spec, at, sent
 from tests.domain.calls import A1, A2, B1, B2, POLL_2, S1, S2, X1, X2
@@ -231,6 +232,18 @@ def test_what_has_ended_or_is_stopped_before_stays_as_it_is():
     first = after(running(), TaskStopRequested("b", "n2", at(1)))
     job = after(first, TaskStopRequested("a", "n2", at(5)))
     assert job.tasks["b"].ending == first.tasks["b"].ending and job.tasks["a"].ending.at == at(5)
+
+
+def test_new_parameters_hold_unless_others_came_first_or_a_task_has_begun():
+    def agreed(name: str, task: str, after_: int) -> ParametersAgreed:
+        return ParametersAgreed(Amendment(name, {"common": {task: {"x": 1}}}, "n2", "", at(2)), after_)
+
+    job = after(running(), agreed("one", "b", 0))
+    assert [one.id for one in job.amendments] == ["one"]
+    for late in (agreed("two", "b", 0), agreed("two", "a", 1)):
+        assert after(job, late).amendments == job.amendments
+    assert [one.id for one in after(job, agreed("two", "b", 1)).amendments] == ["one", "two"]
+    assert after(after(running(), STOP), agreed("one", "b", 0)).amendments == ()
 
 
 @pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])

@@ -109,8 +109,12 @@ def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
             if job.ending is None and (job.suspended is None) is event.on:
                 job = replace(job, suspended=Suspension(event.by, event.at) if event.on else None)
                 job = job.noted(event.at, "suspended" if event.on else "resumed", event.by)
-        case messages.ParametersAgreed(one):
-            if job.ending is None and all(job.tasks[name].amendable for name in one.tasks):
+        case messages.ParametersAgreed(one, after):
+            if (
+                job.ending is None
+                and len(job.amendments) == after
+                and all(job.tasks[name].amendable for name in one.tasks)
+            ):
                 job = replace(job, amendments=(*job.amendments, one))
                 version, tasks = len(job.amendments), list(one.tasks)
                 job = job.noted(one.at, "new parameters", one.by, version=version, tasks=tasks, reason=one.reason)

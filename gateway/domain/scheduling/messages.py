@@ -204,6 +204,8 @@ class ParametersAgreed:
     """Every node has taken new parameters for tasks that have not begun."""
 
     amendment: Amendment
+    after: int
+    """how many changes held when the nodes were asked"""
 
     @property
     def at(self) -> datetime:
