@@ -34,6 +34,7 @@ from gateway.errors import (
     envelope,
     release,
 )
+from gateway.language.catalogue import ENGLISH, in_language, of_header
 
 log = structlog.get_logger(__name__)
 
@@ -185,7 +186,10 @@ def _error(code: int, reason: str, text: str) -> GatewayError:
 
 
 def _answer(request: Request, status: int, error: GatewayError, words: Words = str) -> JSONResponse:
+    language = of_header(request.headers.get("accept-language", ""))
     body = envelope(error, words)
+    if language != ENGLISH:
+        body = in_language(body, error.reason, language)
     if request.url.path.startswith(_OWN_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

@@ -13,6 +13,7 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote, urlsplit
 
+from gateway.cli.language import spoken
 from gateway.data.reading import MIB, NotFit, bounded, check_readable, whole
 from gateway.errors import Invalid
 
@@ -65,6 +66,7 @@ class Client:
         self.url = url.rstrip("/")
         self._token = token(word, source)
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        headers["accept-language"] = spoken()
         try:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -29,6 +29,7 @@ from gateway.cli.client import (
     connect,
     new_file,
 )
+from gateway.cli.language import t
 from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
 
@@ -52,7 +53,7 @@ def harmless(text: str) -> str:
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text, `harmless`; with ``err`` to standard error."""
-    typer.echo(harmless(text), err=err, nl=nl)
+    typer.echo(harmless(t(text)), err=err, nl=nl)
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -92,7 +93,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         say(title)
     made = Table(show_edge=False)
     for column in columns:
-        made.add_column(Text(harmless(column)), overflow="fold")
+        made.add_column(Text(harmless(t(column))), overflow="fold")
     for row in rows:
         made.add_row(*(Text(harmless(cell(value))) for value in row))
     console.print(made)
@@ -104,7 +105,7 @@ def cell(value: Any) -> str:
         case None:
             return ""
         case bool():
-            return "yes" if value else "no"
+            return t("yes" if value else "no")
         case float():
             return f"{value:g}"
         case list():

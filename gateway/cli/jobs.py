@@ -116,7 +116,7 @@ def rerun(
 def params(
     node: Client,
     job_id: JobId,
-    file: Annotated[Path, typer.Argument(help="JSON or YAML: common: {task: {…}}, role: {index: {task: {…}}}.")],
+    file: Annotated[Path, typer.Argument(help="JSON or YAML in the form of task_params.")],
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
     """Give tasks of a running job that have not begun new parameters, at every node or at none."""

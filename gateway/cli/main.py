@@ -14,6 +14,7 @@ from gateway.cli import backup, check, data, draft, jobs, models, node, outputs,
 from gateway.cli.check import EngineKind
 from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
 from gateway.cli.command import command, say
+from gateway.cli.language import asked, speak, translated
 from gateway.errors import Invalid
 from gateway.version import VERSION
 
@@ -25,6 +26,13 @@ app = typer.Typer(
     "the node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
     pretty_exceptions_enable=False,
 )
+
+
+class Language(StrEnum):
+    """What help and messages are written in."""
+
+    en = "en"
+    zh = "zh"
 
 
 class DemoData(StrEnum):
@@ -45,6 +53,10 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
+    lang: Annotated[
+        Language | None,
+        typer.Option(help="en or zh; default: that of LC_ALL, LC_MESSAGES or LANG."),
+    ] = None,
 ) -> None:
     """Options before every command."""
 
@@ -166,8 +178,9 @@ for _group in (
 def main() -> None:
     """Entry point of the console script."""
     os.umask(0o077)  # what it writes is this user's alone; a container's folders are opened one by one
+    speak(asked(sys.argv[1:]))
     try:
-        app()
+        translated(typer.main.get_command(app))()
     except KeyboardInterrupt:  # before a command has begun
         sys.exit(130)
     except OSError as error:

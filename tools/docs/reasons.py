@@ -1,12 +1,6 @@
 """``docs/reasons.md``: every stable reason, what it means and what to do next."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-
-import yaml
-
+from gateway.language.catalogue import groups
 from tools.docs import code, table
 
 _INTRO = {
@@ -23,47 +17,6 @@ beside a message for people that names what it is about. Refusals carry it as `d
 [reasons.md](reasons.md)。""",
 }
 _COLUMNS = {"en": ("Reason", "Means", "Next step"), "zh": ("原因", "含义", "下一步")}
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A stable reason; texts by language (en, zh)."""
-
-    name: str
-    means: dict[str, str]
-    next_step: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Reasons that belong together, under one heading; texts by language (en, zh)."""
-
-    title: dict[str, str]
-    reasons: tuple[Reason, ...]
-
-
-@cache
-def groups() -> tuple[Group, ...]:
-    """Return all reasons as they are kept beside this module."""
-    text = Path(__file__).with_name("reasons.yml").read_text(encoding="utf-8")
-    return tuple(
-        Group({"en": one["title"], "zh": one["title_zh"]}, tuple(_reasons(one["reasons"])))
-        for one in yaml.safe_load(text)
-    )
-
-
-def _reasons(kept: dict[str, dict[str, list[str]]]) -> Iterator[Reason]:
-    for name, by_language in kept.items():
-        yield Reason(
-            name,
-            {language: texts[0] for language, texts in by_language.items()},
-            {language: texts[1] for language, texts in by_language.items()},
-        )
-
-
-def names() -> set[str]:
-    """Return the names of all reasons."""
-    return {reason.name for group in groups() for reason in group.reasons}
 
 
 def page(language: str) -> str:

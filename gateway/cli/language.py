@@ -1,0 +1,71 @@
+"""The language of one command: of its help, its messages and the node's responses to it."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.language.catalogue import CHINESE, ENGLISH, of_environment, translate
+
+_PANELS = (
+    *("ARGUMENTS_PANEL_TITLE", "OPTIONS_PANEL_TITLE", "COMMANDS_PANEL_TITLE", "ERRORS_PANEL_TITLE"),
+    "REQUIRED_LONG_STRING",
+)
+_chosen = [ENGLISH]
+
+
+def speak(language: str) -> None:
+    """Use a language from now on."""
+    _chosen[0] = language
+
+
+def spoken() -> str:
+    """Return the language in use."""
+    return _chosen[0]
+
+
+def t(text: str) -> str:
+    """Return an English text in the language in use."""
+    return translate(text, spoken())
+
+
+def asked(words: Sequence[str]) -> str:
+    """Return the language of ``--lang`` before the command's name, else that of the environment."""
+    for at, word in enumerate(words):
+        name, given, value = word.partition("=")
+        if name == "--lang":
+            return CHINESE if (value if given else "".join(words[at + 1 : at + 2])).startswith("zh") else ENGLISH
+        if not word.startswith("-"):
+            break
+    return of_environment()
+
+
+def translated(command: Any) -> Any:
+    """Translate the help of a command, and of all below it."""
+    if spoken() == ENGLISH:
+        return command
+    import click  # both take long, and only help needs them
+    from typer import rich_utils
+
+    for panel in _PANELS:
+        setattr(rich_utils, panel, t(getattr(rich_utils, panel)))
+    for one in everything(command):
+        one.help, one.epilog = (help_text(text or "") for text in (one.help, one.epilog))
+        for parameter in (*one.params, one.get_help_option(click.Context(one))):
+            if getattr(parameter, "help", None):
+                parameter.help = t(parameter.help)
+    return command
+
+
+def everything(command: Any) -> list[Any]:
+    """Return a command, and all below it."""
+    return [command, *(one for inner in getattr(command, "commands", {}).values() for one in everything(inner))]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a help text, each in one line, as the catalogue has them."""
+    return [" ".join(one.split()) for one in re.split(r"\n\s*\n", text)]
+
+
+def help_text(text: str) -> str:
+    """Return a help text in the language in use."""
+    return "\n\n".join(map(t, paragraphs(text)))

@@ -1,0 +1,157 @@
+"""Texts for people in English and in Simplified Chinese; reasons, states and names stay as they are.
+
+English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
+already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import re2
+import yaml
+
+ENGLISH = "en"
+CHINESE = "zh"
+_LONGEST = 20_000
+"""characters of a text that is looked for"""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A stable reason: what it means and what to do next, by language."""
+
+    name: str
+    means: Mapping[str, str]
+    next_step: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Reasons that belong together, under one heading by language."""
+
+    title: Mapping[str, str]
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A form of English texts, and its translation."""
+
+    fixed: str
+    """the longest part that does not change"""
+    pattern: Any
+    names: tuple[str, ...]
+    translation: str
+
+
+def of_environment() -> str:
+    """Return the language that LC_ALL, LC_MESSAGES or LANG asks for."""
+    wanted = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return CHINESE if wanted.lower().startswith("zh") else ENGLISH
+
+
+def of_header(accepted: str) -> str:
+    """Return the language that an ``Accept-Language`` likes best."""
+    weighed = []
+    for one in accepted.split(","):
+        tag, _, weight = one.replace(" ", "").partition(";q=")
+        known = next((of for of in (ENGLISH, CHINESE) if tag.lower().split("-")[0] == of), "")
+        try:
+            weighed.append((float(weight or 1), known))
+        except ValueError:
+            continue
+    best = max((w for w in weighed if w[1] and w[0] > 0), key=lambda w: w[0], default=(1.0, ENGLISH))
+    return best[1]
+
+
+def translate(text: str, language: str) -> str:
+    """Return a text in a language; as it is where nobody has translated it."""
+    if language == ENGLISH or not text.strip() or len(text) > _LONGEST:
+        return text
+    return _whole(text) or _parts(text, "\n", "\n") or _parts(text, "; ", "；") or text
+
+
+def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
+    """Return an error's body: its message begins with what the reason means, and ends with the next step.
+
+    What is said about this one case stays English where nobody has translated it.
+    """
+    case = str(body["msg"]).partition(": ")[2]
+    known = reasons().get(reason)
+    text = translate(case, language)
+    if known:
+        text = f"{known.means[language]}{known.next_step[language]}（{text}）"
+    return {**body, "msg": f"{reason}: {text}"}
+
+
+@lru_cache(4096)
+def _whole(text: str) -> str:
+    texts, templates = _catalogue()
+    bare = text.strip()
+    found = texts.get(bare) or next((done for one in templates if (done := _filled(one, bare))), "")
+    return text.replace(bare, found) if found else ""
+
+
+def _filled(template: _Template, text: str) -> str:
+    if template.fixed not in text or not (found := template.pattern.fullmatch(text)):
+        return ""
+    values = zip(template.names, found.groups(), strict=True)
+    return template.translation.format_map(
+        {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
+    )
+
+
+def _parts(text: str, between: str, then: str) -> str:
+    parts = text.split(between)
+    done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
+    return then.join(done) if done != parts else ""
+
+
+@cache
+def _catalogue() -> tuple[dict[str, str], list[_Template]]:
+    """Return the texts, and the templates, the longest first."""
+    entries = entries_of("zh.yml")
+    templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -len(t.pattern.pattern))
+    return {key: text for key, text in entries.items() if "{" not in key}, templates
+
+
+def _template(entry: tuple[str, str]) -> _Template | None:
+    english, translation = entry
+    parts = list(Formatter().parse(english))
+    if not any(name for _, name, *_ in parts):
+        return None
+    pattern = "".join(re2.escape(fixed) + ("(.+?)" if name else "") for fixed, name, *_ in parts)
+    names = tuple(name for _, name, *_ in parts if name)
+    fixed = max((fixed for fixed, *_ in parts), key=len)
+    return _Template(fixed, re2.compile(f"(?s){pattern}"), names, translation)
+
+
+def entries_of(file: str) -> Any:
+    """Return what a file beside this module holds."""
+    return yaml.load(Path(__file__).with_name(file).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@cache
+def reasons() -> Mapping[str, Reason]:
+    """Return all reasons by name."""
+    return {one.name: one for group in groups() for one in group.reasons}
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Return all reasons under their headings."""
+    return tuple(
+        Group({ENGLISH: one["title"], CHINESE: one["title_zh"]}, tuple(_reasons(one["reasons"])))
+        for one in entries_of("reasons.yml")
+    )
+
+
+def _reasons(kept: Mapping[str, Mapping[str, list[str]]]) -> Iterator[Reason]:
+    for name, by_language in kept.items():
+        means, next_step = ({language: texts[n] for language, texts in by_language.items()} for n in (0, 1))
+        yield Reason(name, means, next_step)

@@ -1,0 +1,96 @@
+"""Help, messages and refusals in Chinese for who asks for it, and in English for everybody else."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+import typer
+
+from gateway.bootstrap.node import Gateway
+from gateway.cli.language import asked, everything, paragraphs
+from gateway.cli.main import app
+from gateway.language import catalogue
+from tests.e2e.nodes import ROOT
+from tests.inprocess import ask, running
+
+ENTRIES = catalogue.entries_of("zh.yml")
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "gateway.cli.main", *words]
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "BFIA_"))}
+    return subprocess.run(line, cwd=ROOT, env=plain | environment, capture_output=True, text=True, check=False)
+
+
+def helps() -> Iterator[str]:
+    for one in everything(typer.main.get_command(app)):
+        for text in (one.help, one.epilog):
+            yield from filter(None, paragraphs(text or ""))
+        yield from filter(None, (getattr(parameter, "help", None) for parameter in one.params))
+
+
+def test_every_help_text_is_there_in_chinese():
+    wanted = {text for text in helps() if text != "Example: bfia-gateway version"}
+    assert len(wanted) > 250
+    assert {text for text in wanted if not re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh"))} == set()
+
+
+def test_a_translation_has_the_values_of_its_english_text():
+    for english, chinese in ENTRIES.items():
+        names = [{name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)]
+        assert names[0] == names[1], english
+        assert not re.search("[\u4e00-\u9fff][,;?!]", chinese), f"{english}: ASCII punctuation"
+
+
+def test_the_language_is_that_of_the_option_else_of_the_environment():
+    for environment in ({"LANG": "zh_CN.UTF-8"}, {"LC_ALL": "zh_CN.UTF-8", "LANG": "en_GB.UTF-8"}):
+        shown = run("--help", **environment).stdout
+        assert "运行一个节点" in shown and "显示本帮助并退出" in shown
+    for words, environment in (([], {}), (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}), ([], {"LANG": "de_DE"})):
+        shown = run(*words, "job", "list", "--help", **environment).stdout
+        assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
+    assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == ["zh", "zh", "en"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node")) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize(
+    ("accepted", "chinese"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", True),
+        ("zh", True),
+        ("en-GB,zh;q=0.5", False),
+        ("", False),
+        (";q=x,,zh;q=", True),
+    ],
+)
+def test_a_refusal_is_in_the_language_that_is_liked_best(node: Gateway, accepted: str, chinese: bool):
+    answer = ask(node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": accepted})
+    body = answer.json()
+    assert (answer.status_code, body["data"]["reason"]) == (404, "JOB_UNKNOWN")
+    assert body["msg"].startswith("JOB_UNKNOWN: ")
+    assert bool(re.search("[\u4e00-\u9fff]", body["msg"])) is chinese
+
+
+def test_a_refusal_in_chinese_says_cause_next_step_and_case(node: Gateway):
+    reason = catalogue.reasons()["JOB_UNKNOWN"]
+    body = ask(node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": "zh"}).json()
+    assert reason.means["zh"] in body["msg"] and reason.next_step["zh"] in body["msg"] and "none" in body["msg"]
+
+
+def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
+    hostile = "{0.__class__}; {x!r}\n" * 200
+    assert catalogue.translate(hostile, "zh") == hostile
+    refused = run("--lang", "zh", "model", "export", "m", "1", "-o", str(tmp_path), "--url", "http://127.0.0.1:9")
+    assert refused.returncode == 2 and str(tmp_path) in refused.stderr
+    away = run("--lang", "zh", "job", "list", "--url", "http://127.0.0.1:9/{0.__class__}")
+    assert "{0.__class__}" in away.stderr and "没有应答" in away.stderr
