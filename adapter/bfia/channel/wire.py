@@ -52,6 +52,7 @@ class Wires:
         self._verify = verify
         self._places: defaultdict[Origin, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MOST))
         self._idle: defaultdict[Origin, list[_Wire]] = defaultdict(list)
+        self._closed = False
 
     async def post(
         self, url: str, body: bytes, headers: list[tuple[bytes, bytes]], seconds: float, name: str | None = None
@@ -73,7 +74,7 @@ class Wires:
                 wire.close()
                 raise
             idle = self._idle[origin]
-            if wire.reusable and len(idle) < _KEPT:
+            if wire.reusable and not self._closed and len(idle) < _KEPT:
                 idle.append(wire)
             else:
                 wire.close()
@@ -101,7 +102,8 @@ class Wires:
         return _Wire(reader, writer)
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close what is kept, and keep nothing more: a request may still be under way."""
+        self._closed = True
         for idle in self._idle.values():
             for wire in idle:
                 wire.close()

@@ -161,15 +161,17 @@ async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, cl
         times = cut.count(name)
         body = await reader.readexactly(size // 2 if times == 1 else size)
         there_in, there_out = await asyncio.open_connection(*beta.socket.getsockname()[:2])
-        there_out.write(head + body)
-        await there_out.drain()
-        if times > 1:
-            answer = await there_in.readuntil(b"\r\n\r\n")
-            answer += await there_in.readexactly(int(answer.split(b"content-length: ")[1].split(b"\r\n")[0]))
-            writer.write(answer[: len(answer) // 2] if times == 2 else answer)
-            await writer.drain()
-        for end in (writer, there_out):
-            end.close()
+        try:
+            there_out.write(head + body)
+            await there_out.drain()
+            if times > 1:
+                answer = await there_in.readuntil(b"\r\n\r\n")
+                answer += await there_in.readexactly(int(answer.split(b"content-length: ")[1].split(b"\r\n")[0]))
+                writer.write(answer[: len(answer) // 2] if times == 2 else answer)
+                await writer.drain()
+        finally:
+            for end in (writer, there_out):
+                end.close()
 
     async with await asyncio.start_server(passed_on, "127.0.0.1", 0, limit=2 * MIB) as server:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
