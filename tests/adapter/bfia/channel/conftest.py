@@ -37,6 +37,7 @@ async def desk(tmp_path):
     node = Node("alpha", tmp_path / "alpha")
     node.open()
     yield node
+    await node.parts.courier.close()
     node.broker.close()
     node.socket.close()
 

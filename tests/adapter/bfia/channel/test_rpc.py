@@ -33,6 +33,7 @@ async def node(tmp_path):
     yield node
     stopping.set()
     await serving
+    await node.parts.courier.close()
     node.broker.close()
     node.socket.close()
 
