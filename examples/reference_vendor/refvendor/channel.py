@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import http.client
 import importlib
 import random
@@ -178,20 +177,12 @@ def parse_address(text: str) -> tuple[str, int, str]:
 
 def payload_of(answer: Mapping[str, Any]) -> bytes:
     """The bytes that an answer carries; none for an empty one. Raises `ChannelRefused` if they do not decode."""
-    text = answer.get("content") or answer.get("payload") or ""
-    if isinstance(text, bytes):
-        return text
-    if isinstance(text, list):
-        try:
-            return bytes(value & 0xFF for value in text)
-        except TypeError as error:
-            raise ChannelRefused("transport pop: content is not a list of bytes") from error
-    if not isinstance(text, str):
-        raise ChannelRefused("transport pop: content is neither text nor a list")
+    content = answer.get("content") or b""
+    if isinstance(content, bytes):
+        return content
     try:
-        standard = text.replace("-", "+").replace("_", "/").rstrip("=")
-        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:
+        return base64.b64decode(content, validate=True)
+    except (ValueError, TypeError) as error:
         raise ChannelRefused("transport pop: content is not Base64") from error
 
 

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
@@ -162,7 +161,7 @@ def _words(error: Exception) -> str:
 
 
 class Directory:
-    """A directory; a folder is put in place in one step."""
+    """A directory; of a folder that is published the last file is put in place last."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -180,42 +179,16 @@ class Directory:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
 
     def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
-        """Replace a folder with what an earlier attempt left in it."""
+        """Write the files one after the other, in place of what an earlier attempt left.
+
+        The folder itself stays: it may be a mount.
+        """
         target = self._root / folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mark = secrets.token_hex(8)
-        if os.path.ismount(target) or (target.is_dir() and not os.access(target.parent, os.W_OK)):
-            _fill(target, content, mark)
-            return
-        staging = target.parent / f".{mark}.new"
-        try:
-            staging.mkdir()
-            for name, data in content.items():
-                (staging / name).write_bytes(data)
-            if target.exists():
-                old = target.parent / f".{mark}.old"
-                target.rename(old)
-                staging.rename(target)
-                _remove(old)
-            else:
-                staging.rename(target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _fill(target: Path, content: Mapping[str, bytes], mark: str) -> None:
-    """Write into a directory that is itself a mount and cannot be replaced."""
-    for entry in target.iterdir():
-        if entry.name not in content:
-            _remove(entry)
-    for name, data in content.items():
-        part = target / f".{mark}.{name}"
-        part.write_bytes(data)
-        part.rename(target / name)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in target.iterdir():
+            if entry.name not in content:
+                entry.unlink()
+        for name, data in content.items():
+            part = target / f".{name}"
+            part.write_bytes(data)
+            part.rename(target / name)

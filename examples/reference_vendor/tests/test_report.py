@@ -26,11 +26,6 @@ def test_bodies_are_those_of_the_protocol(loopback):
     ]
 
 
-def test_a_long_reason_is_cut(loopback):
-    reporter(loopback.callback).failed("x" * 100_000)
-    assert len(loopback.callbacks[0]["result_message"]) == 2000
-
-
 def test_trouble_that_passes_is_tried_again(loopback):
     left = ["reset", "503", "lose answer"]
     loopback.fault = lambda request: left.pop(0) if left else None
@@ -65,20 +60,8 @@ def test_a_refusal_is_not_repeated(loopback, answer, cause):
     assert len(loopback.requests) == 1
 
 
-@pytest.mark.parametrize("answer", [{"code": 0}, {"code": "0"}, {"code": 200}, [], "ok", {}])
-def test_any_other_answer_is_a_yes(loopback, answer):
-    loopback.callback_answer = (200, answer)
-    assert reporter(loopback.callback).running()
-
-
-@pytest.mark.parametrize("url", ["ftp://x/y", "http://", "nonsense", "http://[", "http://h:x/"])
-def test_a_callback_that_is_no_url_costs_a_warning(url):
+@pytest.mark.parametrize("url", ["ftp://x/y", "http://[", ""])
+def test_a_callback_that_is_no_url_costs_a_warning_and_none_costs_nothing(url):
     log = Lines()
     assert not reporter(url, log).succeeded()
-    assert log[-1][2]["cause"] == "system.callback is not an HTTP URL"
-
-
-def test_no_callback_at_all_is_fine():
-    log = Lines()
-    assert not reporter("", log).succeeded()
-    assert log == []
+    assert [fields["cause"] for *_, fields in log] == (["system.callback is not an HTTP URL"] if url else [])

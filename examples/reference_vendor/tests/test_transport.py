@@ -108,7 +108,7 @@ def test_the_wire_form_is_that_of_the_protocol(loopback):
     assert 1000 <= pop.body["timeout"] <= 30_000
 
 
-def test_sequences_differ_between_pushes_and_between_attempts(loopback):
+def test_no_two_pushes_have_one_sequence_not_even_in_the_next_attempt(loopback):
     for _ in range(2):
         sender = net(loopback, "guest.0")
         sender.send("host.0", "x", b"1")
@@ -131,9 +131,15 @@ def test_refused_connections_are_tried_until_somebody_listens(deaf):
     assert any("ConnectionRefusedError" in fields["cause"] for _, _, fields in log)
 
 
-@pytest.mark.parametrize("fault", ["reset", "lose answer", "502", "E0000000607", "E0000000700"])
-@pytest.mark.parametrize("verb", ["push", "pop"])
-def test_what_passes_is_tried_again_and_nothing_is_lost_or_doubled(loopback, fault, verb):
+@pytest.mark.parametrize(
+    ("verb", "fault"),
+    [
+        *((verb, fault) for verb in ("push", "pop") for fault in ("reset", "lose answer", "502", "E0000000700")),
+        ("push", "E0000000607"),
+        ("pop", "E0000000601"),
+    ],
+)
+def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(loopback, fault, verb):
     loopback.fault = fail_first(3, fault, verb)
     guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
     for payload in (b"1", b"2", b"3"):
@@ -175,12 +181,6 @@ def test_empty_pops_are_repeated_until_the_message_comes(loopback):
     assert got == [b"at last"]
 
 
-def test_a_transport_that_says_timeout_is_asked_again(loopback):
-    loopback.fault = fail_first(2, "E0000000601", "pop")
-    net(loopback, "guest.0").send("host.0", "x", b"1")
-    assert net(loopback, "host.0").recv("guest.0", "x") == b"1"
-
-
 def test_the_deadline_ends_waiting_for_the_transport(deaf):
     with pytest.raises(PeerTimeout, match=r"transport push: no success before the task's deadline.*Refused"):
         net(deaf, "guest.0", seconds=0.3).send("host.0", "x", b"1")
@@ -213,16 +213,6 @@ def test_closing_releases_what_was_received(loopback):
     assert loopback.held() == 1, "another party's unread message is not touched"
 
 
-def test_closing_never_fails(loopback):
-    host = net(loopback, "host.0")
-    net(loopback, "guest.0").send("host.0", "x", b"1")
-    host.recv("guest.0", "x")
-    loopback.fault = fail_first(99, "E0000000404")
-    host.close()
-    loopback.close()
-    host.close()
-
-
 def test_a_party_that_is_not_in_the_task_is_refused(loopback):
     guest = net(loopback, "guest.0")
     for party in ("host.2", "arbiter.0", "host", "host.-1", ""):
@@ -253,40 +243,13 @@ def test_pauses_grow_to_their_limit():
     assert sum(pauses) == pytest.approx(30)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("10.0.0.1:7304", ("10.0.0.1", 7304, "")),
-        ("gateway:80", ("gateway", 80, "")),
-        ("[::1]:7304", ("::1", 7304, "")),
-        ("http://gateway", ("gateway", 80, "")),
-        ("http://gateway:81/prefix/", ("gateway", 81, "/prefix")),
-    ],
-)
-def test_addresses_of_the_transport(text, expected):
-    assert parse_address(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "gateway", "gateway:x", ":80", "https://gateway:1", "[::1", "h:99999"])
-def test_addresses_that_cannot_work_are_refused(text):
-    with pytest.raises(BadParameters, match=r"system\.transport"):
-        parse_address(text)
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ({"content": "+/8="}, b"\xfb\xff"),
-        ({"content": "-_8"}, b"\xfb\xff"),
-        ({"payload": "+/8"}, b"\xfb\xff"),
-        ({"content": "", "payload": "AA=="}, b"\x00"),
-        ({"content": [-5, 255, 0]}, b"\xfb\xff\x00"),
-        ({"content": None}, b""),
-        ({}, b""),
-    ],
-)
-def test_payloads_in_all_spellings(answer, expected):
-    assert payload_of(json.loads(json.dumps(answer))) == expected
+def test_addresses_of_the_transport():
+    assert parse_address("10.0.0.1:7304") == ("10.0.0.1", 7304, "")
+    assert parse_address("[::1]:7304") == ("::1", 7304, "")
+    assert parse_address("http://gateway/prefix/") == ("gateway", 80, "/prefix")
+    for text in ("", "gateway", "gateway:x", ":80", "https://gateway:1", "[::1"):
+        with pytest.raises(BadParameters, match=r"system\.transport"):
+            parse_address(text)
 
 
 def test_calls_and_answers_in_each_form():
@@ -308,7 +271,12 @@ def test_calls_and_answers_in_each_form():
             protobuf.answer(broken)
 
 
-@pytest.mark.parametrize("content", ["*", "A", ["x"], {"a": 1}, 5])
-def test_payloads_that_do_not_decode_are_refused(content):
-    with pytest.raises(ChannelRefused):
-        payload_of({"content": content})
+def test_a_payload_is_base64_or_nothing():
+    assert [payload_of(answer) for answer in ({"content": "+/8="}, {"content": None}, {})] == [
+        b"\xfb\xff",
+        b"",
+        b"",
+    ]
+    for content in ("*", "A", ["x"], {"a": 1}, 5):
+        with pytest.raises(ChannelRefused):
+            payload_of({"content": content})
