@@ -120,17 +120,25 @@ def the_users_job() -> JobSpec:
     return translate.job_spec(body, "job-00112233445566778899aabbccddeeff", ME, "trace-1")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_every_request_is_this_one_to_the_byte(peer: ScriptedPeer, calling: As, profile: str):
-    said: dict[str, Any] = {}
-    with calling(profile) as found:
-        for name, call in every_call(found, the_users_job()):
-            peer.will(fine(name))
-            before = len(peer.asked)
-            call()
-            assert all(a.raw == json.dumps(a.body, ensure_ascii=False).encode() for a in peer.asked[before:])
-            said[name] = [f"{a.method} {a.target}", a.body] if (a := _only(peer.asked[before:])) else None
-    goldens.check(f"requests-{profile}", said)
+def test_every_request_is_this_one_to_the_byte_and_differs_by_profile_only_in_these(
+    peer: ScriptedPeer, calling: As
+):
+    sent: dict[str, dict[str, Any]] = {}
+    for profile in PROFILES:
+        with calling(profile) as found:
+            sent[profile] = {}
+            for name, call in every_call(found, the_users_job()):
+                peer.will(fine(name))
+                before = len(peer.asked)
+                call()
+                asked = peer.asked[before:]
+                assert all(a.raw == json.dumps(a.body, ensure_ascii=False).encode() for a in asked)
+                sent[profile][name] = [f"{a.method} {a.target}", a.body] if (a := _only(asked)) else None
+    spec = sent["spec"]
+    deviations = {
+        profile: {name: one for name, one in found.items() if one != spec[name]} for profile, found in sent.items()
+    }
+    goldens.check("requests", deviations | {"spec": spec})
 
 
 def _only(asked: list[Any]) -> Any:
