@@ -80,7 +80,7 @@ def test_a_job_that_goes_on_or_is_needed_stays_whole(node: Gateway):
     assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
 
 
-def test_everybody_who_needs_an_output_is_named_and_nobody_else(node: Gateway):
+def test_exactly_the_jobs_that_need_an_output_are_named(node: Gateway):
     run = left_behind(node, "job-first", 5).runs[0]
     table, model = run.outputs["out_name"], run.outputs["model_name"]
     taken = replace(run, of_job="job-first", outputs={"out_name": table}, output_keys={"out": "out_name"})
@@ -94,7 +94,7 @@ def test_everybody_who_needs_an_output_is_named_and_nobody_else(node: Gateway):
     assert model.name not in told, "nobody took that over"
 
 
-def test_a_job_whose_end_a_node_has_not_heard_stays(node: Gateway):
+def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node: Gateway):
     job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
     lost = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=3)
     told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}

@@ -136,7 +136,7 @@ def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
                 node.engine.remove(name)
 
 
-def test_by_default_a_mailbox_goes_at_the_end_logs_after_thirty_days_and_nothing_else(tmp_path: Path):
+def test_by_default_mailboxes_go_at_the_end_logs_after_thirty_days_and_the_rest_stays(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
         left_behind(node, "job-young", 29 * DAY)
         old = left_behind(node, "job-old", 31 * DAY)
@@ -156,7 +156,9 @@ def test_by_default_a_mailbox_goes_at_the_end_logs_after_thirty_days_and_nothing
         assert [p.name for p in (tmp_path / "state" / "channel").iterdir() if p.is_dir()] == []
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with running(tmp_path, **with_policy(logs_seconds=1, outputs_seconds=1)) as node:
         local = left_behind(node, "job-stuck", 5)
 

@@ -43,7 +43,7 @@ def spec(world: World) -> Iterator[JobSpec]:
         world.stop(spec)
 
 
-def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: World, spec: JobSpec):
+def test_a_creation_that_waits_returns_the_deadline_of_the_approval(apis: Apis, world: World, spec: JobSpec):
     api = apis.participant(PEER)
     for _ in range(2):
         accepted = api.create_job(spec, PEER)
@@ -89,7 +89,7 @@ def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
     assert "waits for approval" in events and "approved" in events
 
 
-def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: World, spec: JobSpec):
+def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
     assert world.decide(spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False
     again = world.decide(spec, "reject", by="wu", reason="something else").json()
@@ -144,7 +144,7 @@ def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, po
     assert world.local(spec.job_id).status is JobStatus.REJECTED
 
 
-def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_back(tmp_path: Path):
+def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_is_back(tmp_path: Path):
     """The scheduling node is away when the person decides; the other is restarted before it is back."""
 
     def node(name: str, port: int = 0, **over: Any) -> Gateway:
@@ -190,7 +190,7 @@ def not_started(world: World, job_id: str, words: str) -> None:
     assert words in entry.detail["message"]
 
 
-def test_rules_decide_at_once_and_hold_again_at_the_start(world: World, policy: Policy):
+def test_rules_decide_immediately_and_again_at_the_start(world: World, policy: Policy):
     reject = Rule(Verdict.REJECT, component="vendor/Judge")
     approve = Rule(Verdict.APPROVE, component="vendor/*", role="host")
     policy(mode=Mode.RULES, rules=(reject, approve))
@@ -228,9 +228,7 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(world:
 
 
 @pytest.mark.parametrize("profile", ["fate", "kuscia"])
-def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help(
-    world: World, spec: JobSpec, profile: str
-):
+def test_a_scheduling_node_that_cannot_wait_is_refused_with_a_remedy(world: World, spec: JobSpec, profile: str):
     routes = world.me.routes
     routes.edit(Change(PEER, {"profile": profile}, whole=False), "ann")
     with pytest.raises(Refused, match=r"approval\.rules") as caught:
@@ -320,7 +318,7 @@ def out_of_reach(world: World) -> Iterator[None]:
         world.peer.routes.reload()
 
 
-def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, audited: JobSpec):
+def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: World, audited: JobSpec):
     world.peer.coordinator.submit_job(audited, PEER)
     with out_of_reach(world):
         world.peer.coordinator.stop_job(audited.job_id, "", PEER)
@@ -329,7 +327,7 @@ def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, 
         assert ended_here(world, audited).reason == "STOPPED"  # although no stop can come here
 
 
-def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, audited: JobSpec):
+def test_a_rejection_rejects_the_job_with_its_reason(world: World, audited: JobSpec):
     world.peer.coordinator.submit_job(audited, PEER)
     decide(world, audited, "reject")
     world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
@@ -347,7 +345,7 @@ def test_a_job_that_is_stopped_meanwhile_is_not_asked_about_any_more(world: Worl
     assert world.local(audited.job_id).ending.failure == world.scheduled(audited).ending.failure
 
 
-def test_who_creates_without_asking_where_a_person_decides_is_told_so(world: World, audited: JobSpec):
+def test_a_creation_without_the_audit_request_that_it_needs_is_refused(world: World, audited: JobSpec):
     """The other node's profile does not wait; the question is its way to a person all the same."""
     with pytest.raises(Refused) as caught:
         world.me.participant.create_job(audited, PEER)

@@ -67,7 +67,7 @@ def launch(image: str, engine: str) -> Any:
     return replace(a_launch(MemoryHarness(), exits(0)), image=image, engine=engine)
 
 
-def test_a_run_goes_where_it_belongs_and_is_found_there_by_another_object(worlds: tuple[MemoryWorld, MemoryWorld]):
+def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(worlds: tuple[MemoryWorld, MemoryWorld]):
     first, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
         first.launch(spec)
@@ -148,7 +148,7 @@ def job(version: str, name: str = "daemon", cpu: float = -1) -> Any:
     return replace(spec, dag=replace(spec.dag, nodes=(replace(task, component=component),)))
 
 
-def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
+def test_a_daemon_that_is_not_configured_is_refused_by_name(node: Gateway):
     with pytest.raises((Invalid, Refused)) as caught:
         node.participant.create_job(job("2.0.0"), ME)
     assert caught.value.problems[0].path == "dag.components[0]"
@@ -157,7 +157,7 @@ def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
     assert node.store.local_jobs.find("job-daemon-2.0.0") is None
 
 
-def test_another_institution_is_not_told_where_our_daemons_are_and_our_own_people_are(node: Gateway):
+def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: Gateway):
     def said(listener: str, path: str, spec: Any) -> str:
         body, headers = create_body(spec, PROFILES["spec"]), {"x-source-node-id": PEER}
         answer = ask(node, listener, "POST", path, json=body, headers=headers).json()
@@ -230,7 +230,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
-def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Gateway):
+def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):
     """Killed by hand while a far daemon is away, a container has failed by itself."""
     near, distant = job("3.0.0", "killed"), job("1.0.0", "hidden")
     runs = {}

@@ -157,7 +157,7 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
         world.stop(busy)
 
 
-def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_create(tmp_path: Path) -> None:
+def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Path) -> None:
     missing = text(b"<html>not found</html>", 404)
     own = {"guest": {"0": {"a": {"secret": "guests-own"}}}, "host": {"0": {"a": {"secret": "hosts-own"}}}}
     with serving_site(tmp_path) as site:

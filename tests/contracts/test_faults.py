@@ -135,9 +135,7 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
     assert "start refused" in events(world.me, spec)
 
 
-def test_a_job_for_which_there_is_no_room_too_often_ends_with_its_history_at_every_node(
-    world: World, scratch: list[str]
-):
+def test_a_job_without_resources_too_often_ends_with_its_history_at_every_node(world: World, scratch: list[str]):
     """Each attempt is told with its reason, and nothing of the job is left."""
     params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
     first, second = (replace(a_job_of(scratch, TWO), job_params=params) for _ in range(2))
@@ -157,7 +155,7 @@ def test_a_job_for_which_there_is_no_room_too_often_ends_with_its_history_at_eve
         assert local.ending is not None and local.ending.failure == job.ending.failure and local.runs == ()
 
 
-def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
+def test_a_failed_finish_is_visible_retried_and_blocks_nothing(
     world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     failing = Failing(world.peer.participant.stop_job, 3)
@@ -222,7 +220,7 @@ def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("never_asks")
-def test_a_stop_here_works_while_the_scheduling_node_is_silent_and_is_told_when_it_answers(
+def test_a_local_stop_works_while_the_scheduling_node_is_silent_and_is_reported_later(
     world: World, scratch: list[str]
 ):
     spec = a_job_of(scratch, TWO)
@@ -243,7 +241,7 @@ def test_a_stop_here_works_while_the_scheduling_node_is_silent_and_is_told_when_
 
 
 @pytest.mark.usefixtures("never_asks")
-def test_a_stop_that_was_lost_is_learned_by_whoever_reads_the_jobs_state(world: World, scratch: list[str]):
+def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world: World, scratch: list[str]):
     spec = a_job_of(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
     world.run(spec.job_id, "a", "host.0", world.peer)
@@ -255,7 +253,7 @@ def test_a_stop_that_was_lost_is_learned_by_whoever_reads_the_jobs_state(world: 
         assert local.ending is not None and local.ending.outcome is Outcome.STOPPED
 
 
-def test_an_exit_is_heard_of_by_everybody_although_nobody_asks(world: World, scratch: list[str]):
+def test_an_exit_reaches_every_party_without_polling(world: World, scratch: list[str]):
     """The engine tells its node, that node the scheduling one, and this one stops the others."""
     nodes, never = (world.me, world.peer), 36_000.0
     usual = [(node.executor._timing, node.scheduler._timing) for node in nodes]

@@ -74,7 +74,7 @@ def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: 
     assert events == ["job READY here", "job RUNNING here"]
 
 
-def test_every_problem_is_told_at_once(api: ParticipantApi, world: World, scratch: list[str]):
+def test_all_problems_are_reported_together(api: ParticipantApi, world: World, scratch: list[str]):
     flow = a_dag("a -> b; c")
     unknown = replace(flow.nodes[2], component=ComponentRef("vendor", "9", "Thing"))
     spec = a_job_of(
@@ -157,7 +157,7 @@ def test_new_parameters_hold_once_a_start_names_them(
     assert [run.parameters["x"] for run in of_b] == [2] * 3
 
 
-def test_what_nobody_knows(api: ParticipantApi):
+def test_unknown_ids(api: ParticipantApi):
     nowhere = "job-nowhere"
     assert refusal(api.start_job, nowhere, PEER) == ("JOB_UNKNOWN", 404)
     assert refusal(api.start_task, nowhere, "task-x", "a", PEER) == ("JOB_UNKNOWN", 404)

@@ -181,7 +181,7 @@ def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarne
     assert time.monotonic() - began >= 1.5
 
 
-def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
+def test_a_pull_that_stalls_halfway_is_restarted_as_well(
     harness: DockerHarness, shop: str, publish: Build
 ) -> None:
     """The daemon has said its first words, and whoever follows it waits for the next ones."""
@@ -196,7 +196,7 @@ def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
     assert sum("starting again" in word for word in told) == 1
 
 
-def test_who_is_told_may_end_it(harness: DockerHarness, silent: str) -> None:
+def test_the_callback_of_progress_may_abort_a_pull(harness: DockerHarness, silent: str) -> None:
     class Enough(Exception):
         pass
 

@@ -152,7 +152,7 @@ def a_far_job(world: World, fetch: Callable[[Callable[[str], None]], Image]) -> 
     return replace(spec, dag=dag)
 
 
-def test_a_job_is_ready_once_the_image_is_here_and_tells_how_far_it_has_come(world: World):
+def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pull(world: World):
     shop = Shop()
     spec = a_far_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)

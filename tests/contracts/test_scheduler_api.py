@@ -80,7 +80,7 @@ def test_only_the_initiator_may_submit(apis: Apis, world: World, spec: JobSpec):
     assert world.me.store.jobs.find(spec.job_id) is None
 
 
-def test_every_problem_is_told_at_once(api: SchedulerApi, world: World, scratch: list[str]):
+def test_all_problems_are_reported_together(api: SchedulerApi, world: World, scratch: list[str]):
     spec = a_job_of(scratch, "a -> b -> a", task_params={"guest": 5})
     spec = replace(spec, parties=(*spec.parties, replace(spec.parties[1], index=2, node=STRANGER)))
     with pytest.raises(GatewayError) as caught:
@@ -165,7 +165,7 @@ def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, w
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
 
 
-def test_a_node_tells_what_it_knows_while_the_scheduling_one_cannot_be_asked(world: World, scratch: list[str]):
+def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(world: World, scratch: list[str]):
     """How far the job was stays, and that nobody answers is said; afterwards also of a job forgotten there."""
     spec = a_job_of(scratch, "a; b")
     submitted(world.me.coordinator, world, spec)
@@ -212,7 +212,7 @@ def test_a_reported_failure_ends_the_job(api: SchedulerApi, world: World, spec: 
     assert job.tasks["a"].failure == why
 
 
-def test_repeated_older_and_foreign_news_is_no_error_and_changes_nothing(
+def test_repeated_older_and_foreign_reports_are_accepted_and_change_nothing(
     api: SchedulerApi, world: World, spec: JobSpec
 ):
     submitted(api, world, spec)

@@ -89,7 +89,7 @@ class Elsewhere(MemoryEngine):
         super().launch(spec)
 
 
-def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Path) -> None:
+def test_a_container_gets_the_address_that_is_valid_when_it_starts(tmp_path: Path) -> None:
     nodes: list[Gateway] = []
 
     def moves() -> None:
@@ -104,7 +104,7 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
     assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
 
-def test_what_an_engine_says_of_folders_here_stays_here(node: Gateway) -> None:
+def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Gateway) -> None:
     words = (
         "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
     )
@@ -204,7 +204,7 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
 
 
-def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(node: Gateway) -> None:
+def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gateway) -> None:
     engine = having(node, Script(None))
     job_id = submit(node).json()["data"]["job_id"]
     wait_for(lambda: list(engine.list()) != [], 30)

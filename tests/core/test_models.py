@@ -48,7 +48,7 @@ def reason(gateway: Gateway, spec: JobSpec) -> str:
     return refused.reason if refused else ""
 
 
-def test_each_reason_in_turn_until_nothing_speaks_against_it(node: Gateway):
+def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node: Gateway):
     assert reason(node, predicts(model_version="v0")) == "MODEL_UNKNOWN"
     assert reason(node, predicts({"host": (ME,), "guest": (PEER,)})) == "MODEL_UNKNOWN"  # the other party's part
     stranger = predicts({"guest": (ME,), "host": (STRANGER,)})
@@ -79,7 +79,7 @@ def test_a_version_is_made_once(node: Gateway):
     assert refused.value.reason == "MODEL_VERSION_TAKEN"
 
 
-def test_the_address_goes_to_the_models_input_or_by_the_name_of_the_output(node: Gateway):
+def test_the_models_address_goes_to_the_model_input_or_the_one_named_like_the_output(node: Gateway):
     spec = predicts()
     trees = FLOW.nodes[0]
 

@@ -141,7 +141,7 @@ def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pyte
     assert len([a for a in site.asked(spec.job_id) if a.target.endswith("/task/poll")]) >= 2
 
 
-def test_a_hung_partner_holds_up_nobody_else(site: Site, patient_routes: None):
+def test_a_hung_partner_delays_no_other(site: Site, patient_routes: None):
     hung, errors, wakes = a_job_with(SPEC), list[GatewayError](), threading.Event()
 
     def hangs(handler: BaseHTTPRequestHandler) -> None:
@@ -184,7 +184,7 @@ def test_a_hung_partner_holds_up_nobody_else(site: Site, patient_routes: None):
     assert [type(e) for e in errors] in ([Refused], [GatewayError]) and errors[0].reason
 
 
-def test_a_jobs_state_is_told_while_every_thread_waits_for_peers(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site: Site, monkeypatch: pytest.MonkeyPatch):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
     site.node.coordinator.submit_job(spec, ME)
     over, waiting = threading.Event(), threading.Semaphore(0)

@@ -185,7 +185,7 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
     assert [counts(nodes, node) for node in (A, B)] == before
 
 
-def test_of_three_parties_one_has_too_little_so_none_holds_anything(tmp_path: Path):
+def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_path: Path):
     patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
     with three_nodes(tmp_path, **{A: patient}) as nodes:  # it hears that something is free, or never asks again
         none_holds_anything(nodes)
@@ -259,7 +259,7 @@ def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
     nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned at the end")
 
 
-def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_again(tmp_path: Path):
+def test_a_waiting_job_that_missed_the_notice_of_free_resources_gets_it_again(tmp_path: Path):
     patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
     with three_nodes(tmp_path, **{A: patient}) as nodes:
         holder = nodes.submit(guest=24)
@@ -276,7 +276,7 @@ def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_agai
         nodes.wait_status(waiting, JobStatus.RUNNING)
 
 
-def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(
+def test_reservations_of_a_job_that_never_starts_are_released_in_time(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
     spec, resources, expired = foreign(), nodes[B].resources, counts(nodes, B)[2]

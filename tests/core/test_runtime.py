@@ -180,7 +180,7 @@ class Shelf:
         return self.record, decided
 
 
-def test_what_comes_while_another_writes_is_written_together_and_what_raises_is_left_out():
+def test_writes_that_arrive_during_a_write_are_batched_and_failing_ones_left_out():
     shelf = Shelf()
 
     def change(word: str) -> Record:
@@ -213,7 +213,7 @@ def test_what_comes_while_another_writes_is_written_together_and_what_raises_is_
 LOST = Call(CallState.LOST, sent_at=T0, due_at=at(3600), tries=9)
 
 
-def test_a_stop_that_was_not_heard_is_due_when_the_node_is_back():
+def test_a_stop_that_did_not_arrive_is_due_when_the_node_is_back():
     job = a_job(status=JobStatus.FINISHED)
     nodes = {n: replace(j, stop=LOST if n == "n2" else OK) for n, j in job.nodes.items()}
     job = replace(job, nodes=nodes, ending=Ending(Outcome.STOPPED, T0), outcome=Outcome.STOPPED, ended_at=T0)
@@ -237,7 +237,7 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
     assert known(poll=Call(CallState.IDLE, due_at=at(3600))) == [], "what was never tried keeps its own time"
 
 
-def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
+def test_a_report_that_did_not_arrive_is_due_when_the_scheduling_node_is_back():
     run = a_run("a", RunStatus.SUCCESS, reporting=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
@@ -263,7 +263,7 @@ class Network:
         return self.outages.look()
 
 
-def test_silent_nodes_are_tried_every_second_and_told_once():
+def test_silent_nodes_are_probed_every_second_and_notified_once():
     net = Network()
     assert net.after(5) == [] and net.asked == []
     for node in ("n2", "n2", "n3"):
@@ -363,7 +363,7 @@ def test_a_gateway_is_given_up_only_by_one_that_has_beaten_for_as_long(store: St
     assert mine.told == [("job-1", OwnerLost("other", "me", T0))]
 
 
-def test_a_gateway_that_was_frozen_itself_gives_nobody_up(store: Store):
+def test_a_gateway_that_was_frozen_itself_gives_no_node_up(store: Store):
     store.local_jobs.add(a_local_job(a_run(status=RunStatus.RUNNING, owner="other")), "flow")
     mine, other = Heart(store, "me", lost_after=60), Heart(store, "other")
     other.beat()
@@ -391,7 +391,7 @@ def test_a_job_of_a_lost_gateway_without_runs_under_way_is_taken_over_too_and_on
     assert mine.told == [("job-1", OwnerLost("other", "me", T0))]
 
 
-def test_an_outage_of_the_database_counts_for_nobodys_silence(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_an_outage_of_the_database_does_not_count_as_silence(store: Store, monkeypatch: pytest.MonkeyPatch):
     def away(*_: object) -> float:
         raise DatabaseAway("away")
 

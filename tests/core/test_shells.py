@@ -94,7 +94,7 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(node: Gateway, monkeypatch: py
     assert ending and ending.failure and ending.failure.reason == "INTERNAL"
 
 
-def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
+def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with running(tmp_path, engine=lasting()) as node:
@@ -129,7 +129,7 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
         until(node, first, JobStatus.FINISHED)  # once it can
 
 
-def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
+def test_of_consecutive_internal_errors_only_the_first_is_noted():
     """An outage of the database is no error of the job, and interrupts no row."""
     told, counted = list[str](), list[str]()
     away, ours, fine = DatabaseAway("away"), ValueError(), None
@@ -162,7 +162,7 @@ def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
     assert told == ["a", "b", "a"] and len(counted) == 5
 
 
-def test_a_job_that_was_deleted_is_nothing_to_go_on_with_and_what_else_is_missing_still_counts(
+def test_a_deleted_job_cannot_be_continued_and_other_problems_are_still_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def lacking(*args: Any) -> Any:
@@ -241,7 +241,7 @@ def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(
     assert launched == []
 
 
-def test_a_task_begins_where_another_gateway_has_just_begun_one_of_its_job(
+def test_a_task_starts_while_another_gateway_starts_one_of_the_same_job(
     node: Gateway, monkeypatch: pytest.MonkeyPatch
 ):
     planned = TaskPlanner.runs
@@ -463,7 +463,7 @@ def test_what_must_not_be_lost_is_done_once_the_database_is_back():
         while_away(lambda: work(float("inf")), seconds=0.05, pause=0.01)
 
 
-def test_a_peer_is_told_to_come_again_and_not_that_it_is_refused(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_requests_get_503_while_the_database_is_away(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     def away(job_id: str) -> None:
         raise DatabaseAway("away")
 

@@ -100,7 +100,7 @@ def test_pauses_grow_up_to_an_hour():
     assert pauses[0] == timedelta(seconds=15) and pauses == sorted(pauses) and pauses[-1] == timedelta(hours=1)
 
 
-def test_time_ends_an_approval_at_both_sides_without_a_word():
+def test_an_approval_expires_at_both_sides_without_a_message():
     known = an_application(status=APPROVED, expires_at=NOW + timedelta(days=1))
     assert next_due(known) == known.expires_at and applications.expired(known, NOW) == known
     over = applications.expired(known, NOW + timedelta(days=1))

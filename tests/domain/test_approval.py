@@ -102,12 +102,12 @@ def test_whether_a_node_takes_part(
         ([OwnerLost("one", "two", at(2))], 2),
     ],
 )
-def test_an_engine_that_is_away_and_a_gateway_that_begins_anew_are_tried_again(steps, seconds):
+def test_an_unreachable_engine_and_a_restarted_gateway_are_retried(steps, seconds):
     job = after(PULLING, 1, *steps)
     assert Prepare() in due(job, seconds) and Prepare() not in due(after(PULLING, 1), 49)
 
 
-def test_the_progress_of_a_pull_is_shown_and_told_where_it_fails():
+def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
     job = after(PULLING, 1, Fetching("1 of 2 layers", at(3)))
     said = waiting.of_local(job, RunTiming())
     assert said is not None and (said.reason, said.next_check) == ("PREPARING", at(50))
@@ -129,7 +129,7 @@ def test_the_progress_of_a_pull_is_shown_and_told_where_it_fails():
         (REJECT, REJECTED, AuditStatus.REJECTED),
     ],
 )
-def test_what_the_rules_decide_is_told_as_a_persons_decision_is(verdict, status, word):
+def test_a_decision_of_the_rules_is_reported_like_a_persons(verdict, status, word):
     job = approval.asked(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
     assert (job.status, approval.status(job)) == (status, word)
     assert (Confirm() in due(job, 0)) is (verdict is not ASK)
@@ -146,13 +146,13 @@ def test_an_audited_job_is_used_withdrawn_or_expires():
     assert approval.status(after(AUDITED, withdrawn)) is AuditStatus.TERMINATED
 
 
-def test_what_is_meant_for_other_nodes_may_be_shown_with_the_question_only():
+def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
     told = replace(SPEC, trace_id="later", task_params={"guest": {"0": {"a": {"secret": 1}}}})
     assert approval.is_same(replace(AUDITED, spec=told), replace(told, task_params={"guest": {"0": {}}}))
     assert not approval.is_same(AUDITED, replace(SPEC, version="9"))
 
 
-def test_who_was_told_of_a_job_before_it_was_asked_about_answers_as_well():
+def test_a_node_that_heard_of_a_job_before_the_audit_request_answers_it_too():
     job = approval.asked_late(NEW, Audit("q-1"), at(3))
     assert Confirm() in due(job, 3) and approval.status(job) is AuditStatus.APPROVED
     waits = approval.asked_late(ASKED, Audit("q-1"), at(3))

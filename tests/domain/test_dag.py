@@ -46,7 +46,7 @@ def test_a_flow_without_a_cycle_is_sound_and_its_order_puts_upstreams_first(dag)
 
 @given(dags(), st.data())
 @REPEATABLE
-def test_turning_an_edge_round_gives_a_cycle_wherever_there_is_a_second_way(dag, data):
+def test_reversing_an_edge_makes_a_cycle_where_there_is_a_second_path(dag, data):
     node = data.draw(st.sampled_from(dag.nodes))
     below = sorted(downstream(dag, [node.name]))
     source = data.draw(st.sampled_from(below))

@@ -287,7 +287,7 @@ def test_a_failure_says_what_is_known(events, words: str, code: int | None):
 
 
 @pytest.mark.parametrize(("code", "told"), [(137, True), (134, True), (139, True), (3, False), (143, False)])
-def test_an_end_that_too_little_memory_may_be_behind_says_so_where_it_is_limited(code, told):
+def test_an_exit_that_may_be_due_to_the_memory_limit_says_so(code, told):
     free, limited = (only(after(a_local_job(a_run(status=RUNNING, limits=m)), exited(code))) for m in ({}, MEMORY))
     assert ("memory" in limited.failure.message, "memory" in free.failure.message) == (told, False)
 
@@ -295,7 +295,7 @@ def test_an_end_that_too_little_memory_may_be_behind_says_so_where_it_is_limited
 # ---------------------------------------------------------------- the job as a whole
 
 
-def test_a_tell_that_failed_is_repeated_after_growing_pauses_but_not_for_ever():
+def test_a_failed_report_is_retried_with_backoff_and_given_up_at_last():
     local, now, pauses = a_local_job(a_run(status=SUCCESS, collect=OK)), at(0), []
     while (when := next_due(local)) is not None:
         pauses.append(max((when - now).total_seconds(), 0.0))
@@ -375,7 +375,7 @@ def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status):
         ((), "a", None),
     ],
 )
-def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, flow, outcome):
+def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(runs, flow, outcome):
     local = after(a_local_job(*runs, spec=a_spec(flow)), StopRequested(at(1), None, None, "n2"))
     assert local.status is JobStatus.FINISHED
     assert (local.ending.outcome if local.ending else None) is outcome
@@ -390,7 +390,7 @@ def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, 
         (Outcome.SUCCEEDED, None, None),
     ],
 )
-def test_how_a_job_ended_may_be_told_after_the_stop(outcome, refused, told):
+def test_the_outcome_of_a_job_may_arrive_after_the_stop(outcome, refused, told):
     """Once, and never as a success: what had not succeeded by then was stopped."""
     approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
     local = after(replace(a_local_job(), approval=approval), StopRequested(at(1), None, None, "n2"))
@@ -508,7 +508,7 @@ def test_what_a_silent_scheduling_node_brings(local: LocalJob, steps, dues, reas
             assert job.status is (JobStatus.REJECTED if status is JobStatus.PENDING else JobStatus.FINISHED)
 
 
-def test_a_stop_here_is_told_to_a_scheduling_node_that_was_silent_before_what_became_of_the_runs():
+def test_a_local_stop_is_reported_to_a_silent_scheduling_node_before_the_states_of_the_runs():
     running = replace(WATCHED, status=JobStatus.RUNNING, runs=(UP,))
     stopped_here = after(running, StoppedHere(at(1), "cannot connect"))
     assert stopped_here.ending is not None and stopped_here.ending.outcome is Outcome.STOPPED
@@ -534,7 +534,7 @@ def test_news_of_the_scheduling_node_is_kept_coarsely():
 # ---------------------------------------------------------------- several gateways
 
 
-def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_name():
+def test_runs_of_a_lost_gateway_fail_with_its_name_unless_they_had_not_started():
     waiting, running = a_run("a", owner="lost"), a_run("b", RUNNING, owner="lost")
     stopping = a_run("c", STOPPING, owner="lost", stop_at=at(0))
     over, mine = a_run("d", SUCCESS, owner="lost"), a_run("e", RUNNING, owner="me")

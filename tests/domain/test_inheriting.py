@@ -119,7 +119,7 @@ def test_a_task_whose_input_one_node_lacks_runs_too():
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_a_node_that_does_not_say_what_it_can_take_over_refuses_the_job(silent: int):
+def test_a_node_that_does_not_report_what_it_can_inherit_refuses_the_job(silent: int):
     said: list[Any] = [("a", "b", "d"), ("a", "b", "d")]
     said[silent] = None
     job = created(*said)

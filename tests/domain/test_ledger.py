@@ -172,7 +172,7 @@ def test_who_gets_what_and_why_the_others_wait(
     assert ledger.remaining.cpu == left * 1000
 
 
-def test_a_job_that_names_no_priority_goes_before_those_below_0_and_after_those_above():
+def test_a_job_without_priority_has_priority_0():
     asked = {"below": {"priority": -1}, "none": {}, "empty": {"priority": None}, "above": {"priority": 1}}
     priorities = {job: resources.priority(a_spec(job_params={"common": common})) for job, common in asked.items()}
     ledger, _ = played(

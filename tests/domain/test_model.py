@@ -39,7 +39,7 @@ def test_a_problem_shows_what_was_found_but_not_without_end():
     assert len(str(Problem("a.b", "must be", "x" * 10_000))) < 300
 
 
-def test_what_succeeded_here_counts_and_what_was_told_never_falls():
+def test_local_success_counts_and_reported_progress_never_falls():
     spec = a_spec("a -> b -> c -> d")
     local = a_local_job(a_run("a", RunStatus.SUCCESS), a_run("b", RunStatus.RUNNING), spec=spec)
     assert run.of(local) == 25

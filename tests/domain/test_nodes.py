@@ -311,7 +311,7 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
     assert shown(after(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
 
 
-def test_a_node_that_is_silent_when_it_is_to_hold_is_not_called_ok():
+def test_a_node_that_does_not_answer_the_reservation_is_not_ok():
     job = after(a_job(), 0, ok(C1, 0.1, HOLDS), ok(C2, 0.1, HOLDS), 0.2)
     job = after(job, unsent(R1, 3, "cannot connect"), 700)
     assert job.ending is not None and job.ending.failure is not None

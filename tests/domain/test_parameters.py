@@ -83,7 +83,7 @@ def test_every_value_is_the_one_of_the_entry_it_names(params, party):
 
 @given(PARAMS)
 @REPEATABLE
-def test_a_node_is_told_its_own_entries_and_the_empty_shell_of_the_others(params):
+def test_a_node_receives_its_own_entries_and_only_the_keys_of_the_others(params):
     spec = a_spec("a", {"guest": ("n1", "n2"), "host": ("n3",)}, task_params=params, job_params=params)
     told = spec.for_node("n1")
     for mine in (told.task_params, told.job_params):

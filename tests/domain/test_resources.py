@@ -263,7 +263,7 @@ def test_the_runs_of_one_task_borrow_together_or_not_at_all():
     assert domain_run.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
 
 
-def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
+def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
     pool = Pool(Amounts.of(4, disk=2 * GIB), 2, {FAR: Amounts.of(2)})
     near, far, late = (
         a_run(name, limits={"cpu": 2.0, "disk": disk}, engine=engine)

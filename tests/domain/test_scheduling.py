@@ -116,7 +116,7 @@ def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
     assert [due(called_back, s) for s in (0.1, 1, 2)] == [due(polled, s) for s in (0.1, 1, 2)]
 
 
-def test_the_words_of_a_node_that_does_not_know_its_task_are_kept():
+def test_the_message_of_a_node_that_does_not_know_its_task_is_kept():
     unknown = [
         replace(UNKNOWN, at=at(t + 50), message="n1 refuses /task/poll with code 1: no")
         for t in range(0, 500, 100)
@@ -372,7 +372,7 @@ def test_a_report_before_the_job_was_accepted_everywhere_does_not_hinder_it(stat
 # ---------------------------------------------------------------- what the end says
 
 
-def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_words():
+def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_cause():
     failure = Failure("EXIT_1", "exit code 1", role="host", exit_code=1)
     job = after(running("a -> b", roles=THREE, a=RUNNING), reported(FAILED, "n3", failure=failure))
     assert job.ending.failure == job.tasks["a"].failure == replace(failure, node="n3", task="a")

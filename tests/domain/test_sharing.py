@@ -26,7 +26,7 @@ def test_the_first_grant_closes_a_dataset_for_all_others():
     assert named(a_grant(), others=("n2", "n3")) == ["n3"]
 
 
-def test_a_grant_ends_by_time_or_word_and_its_end_opens_nothing():
+def test_a_grant_ends_by_time_or_revocation_and_its_end_opens_nothing():
     assert named(a_grant(expires_at=at(101))) == []
     assert named(a_grant(expires_at=at(100))) == ["n2"]
     assert named(a_grant(revoked_at=at(50)), others=("n2", "n3")) == ["n2", "n3"]
@@ -47,7 +47,7 @@ def test_both_forms_name_the_same_dataset():
     assert list(wanted(spec, "n2", lambda _: None)) == []
 
 
-def test_partners_are_the_other_nodes_and_who_handed_the_job_in():
+def test_partners_are_the_other_nodes_and_the_initiator():
     spec = a_spec("a", {"guest": ("n1",), "host": ("n2", "n3"), "arbiter": ("n2",)}, initiator="n9")
     assert partners(spec, "n1") == ["n2", "n3", "n9"]
     alone = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, initiator="n1")

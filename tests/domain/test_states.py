@@ -75,7 +75,7 @@ def test_it_does_not_matter_whether_roles_or_nodes_are_merged_first(parties):
     assert merge(map(merge, parties)) is merge(status for roles in parties for status in roles)
 
 
-def test_what_others_are_told_of_a_run_never_goes_back():
+def test_the_reported_state_of_a_run_never_goes_back():
     assert set(TASK_OF_RUN) == set(RunStatus)
     for old, news in RUN.items():
         for new in news:

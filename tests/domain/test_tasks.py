@@ -192,7 +192,7 @@ def test_what_would_only_happen_again_is_not_tried_again(reason):
     assert (job.ending.outcome, job.ending.failure.reason) == (outcome, reason)
 
 
-def test_news_and_answers_of_an_earlier_attempt_change_nothing():
+def test_reports_and_responses_of_an_earlier_attempt_change_nothing():
     job = after(RETRY, *OVER, 2)
     late = [reported(SUCCESS, seconds=3), ok(A1, 3), ok(PollTaskAt("n1", "a", ("guest",)), 3), no(T2, 3)]
     for news in late:

@@ -48,7 +48,7 @@ def sealed():
 # ---------------------------------------------------------------- what a job says
 
 
-def test_without_a_word_a_job_trains_a_version_named_by_its_flow_and_itself():
+def test_by_default_a_model_is_named_by_flow_and_versioned_by_job():
     assert models.named(a_spec(FLOW)) == models.Named("train", "flow-1", "job-1")
     assert models.named(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"  # a path cannot be made of it
     assert models.named(asks(model_id="m", model_version=3)) == models.Named("train", "m", "3")
@@ -64,7 +64,7 @@ def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
 # ---------------------------------------------------------------- sealing
 
 
-def test_success_is_told_only_once_the_model_is_sealed():
+def test_success_is_reported_only_once_the_model_is_sealed():
     job = local(trees())
     run = job.runs[0].run_id
     assert merge_runs(job.runs) is TaskStatus.RUNNING
@@ -106,7 +106,7 @@ def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_r
 
 
 @pytest.mark.parametrize("dies_at", [None, *range(0, 40, 3)])
-def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_told_and_saved_once(dies_at):
+def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_reported_and_saved_once(dies_at):
     run = replace(trees(RunStatus.WAITING), launch=a_run("trees").launch)
     run = replace(run, collect=a_run("trees").collect)
     shop = Workshop(Shift(local(run), {run.name: Program()}, dies_at=dies_at, seed=dies_at or 0))
@@ -182,7 +182,7 @@ def ending_job(spec=None):
     return after(a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec), 9, 9)
 
 
-def test_success_is_told_once_every_node_that_takes_part_has_confirmed_and_so_saved():
+def test_success_is_reported_once_every_participant_has_confirmed_and_saved():
     job = after(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
     assert after(job, ok(X2, 12)).outcome is Outcome.SUCCEEDED

@@ -57,7 +57,7 @@ def test_what_a_job_is_follows_from_its_tasks(states: tuple[TaskStatus, ...]):
 
 
 @pytest.mark.parametrize("states", [m for m in MULTISETS if wanted(m)[1]], ids="+".join)
-def test_the_end_and_full_progress_come_in_one_step_and_not_before_every_node_was_told(
+def test_the_end_and_full_progress_come_in_one_step_once_every_node_was_notified(
     states: tuple[TaskStatus, ...],
 ):
     job = played(states, stops_answered=False)
@@ -69,7 +69,9 @@ PARTIES = ("n1", "n2", "n3")
 
 
 @pytest.mark.parametrize("states", list(product(TaskStatus, repeat=3)), ids="+".join)
-def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(states: tuple[TaskStatus, ...]):
+def test_the_state_of_a_task_follows_from_its_parties_in_whatever_order_they_report(
+    states: tuple[TaskStatus, ...],
+):
     merged = merge(states)
     expected = merged if may(TASK, READY, merged) else READY
     roles = {"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)}
@@ -82,7 +84,7 @@ def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(sta
 
 
 @pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
-def test_what_is_made_of_a_peers_job_that_tells_its_tasks_only(states: tuple[TaskStatus, ...]):
+def test_the_state_of_a_job_whose_peer_reports_tasks_only(states: tuple[TaskStatus, ...]):
     status = status_of(set(states))
     assert status is (JobStatus.PENDING if set(states) <= {PENDING} else wanted(states)[0])
     outcome = outcome_of(status, states)

@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("spec", "expected"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told_at_once_with_its_path(spec: JobSpec, expected: list[tuple[str, str]]):
+def test_all_problems_are_reported_together_with_their_path(spec: JobSpec, expected: list[tuple[str, str]]):
     problems, _ = check(spec)
     assert [p.path for p in problems] == [path for path, _ in expected]
     for problem, (_, words) in zip(problems, expected, strict=True):
@@ -197,7 +197,7 @@ def test_a_cycle_is_named_edge_by_edge():
     assert {(x, y) for x, y in itertools.pairwise(edges)} == {("a", "b"), ("b", "c"), ("c", "a")}
 
 
-def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
+def test_a_task_has_the_jobs_settings_unless_it_has_its_own():
     tasks = {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}}
     found = common(timeout=3600, task_timeout=60.5, auto_retries=2, auto_retry_delay=3, tasks=tasks).time_limits
     assert found.job_timeout == 3600

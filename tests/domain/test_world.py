@@ -89,7 +89,7 @@ def test_a_node_that_is_gone_for_long_fails_the_job_and_is_stopped_when_it_is_ba
     assert world.nodes["n2"].failures["a.host"].reason == "STOPPED"
 
 
-def test_a_node_that_hangs_delays_nobody_elses_stop():
+def test_a_node_that_hangs_does_not_delay_the_stop_of_others():
     broken = {("a", "n1", "guest"): Fate(ends=20, status=TaskStatus.FAILED), ("a", "n2", "host"): Fate(ends=100)}
     world = World(replace(SMALL, outages=(Outage("n2", 5, 300, hangs=True),), fates=broken))
     job = world.run()

@@ -280,7 +280,7 @@ def test_headers_with_what_headers_cannot_hold(target: Target, listener: str, pa
         assert answer.split(b" ", 2)[1] in (b"200", b"400", b"431"), (value[:5], answer[:200])
 
 
-def test_bodies_that_never_end_keep_nobody_waiting(target: Target):
+def test_bodies_that_never_end_delay_no_other_request(target: Target):
     paths = {
         "operator": [SUBMIT, REGISTRATION, "/v2/component/upload/file"],
         "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],

@@ -67,7 +67,7 @@ def kept(document: dict[str, Any], content: dict[str, Any], value: Any) -> list[
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_operation_says_what_it_takes_what_it_answers_and_how_it_refuses(fate: Gateway, listener: str):
+def test_every_operation_describes_its_request_responses_and_errors(fate: Gateway, listener: str):
     document = described(fate, listener)
     told = list(operations(fate, listener))
     assert len(told) >= {"operator": 100, "peer": 40, "container": 5}[listener]
@@ -83,7 +83,7 @@ def test_every_operation_says_what_it_takes_what_it_answers_and_how_it_refuses(f
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_the_page_that_shows_it_needs_nothing_from_elsewhere(fate: Gateway, listener: str):
+def test_the_interface_page_loads_nothing_from_other_hosts(fate: Gateway, listener: str):
     page = ask(fate, listener, "GET", "/docs")
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     assert "openapi.json" in page.text and "default-src 'none'" in page.headers["content-security-policy"]
@@ -146,7 +146,7 @@ def looked_at(gateway: Gateway, values: Mapping[str, str]) -> Iterator[str]:
             yield path
 
 
-def test_what_is_answered_is_what_was_said(fate: Gateway):
+def test_responses_match_their_description(fate: Gateway):
     document = described(fate, "operator")
     wrong: list[str] = []
 

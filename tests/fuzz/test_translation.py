@@ -152,7 +152,7 @@ def test_what_is_written_is_json_of_strings_that_any_reader_takes(body: dict[str
 
 @given(bodies(), st.sampled_from(NODES), st.sampled_from(sorted(PROFILES)))
 @REPEATABLE
-def test_no_node_is_told_of_another_partys_entries(body: dict[str, Any], node: str, profile: str):
+def test_no_node_receives_another_partys_entries(body: dict[str, Any], node: str, profile: str):
     config = body.get("config") or body["conf"]
     others = 0
     for name in ("job_params", "task_params"):

@@ -50,7 +50,7 @@ def talk(image: str, tmp_path: Path) -> Iterator[Stage]:
     docker("network", "rm", network)
 
 
-def test_a_container_that_dies_at_once_leaves_all_that_it_said(talk: Stage):
+def test_the_log_of_a_container_that_dies_immediately_is_complete(talk: Stage):
     job = talk.submit("guest")
     talk.end(job)
     run = talk.gateway.store.local_jobs.get(job).runs[0]

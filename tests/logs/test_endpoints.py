@@ -179,7 +179,7 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
     assert end["failure"]["reason"] == "EXIT_5"
 
 
-def test_a_follower_that_was_cut_off_goes_on_behind_the_last_line_it_has(talk: Stage):
+def test_a_disconnected_follower_resumes_after_its_last_line(talk: Stage):
     job = talk.submit("guest")
     talk.task(job)
     talk.order("guest.0", out="a\nb\nc\n", exit=0)

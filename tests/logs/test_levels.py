@@ -33,7 +33,7 @@ UNSAID = [
 
 
 @pytest.mark.parametrize(("line", "level"), [(line, level) for level, found in BY_LEVEL.items() for line in found])
-def test_a_line_that_says_its_level_is_believed_on_either_stream(line: str, level: Level):
+def test_a_level_in_a_line_counts_on_either_stream(line: str, level: Level):
     assert {level_of(line.encode(), stream) for stream in ("stdout", "stderr")} == {level}
 
 

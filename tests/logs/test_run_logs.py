@@ -193,7 +193,7 @@ def test_what_a_crash_left_of_the_ledgers_last_line_is_cut_off(node: Node):
     assert node.all() == ["one", "two"]
 
 
-def test_an_engine_that_is_down_leaves_what_was_copied_and_says_so(node: Node):
+def test_while_an_engine_is_down_the_copied_log_is_served_with_a_notice(node: Node):
     node.write(b"one\n")
     node.all()
     node.write(b"two\n")
@@ -209,7 +209,7 @@ def test_an_engine_that_is_down_leaves_what_was_copied_and_says_so(node: Node):
     assert not node.read().incomplete
 
 
-def test_a_container_that_somebody_removed_leaves_what_was_copied(node: Node):
+def test_the_log_of_a_removed_container_is_what_was_copied(node: Node):
     node.write(b"one\n")
     node.all()
     node.engine.remove(node.run().name)
@@ -267,7 +267,7 @@ def test_a_runs_secrets_are_never_shown(node: Node):
         assert hidden not in shown and hidden[:12] not in shown
 
 
-def test_a_line_without_an_end_is_cut_and_says_by_how_much(node: Node):
+def test_an_endless_line_is_cut_with_a_count(node: Node):
     node.write(b"before\n" + b"x" * 3_000_000 + b"\nafter\n")
     before, cut, after = node.all()
     assert (before, after) == ("before", "after")
@@ -275,7 +275,7 @@ def test_a_line_without_an_end_is_cut_and_says_by_how_much(node: Node):
     assert len(cut) < LONGEST_LINE + 100
 
 
-def test_an_answer_holds_so_many_lines_and_so_many_bytes(node: Node):
+def test_a_response_is_limited_in_lines_and_bytes(node: Node):
     node.write(b"short\n" * (MOST_LINES + 5))
     some = node.read(role="guest")
     assert (len(some.lines), some.left_out) == (MOST_LINES, 5)
@@ -294,7 +294,7 @@ def test_a_run_that_never_had_a_container_has_no_lines_and_no_files(node: Node):
     assert not node.workspace.logs(node.run()).exists()
 
 
-def test_a_task_that_is_still_to_start_has_no_lines_and_one_of_other_nodes_is_said_to_be_theirs(node: Node):
+def test_a_task_to_come_has_no_log_lines_and_a_foreign_one_names_its_nodes(node: Node):
     spec = a_spec("b", {"guest": ("n1",), "host": ("n2",)}, job_id="job-2")
     job = a_job(spec=spec, task_roles={"b": ["host"]}, dag="b")
     node.store.jobs.add(job, "")
@@ -306,7 +306,7 @@ def test_a_task_that_is_still_to_start_has_no_lines_and_one_of_other_nodes_is_sa
     assert (empty.lines, empty.total, empty.over) == ((), 0, False)
 
 
-def test_a_log_that_another_gateway_has_is_said_to_be_there(node: Node):
+def test_a_log_kept_by_another_gateway_names_that_gateway(node: Node):
     node.write(b"here\n")
     node.restart(lambda owner: f"the gateway http://of-{owner or 'nobody'}")
     node.change("guest", owner="other")
@@ -318,7 +318,7 @@ def test_a_log_that_another_gateway_has_is_said_to_be_there(node: Node):
     assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
 
 
-def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
+def test_a_response_warns_a_platform_of_what_may_be_missing(node: Node):
     node.write(b"one\n")
     node.all()
     node.engine.world.down = True

@@ -72,7 +72,7 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
     assert providers.registry.get(KEY).digests == {}
 
 
-def test_fetching_that_takes_too_long_for_a_registration_is_given_up(providers, engine):
+def test_a_registration_gives_up_on_a_pull_that_takes_too_long(providers, engine):
     engine.progress = 1
     providers.register(a_request(), ADMIN)
     [warning] = providers.registry.get(KEY).warnings

@@ -77,7 +77,9 @@ def test_a_file_that_cannot_be_used_is_refused_where_it_is_named(
     assert not live.table.routes and not live.history()
 
 
-def test_every_file_is_told_at_once_and_by_the_file_too(files: dict[str, str], tmp_path: Path):
+def test_all_unusable_files_are_reported_together_also_for_an_edit_of_the_file(
+    files: dict[str, str], tmp_path: Path
+):
     file = tmp_path / "routes.yml"
     entry = f"{{url: 'https://h', ca: {files['nowhere']}, certificate: {files['text']}, key: {files['text']}}}"
     file.write_text(f"JG1: {entry}\n")
@@ -99,7 +101,7 @@ def test_a_file_that_comes_after_the_route_that_names_it_is_found_without_an_edi
     assert live.table.knows("JG1") and not live.problems
 
 
-def test_a_certificate_that_has_expired_since_is_in_nobodys_way(authority: Authority, files: dict[str, str]):
+def test_a_certificate_that_has_expired_since_blocks_no_other_edit(authority: Authority, files: dict[str, str]):
     late = datetime(2100, 1, 1, tzinfo=UTC)
     times = [datetime.now(UTC)] * 5
     versions = MemoryVersions()

@@ -45,7 +45,7 @@ def test_every_key_of_an_entry_is_read():
         ({"signing": "off"}, "off"),
     ],
 )
-def test_keys_are_read_in_each_form_and_require_signatures_unless_it_is_said(given, signed):
+def test_keys_are_read_in_each_form_and_require_signatures_by_default(given, signed):
     route = the_route(yaml.safe_dump({"A": {"url": "http://h"} | given}))
     assert route.signed == signed and set(route.keys) <= {KEY} and bool(route.keys) is ("keys" in given)
     assert the_route(dump(RouteTable(1, {"A": route}))) == route
@@ -181,7 +181,7 @@ def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
     )
 
 
-def test_the_default_route_serves_who_has_no_entry_and_admits_nobody():
+def test_the_default_route_serves_nodes_without_an_entry_but_admits_none():
     table = parse("X: {url: 'http://x'}\nD: {url: 'http://d', enabled: no}\ndefault: {via: X, relay: yes}")
     found = table.resolve("far")
     assert (found.node, found.via, found.url, found.relay) == ("far", "X", "http://x", True)
@@ -198,7 +198,7 @@ def test_a_disabled_next_hop_is_named():
         table.resolve("B")
 
 
-def test_every_problem_is_told_at_once():
+def test_all_problems_are_reported_together():
     with pytest.raises(InvalidRoutes) as raised:
         parse("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n")
     assert [(p.path, p.rule) for p in raised.value.problems] == [

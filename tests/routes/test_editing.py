@@ -162,7 +162,7 @@ def test_a_change_that_makes_no_route_is_refused_with_every_problem(file: Path):
     assert file.read_text() == FILE
 
 
-def test_an_edit_is_in_force_at_once_and_in_the_file_at_the_next_look(file: Path):
+def test_an_edit_takes_effect_immediately_and_reaches_the_file_at_the_next_reload(file: Path):
     live = LiveRoutes(file)
     file.chmod(0o640)
     version = live.edit(Change("JG01", {"url": "https://new"}, whole=False), "ann", "they moved")
@@ -251,7 +251,7 @@ def test_a_file_that_cannot_be_written_is_a_problem_and_the_change_is_in_force(f
     assert live.problems == () and "JG01" not in urls(file.read_text())
 
 
-def test_a_route_taken_away_serves_jobs_under_way_to_their_end(file: Path):
+def test_a_removed_route_serves_running_jobs_to_their_end(file: Path):
     busy = {"JG01"}
     versions = MemoryVersions()
     live = LiveRoutes(file, versions, in_use=busy.__contains__)

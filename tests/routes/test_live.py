@@ -47,7 +47,7 @@ def test_a_missing_file_is_an_empty_table_and_a_problem_until_it_appears(tmp_pat
         (None, [("route_table.file", "does not exist")]),
     ],
 )
-def test_a_spoiled_file_keeps_the_table_and_tells_why(
+def test_an_invalid_file_leaves_the_table_in_force_and_says_why(
     tmp_path: Path, content: bytes | None, problems: list[tuple[str, str]]
 ):
     file = tmp_path / "routes.yml"
@@ -63,7 +63,7 @@ def test_a_spoiled_file_keeps_the_table_and_tells_why(
     assert live.table.routes == before.routes and live.problems == ()
 
 
-def test_what_is_no_file_is_a_problem_and_is_not_opened(tmp_path: Path):
+def test_a_path_that_is_not_a_regular_file_is_reported_and_not_opened(tmp_path: Path):
     assert rules(LiveRoutes(tmp_path)) == [("route_table.file", "is not a file")]
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -71,7 +71,7 @@ def test_what_is_no_file_is_a_problem_and_is_not_opened(tmp_path: Path):
 
 
 @pytest.mark.anyio
-async def test_a_look_that_fails_is_told_once_and_is_not_the_last():
+async def test_a_failed_reload_is_logged_once_and_retried():
     looks = 0
     came = asyncio.Event()
     loop = asyncio.get_running_loop()

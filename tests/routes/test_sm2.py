@@ -13,7 +13,7 @@ from route_table import sm2
 from route_table.certificates import public_key
 
 
-def test_a_key_that_is_no_point_of_the_curve_is_refused():
+def test_a_key_that_is_not_on_the_curve_is_refused():
     spki = MAKERS["sm2"]().public_key().public_bytes()  # type: ignore[call-arg]
     for wrong in (spki[:-1] + bytes([spki[-1] ^ 1]), spki[:-1], spki + b"\0", b""):
         with pytest.raises(ValueError):

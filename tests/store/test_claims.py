@@ -72,7 +72,7 @@ def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
     assert [g.view()["remaining"]["cpu"] for g in gateways] == [8, 8]
 
 
-def test_the_next_in_line_is_told_when_something_is_free(store: Store):
+def test_the_next_in_line_is_notified_when_resources_are_free(store: Store):
     freed: list[list[str]] = []
     mine = resources(store, freed)
     first, low, high = a_job_that_needs(8, 1), a_job_that_needs(8, 2), a_job_that_needs(8, 3, priority=7)
@@ -91,7 +91,7 @@ def test_the_next_in_line_is_told_when_something_is_free(store: Store):
     assert [h["job_id"] for h in mine.view()["holders"]] == [high.id]
 
 
-def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(store: Store):
+def test_a_job_with_an_unreadable_record_releases_its_reservations(store: Store):
     job, mine = a_job_that_needs(8, 1), resources(store)
     store.local_jobs.add(job, "flow")
     mine.hold(job)
@@ -138,7 +138,7 @@ def a_far_job(far: float, number: int, main: float = 0):
     return replace(local, pool=Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)}))
 
 
-def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(stores: tuple[Store, Store]):
+def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(stores: tuple[Store, Store]):
     store, other = stores
     first, second = (resources_of(one, capacities(one, an_engine(16))) for one in stores)
     one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
@@ -211,7 +211,7 @@ class Hanging(MemoryEngine):
     let_go: threading.Event
 
 
-def test_nobody_waits_long_for_an_engine_that_hangs(store: Store):
+def test_no_request_waits_long_for_an_engine_that_hangs(store: Store):
     engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
     engine.let_go = threading.Event()
     found, told = capacities(store, engine, 0.0), threading.Event()
@@ -222,7 +222,7 @@ def test_nobody_waits_long_for_an_engine_that_hangs(store: Store):
     assert (found.by_engine()[FAR].total, found.by_engine()[FAR].away) == (Amounts.of(4, GIB), "")
 
 
-def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(store: Store):
+def test_what_an_ended_job_still_holds_is_released_within_a_minute_logged_and_counted(store: Store):
     now = [0.0]
     found = Resources(lambda: MEANS, store, lambda: at(now[0]), lambda jobs: None)
     job = a_job_that_needs(3, 1)

@@ -100,7 +100,7 @@ def a_revision(provider: Provider, number: int = 1, action: Action = Action.UPDA
     return Revision(provider.key, number, AT + timedelta(seconds=at), "ann", action, "why 文", provider)
 
 
-def test_revisions_are_kept_in_order_and_the_newest_holds(providers: Repository):
+def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers: Repository):
     first = provider_from_request(example("register_unionpay.json"))
     first = replace(first, retired=True, digests={"unionpay:2.0.0": "sha256:1"})
     assert providers.get(first.key) is None and providers.newest(first.key) == 0
@@ -121,7 +121,7 @@ def test_revisions_are_kept_in_order_and_the_newest_holds(providers: Repository)
     assert [r.action for r in providers.history(new.key)] == ["updated", "deleted", *["updated"] * 3]
 
 
-def test_what_was_in_force_at_a_moment_is_told_if_something_followed(providers: Repository):
+def test_the_revision_in_force_at_a_moment_is_found(providers: Repository):
     old, new = a_provider(), a_provider(metadata={"image": "acme:2"})
     first, second = a_revision(old, 1, at=10), a_revision(new, 2, at=20)
     providers.write(first)

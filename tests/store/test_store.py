@@ -210,7 +210,7 @@ def test_tasks_and_runs_are_found_by_id(store: Store):
     )
 
 
-def test_whether_a_node_takes_part_in_a_job_under_way_is_seen_without_reading_other_jobs(store: Store):
+def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(store: Store):
     parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
     for i in range(3):
         job = a_job(f"job-{i}")

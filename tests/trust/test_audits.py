@@ -46,7 +46,7 @@ def granted(world: World) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_what_is_approved_holds_with_a_permit_until_either_ends_it(world: World, kind: Kind):
+def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: World, kind: Kind):
     mine, theirs = apply(world, kind)
     assert person(world.me, "GET", f"/applications/{theirs}")["request"].items() >= FIELDS[kind].items()
     person(world.me, "POST", f"/applications/{theirs}/approve", {})
@@ -60,7 +60,7 @@ def test_what_is_approved_holds_with_a_permit_until_either_ends_it(world: World,
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_what_is_rejected_is_so_at_both_and_its_query_says_so(world: World, kind: Kind):
+def test_a_rejection_is_recorded_at_both_nodes_and_shown_by_the_query(world: World, kind: Kind):
     mine, theirs = apply(world, kind)
     person(world.me, "POST", f"/applications/{theirs}/reject", {"reason": "not this year"})
     becomes(world.peer, mine, "REJECTED")
@@ -150,7 +150,7 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
     assert requested(world.me, "GET", "/project/query", query, THIRD)["code"] != 0
 
 
-def test_nobody_but_the_two_nodes_moves_or_sees_an_application(world: World):
+def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
     mine, theirs = apply(world, Kind.FLOW)
     audit = world.me.kept_applications.get(theirs).id
     senders = {STRANGER: "NOT_AUTHORISED", "": "NOT_AUTHORISED", ME: "OWN_NODE_ID", THIRD: "APPLICATION_UNKNOWN"}

@@ -53,7 +53,7 @@ def located(site: Site, run: Run, address: str) -> None:
     site.node.engine.addresses[run.name] = address
 
 
-def test_a_report_without_token_is_refused_where_the_engine_tells_no_address(site: Site, run: Run):
+def test_a_report_without_token_is_refused_where_the_engine_knows_no_address(site: Site, run: Run):
     for role in ("guest", "guest.0", ""):
         assert report(site, run, role=role) == "NOT_AUTHORISED"
     assert reported(site, run) is not TaskStatus.SUCCESS

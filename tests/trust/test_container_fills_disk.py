@@ -80,7 +80,9 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
 
 
 @pytest.mark.docker
-def test_an_engine_tells_what_a_container_wrote_beside_its_mounts(harness: DockerHarness, tmp_path: Path) -> None:
+def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
+    harness: DockerHarness, tmp_path: Path
+) -> None:
     engine = harness.engine()
     for program, size, made in ((WRITES.format(size=5 * MIB), 5 * MIB, 2), (MAKES_FILES.format(files=50), 0, 51)):
         spec = a_spec(harness, exits(0), command=("python3", "-c", program))

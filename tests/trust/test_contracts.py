@@ -56,7 +56,7 @@ def test_the_owner_ends_it_too_and_a_new_one_enables_the_route_again(nodes: Node
     assert me.routes.table.knows(PEER) and peer.routes.table.knows(ME)
 
 
-def test_what_was_rejected_is_rejected_at_both_and_may_be_applied_for_again(nodes: Nodes):
+def test_a_rejected_application_is_rejected_at_both_nodes_and_may_be_repeated(nodes: Nodes):
     me, peer = nodes
     mine = applied(me, "contract", peer)
     person(peer, "POST", f"/applications/{waiting(peer)}/reject", {"reason": "unknown"})
@@ -129,7 +129,7 @@ def test_time_ends_it_at_both(nodes: Nodes):
         assert not node.routes.table.routes[other].enabled
 
 
-def test_nobody_takes_a_partners_place_by_an_application_in_its_name(nodes: Nodes):
+def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nodes):
     me, peer = nodes
     contract(me, peer)
     before = peer.routes.table.routes[ME]
@@ -155,7 +155,7 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     assert wrong["data"]["reason"] == "NOT_AUTHORISED"
 
 
-def test_whoever_does_not_know_a_contract_learns_nothing_of_it(nodes: Nodes):
+def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
     me, peer = nodes
     mine = applied(me, "contract", peer)
     known = me.kept_applications.get(mine).id
@@ -179,7 +179,7 @@ def test_whoever_does_not_know_a_contract_learns_nothing_of_it(nodes: Nodes):
     assert state(me, mine) == "APPLIED" and not me.routes.table.routes
 
 
-def test_a_bad_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes):
+def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes):
     _, peer = nodes
     body = {
         **credentials(peer),

@@ -87,11 +87,11 @@ def test_the_same_parties_go_on_with_what_their_own_job_left(world: World, earli
         {"old_job_id": "job-of-nobody"},
     ],
 )
-def test_old_job_id_opens_it_to_nobody_else(world: World, earlier: JobSpec, changes: dict[str, Any]):
+def test_old_job_id_opens_it_to_no_other_parties(world: World, earlier: JobSpec, changes: dict[str, Any]):
     assert reason(world, reading(earlier, **{"old_job_id": earlier.job_id, **changes})) == "NOT_AUTHORISED"
 
 
-def test_what_an_output_says_of_itself_does_not_make_it_an_upload(world: World, earlier: JobSpec):
+def test_metadata_of_an_output_does_not_make_it_an_upload(world: World, earlier: JobSpec):
     place = world.me.storage.root / output(earlier).namespace / output(earlier).name
     (place / "metadata").write_text('{"origin": {"source": "file:t.csv"}}')
     for disabled in (True, False):

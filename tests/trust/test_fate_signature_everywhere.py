@@ -129,7 +129,7 @@ def test_a_route_to_this_node_itself_does_not_let_its_own_id_speak(world: World,
         world.me.routes.reload()
 
 
-def test_a_job_is_created_by_nobody_but_the_node_that_it_names_as_scheduling(world: World, flow: Flow):
+def test_only_the_scheduling_node_named_in_a_job_may_create_it(world: World, flow: Flow):
     job = "202411220101020000903"
     body = {**dag(SIGNS), **party(job)}
     said = flow.post("/partner/job/create", body, **{"x-source-node-id": FATE})

@@ -42,7 +42,7 @@ def noted(gateway: Gateway, who: str) -> bool:
     return any("SAME_PERSON" in line.detail["refused"] for line in lines)
 
 
-def test_whoever_submitted_a_job_does_not_agree_to_it(node: tuple[Gateway, dict[str, str]]):
+def test_the_submitter_of_a_job_may_not_approve_it(node: tuple[Gateway, dict[str, str]]):
     gateway, tokens = node
 
     def call(who: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_whoever_submitted_a_job_does_not_agree_to_it(node: tuple[Gateway, dict[
         assert call("bob", f"/api/v1/jobs/{job_id}/approve")["approval"]["by"] == "bob"
 
 
-def test_whoever_submitted_a_job_may_still_refuse_it(node: tuple[Gateway, dict[str, str]]):
+def test_the_submitter_of_a_job_may_reject_it(node: tuple[Gateway, dict[str, str]]):
     gateway, tokens = node
     headers = {"authorization": f"Bearer {tokens['ann']}"}
     body = create_body(a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME), PROFILES["spec"])

@@ -18,7 +18,7 @@ from tests.cli import call
 
 
 @pytest.mark.parametrize("algorithm", MAKERS)
-def test_a_signature_holds_for_its_key_and_content_alone(algorithm: str):
+def test_a_signature_is_valid_for_its_key_and_content_only(algorithm: str):
     pair, other = KeyPair(MAKERS[algorithm]()), KeyPair(MAKERS[algorithm]())
     signature = pair.sign(b"this")
     assert pair.algorithm == algorithm and key_pin(public_key(pair.public)) == pair.id

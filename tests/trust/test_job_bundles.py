@@ -91,7 +91,7 @@ def findings(document: Mapping[str, Any]) -> dict[str, bool | None]:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_parts_of_a_job_are_the_same_however_it_is_spelled_on_its_way(profile: Any):
+def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile: Any):
     for job_params in ({}, {"common": {"sync_type": "callback"}, "host": {"0|1|7": {"a": 1}, "1": {"b": 2}}}):
         task_params = {"host": {"0|1": {"a": {"x": 1.0}}, "1": {"a": {"y": "é"}}}, "guest": {"0": {}}}
         roles = {"guest": (ME,), "host": (PEER, THIRD)}
@@ -161,7 +161,7 @@ def test_a_job_that_is_not_the_signed_one_is_refused_with_the_part_that_differs(
     assert refused.value.reason == "BUNDLE_WRONG"
 
 
-def test_a_bundle_for_another_node_of_another_time_or_of_nobody_in_the_job_is_refused(world: World):
+def test_a_bundle_for_another_node_or_time_or_by_a_signer_outside_the_job_is_refused(world: World):
     spec, accepted, now = a_job(), world.peer.bundles.accepted, int(world.me.clock().timestamp())
     for content, why in (
         ({"for": ME}, "BUNDLE_WRONG"),
@@ -186,7 +186,7 @@ def test_a_bundle_for_another_node_of_another_time_or_of_nobody_in_the_job_is_re
 
 
 @pytest.mark.parametrize("why", ["BUNDLE_MISSING", "BUNDLE_WRONG", "BUNDLE_KEY_UNKNOWN"])
-def test_a_refused_job_is_nowhere_and_the_audit_says_why(world: World, why: str, monkeypatch: Any):
+def test_a_refused_job_is_not_stored_and_the_audit_says_why(world: World, why: str, monkeypatch: Any):
     spec, of = a_job(), world.me.bundles.of
     attacks = {
         "BUNDLE_MISSING": lambda *_: {},
@@ -285,7 +285,7 @@ def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world: World, monk
 # ---------------------------------------------------------------- years later
 
 
-def test_job_verify_tells_what_ran_from_what_was_signed(world: World, tmp_path: Path):
+def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world: World, tmp_path: Path):
     spec = a_job()
     world.me.coordinator.submit_job(spec, ME)
     world.end_all(spec)

@@ -129,7 +129,7 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World
     ended(world, mine, theirs)
 
 
-def test_what_is_published_no_more_cannot_be_applied_for_again(world: World):
+def test_an_unpublished_dataset_cannot_be_applied_for_again(world: World):
     mine, theirs = applied(world.peer, "dataset", world.me, DATASET), waiting(world.me)
     person(world.me, "POST", f"/applications/{theirs}/reject", {})
     person(world.me, "DELETE", PUBLISHED)
@@ -162,7 +162,7 @@ def test_a_permit_is_of_no_use_to_others_or_for_others(world: World):
     ended(world, mine, theirs)
 
 
-def test_whoever_asks_without_the_contract_learns_nothing(world: World):
+def test_a_request_without_a_contract_learns_nothing(world: World):
     mine, theirs = permitted(world)
     audit = world.me.kept_applications.get(theirs).id
     known = world.me.applications.contract_with(PEER).id
@@ -186,7 +186,7 @@ def test_whoever_asks_without_the_contract_learns_nothing(world: World):
     ended(world, mine, theirs)
 
 
-def test_a_bad_application_is_refused_with_every_problem_and_not_kept(world: World):
+def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(world: World):
     before = person(world.me, "GET", "/applications")
     body = {"audit_id": "", "dataset_id": "", "time_limit": 5, "times_limit": -1, "auth_scope": []}
     peer = world.peer.protocol.peer(ME)

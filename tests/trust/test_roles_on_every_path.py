@@ -80,7 +80,7 @@ def test_every_path_has_its_row_and_the_rules_say_the_same(routes: dict[tuple[st
     assert {one: who for one, who in said.items() if who != routes[one]} == {}
 
 
-def test_whoever_may_not_is_refused_by_the_listener(node: Gateway, routes: dict[tuple[str, str], str]):
+def test_roles_without_permission_are_refused_by_the_listener(node: Gateway, routes: dict[tuple[str, str], str]):
     tokens = {}
     for role in Role:
         tokens[role], token = new_token(str(role), role, datetime(2026, 11, 1, tzinfo=UTC))
@@ -99,7 +99,7 @@ def test_whoever_may_not_is_refused_by_the_listener(node: Gateway, routes: dict[
                     assert "NOT_AUTHORISED" in answer.text, (method, path, role)
 
 
-def test_a_list_of_outputs_shows_what_is_in_them_to_those_only_who_may_read_it(node: Gateway):
+def test_a_list_of_outputs_shows_contents_only_to_roles_that_may_read_them(node: Gateway):
     have(node, "job-listed", "model", b'{"coefficients": [0.25]}')
     seen = {}
     for role in Role:

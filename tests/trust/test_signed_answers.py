@@ -153,7 +153,7 @@ def test_the_answer_to_another_request_is_none(nodes: tuple[Gateway, Gateway, Be
     refused(me, "it is the answer to another request")
 
 
-def test_another_nodes_key_answers_for_nobody(nodes: tuple[Gateway, Gateway, Between]):
+def test_a_key_of_another_node_signs_no_valid_answer(nodes: tuple[Gateway, Gateway, Between]):
     me, _, between = nodes
     thief = KeyPair(MAKERS["ed25519"]())
 

@@ -245,7 +245,7 @@ def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
     assert refused.value.reason == "SIGNATURE_USED"
 
 
-def test_the_senders_are_told_nothing_and_the_operators_which(nodes: tuple[Gateway, Gateway]):
+def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(nodes: tuple[Gateway, Gateway]):
     me, _ = nodes
     plain = Sent(path=f"{CONTROL}/job/stop")  # what is refused again within a minute is counted, by path
     now, others = int(time.time()), plain.signed(PAIRS[OTHER])

@@ -93,7 +93,7 @@ def test_what_is_no_success(peer: ScriptedPeer, spec_peer: Clients, answer: Any,
         ({"code": 1, "msg": {"a": 1}}, "code 1: {'a': 1}"),
     ],
 )
-def test_the_peers_words_are_passed_on_with_path_and_code(
+def test_a_peers_refusal_is_passed_on_with_path_and_code(
     peer: ScriptedPeer, spec_peer: Clients, body: Any, shown: str
 ):
     peer.will(says(body))
@@ -123,7 +123,7 @@ def test_problems_are_passed_on_one_by_one(peer: ScriptedPeer, spec_peer: Client
     assert [(p.path, p.rule, p.got) for p in error.problems] == [("dag", "must be", 5), ("x", "", None)]
 
 
-def test_a_peer_that_knows_the_question_only_is_told_by_it_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
+def test_a_peer_that_can_only_query_learns_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
     """Such a peer agreed to the job, which was never created there."""
     no = says({"code": 404, "msg": "no such job", "data": {"reason": "JOB_UNKNOWN"}})
     why = Failure("NO_ROOM", "there is no room", "JG3")
@@ -150,7 +150,7 @@ def unreachable(found: Clients) -> PeerUnreachable:
     return error
 
 
-def test_a_port_on_which_nobody_listens(tmp_path: Path):
+def test_a_port_without_a_listener(tmp_path: Path):
     with clients(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}") as found:
         assert unreachable(found).delivered is False
 

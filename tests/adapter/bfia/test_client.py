@@ -104,7 +104,7 @@ def test_the_trace_follows_the_job(peer: ScriptedPeer, spec_peer: Clients):
     assert [a.headers["x-trace-id"] for a in peer.asked] == ["trace-of-job", "trace-of-call"]
 
 
-def test_a_node_is_reached_where_somebody_listens_at_its_route(served: tuple[ScriptedPeer, str], tmp_path: Path):
+def test_a_node_is_reachable_where_its_route_has_a_listener(served: tuple[ScriptedPeer, str], tmp_path: Path):
     file = tmp_path / "routes.yml"
     file.write_text(f"A: {{url: '{served[1]}'}}\nB: {{url: 'http://127.0.0.1:{free_ports(1)[0]}'}}\n")
     protocol = BfiaProtocol(ME, LiveRoutes(file))

@@ -105,7 +105,7 @@ def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, cal
     assert seen() == before
 
 
-def test_who_reports_is_known_by_the_token_or_by_address_task_and_role(stage: Stage, call: Caller):
+def test_a_reporter_is_identified_by_its_token_or_by_address_task_and_role(stage: Stage, call: Caller):
     job_id, guest, host = stage.job()
     stage.engine.addresses |= {guest.name: "127.0.0.1", host.name: "127.0.0.1"}
     said = {"task_id": guest.task_id, "status": "RUNNING"}
@@ -138,7 +138,7 @@ def test_a_success_whose_container_exits_with_an_error_has_failed_and_both_are_s
     assert (run.status, run.reported) == (RunStatus.FAILED, TaskStatus.SUCCESS)
 
 
-def test_a_refused_report_is_told_where_the_run_then_counts_by_its_exit_code(stage: Stage, call: Caller):
+def test_a_refused_report_is_shown_when_the_exit_code_decides(stage: Stage, call: Caller):
     job_id, guest, host = stage.job()
     for _ in range(2):  # containers repeat what was refused
         refused(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": "Done"}), 400, "STATUS_UNKNOWN")

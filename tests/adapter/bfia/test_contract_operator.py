@@ -155,7 +155,7 @@ def test_the_contract_of_a_path(stage: Stage, one: Endpoint):
 
 
 @spelled
-def test_a_job_that_is_handed_in_is_listed_and_stopped(stage: Stage, prefix: str):
+def test_a_submitted_job_is_listed_and_stopped(stage: Stage, prefix: str):
     call = caller(stage, prefix)
     answer = call("/job/create_all", job_body("flow of another"))
     assert list(answer.json()) == ["code", "msg", "data"] and answer.json()["msg"] == "success"
@@ -173,7 +173,7 @@ def test_a_job_that_is_handed_in_is_listed_and_stopped(stage: Stage, prefix: str
     assert envelope(call("/job/stop_task", {"job_id": job_id, "task_name": "a"})) == DONE
 
 
-def test_a_partner_that_refuses_is_named_with_its_own_words(stage: Stage):
+def test_a_refusal_names_the_partner_and_quotes_it(stage: Stage):
     call, body = caller(stage, PLATFORM), job_body()
     body["config"]["role"]["host"] = [SPEC]
     stage.site.peer.will(says({"code": 4711, "msg": "数据不可用", "data": {}}))

@@ -327,7 +327,7 @@ def test_a_job_that_was_created_first_is_answered_all_the_same(audits: Caller, s
     assert envelope(control("/job/stop", {"job_id": body["job_id"]})) == DONE
 
 
-def test_who_agreed_may_think_better_of_it_and_the_job_is_stopped(audits: Caller, stage: Stage):
+def test_an_approval_may_be_withdrawn_and_the_job_is_stopped(audits: Caller, stage: Stage):
     own = a_job_with(SPEC)
     stage.site.node.coordinator.submit_job(own, ME)
     for _ in range(2):

@@ -132,7 +132,7 @@ def test_every_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) 
     assert site.left() == []
 
 
-def test_all_problems_of_an_object_and_of_a_form_are_told_at_once(site: Site) -> None:
+def test_all_problems_of_an_object_and_of_a_form_are_reported_together(site: Site) -> None:
     answer = site.upload(file="t.csv", **KEYS, meta={"delimiter": "ab", "label_name": 3, "encoding": "utf-16"})
     assert paths(answer) == {"meta.delimiter", "meta.label_name", "meta.encoding"}
     form = {"file": "/data/on/server.csv", "partitions": "1025", "meta": "[1]", "name": "a/b"}
@@ -150,7 +150,7 @@ def test_a_path_outside_the_roots_is_refused(site: Site, file: str) -> None:
     assert "/v2/component/upload/file" in answer["message"]
 
 
-def test_what_is_wrong_with_the_table_is_told_with_its_line(site: Site) -> None:
+def test_problems_of_a_table_are_reported_with_their_line(site: Site) -> None:
     answer = site.send("id,y\n1,0\n1,1\n3\n", meta='{"match_id_name": "id", "label_name": "label"}')
     assert paths(answer) == {"meta.label_name", "file:3", "file:4"}
     assert any("id, y" in p["rule"] for p in answer["data"]["problems"])
@@ -197,7 +197,7 @@ def raw(site: Site, *parts: bytes, boundary: str = "b") -> dict[str, Any]:
         FIELDS + FIELDS + HEAD + b"id\n1\n\r\n--b--\r\n",
     ],
 )
-def test_what_is_no_whole_form_is_refused_and_leaves_nothing(site: Site, body: bytes) -> None:
+def test_an_incomplete_form_is_refused_and_leaves_nothing(site: Site, body: bytes) -> None:
     answer = raw(site, body)
     assert answer["code"] == 400 and answer["data"]["problems"]
     assert site.left() == []

@@ -34,9 +34,7 @@ from tests.memory_engine import MemoryEngine
         (["image"], {}),
     ],
 )
-def test_what_a_peer_says_it_looked_at_is_shown_and_never_in_the_way(
-    site: Site, checks: object, shown: dict[str, str]
-):
+def test_checks_that_a_peer_reports_are_shown_and_never_harm(site: Site, checks: object, shown: dict[str, str]):
     site.peer.will(says(data={"checks": checks}))
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
@@ -59,7 +57,7 @@ def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str,
 
 
 @pytest.mark.parametrize(("sender", "status"), [(SPEC, 500), (FATE, 200), (KUSCIA, 500)])
-def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: str, status: int):
+def test_an_internal_error_is_answered_without_details(site: Site, sender: str, status: int):
     def bug(spec: JobSpec) -> None:
         raise RuntimeError("the secret of /srv/bfia/gateway.db")
 
@@ -78,7 +76,7 @@ def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: st
 
 
 @pytest.mark.parametrize("other", [FATE, KUSCIA])
-def test_how_a_job_ended_that_its_scheduling_node_does_not_say(site: Site, other: str):
+def test_the_outcome_of_a_job_whose_scheduling_node_does_not_report_it(site: Site, other: str):
     """The stop of a job whose every task has succeeded here is the only message of a success that there is."""
     spec = site.take_part(other)
     site.succeed(spec.job_id)
@@ -142,7 +140,7 @@ def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Sit
 
 
 @pytest.mark.parametrize("other", PROFILES)
-def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str):
+def test_a_participant_reports_only_to_peers_that_accept_reports(site: Site, other: str):
     spec = site.take_part(other)
     site.node.participant.stop_job(spec.job_id, "", None, other)
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
@@ -158,7 +156,7 @@ def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str
 
 
 @pytest.mark.parametrize("other", PROFILES)
-def test_a_stop_that_may_mean_a_dead_container_is_not_said_to_be_a_persons(site: Site, other: str):
+def test_a_stop_that_may_mean_a_dead_container_is_not_attributed_to_a_person(site: Site, other: str):
     spec = a_job_with(other)
     site.node.coordinator.submit_job(spec, ME)
     assert site.asks(other, "/job/stop_all", {"job_id": spec.job_id})["code"] in (0, 200)
@@ -197,7 +195,7 @@ def test_states_are_resolved_by_id_and_by_name(site: Site, keys: str):
     site.node.participant.stop_job(spec.job_id, "", None, FATE)
 
 
-def test_what_this_node_knows_is_shown_of_a_job_whose_scheduler_tells_states_alone(site: Site):
+def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(site: Site):
     """Scheduler, reason, outcome and the own part; the list of jobs says the same."""
     spec = site.take_part(FATE)
     run = site.run(spec.job_id, "guest.0")

@@ -49,7 +49,7 @@ TABLE = "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC
         (TABLE + "default: {via: C, relay: true}\n", "Z", "A", (), NOT_ALLOWED),
     ],
 )
-def test_what_is_passed_on_is_said_by_the_routes_of_both_ends(
+def test_relaying_needs_the_routes_of_both_ends(
     table: str, source: str, target: str, way: tuple[str, ...], reason: str | None
 ):
     if reason is None:
@@ -174,7 +174,7 @@ def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
     assert answer["data"]["reason"] == TOO_FAR
 
 
-def test_a_silent_target_is_told_from_a_silent_relay(allowed: SimpleNamespace):
+def test_a_silent_target_is_distinguished_from_a_silent_relay(allowed: SimpleNamespace):
     route(allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True})
     with pytest.raises(PeerUnreachable) as silent:
         hello(allowed.a, B)
@@ -209,7 +209,7 @@ def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, p
     assert answer.status == 404 and said["data"] == {"reason": "PATH_UNKNOWN"}
 
 
-def test_the_default_route_sends_and_admits_nobody(allowed: SimpleNamespace):
+def test_the_default_route_sends_but_admits_no_node(allowed: SimpleNamespace):
     route(allowed.a, "default", {"via": X})
     ask(allowed.a, "operator", "DELETE", f"/api/v1/routes/{B}")
     assert hello(allowed.a, B)["node_id"] == B

@@ -40,7 +40,7 @@ def at_guest(**parameters: Any) -> dict[str, Any]:
     return body
 
 
-def test_keys_and_roles_that_nobody_knows_are_warned_of_or_refused(node: Gateway):
+def test_unknown_keys_and_roles_are_warnings_or_refused(node: Gateway):
     body = job_body(job_id="job-mine", flow="x")
     job_id = envelope(submit(node, body))["data"]["job_id"]
     assert job_id != "job-mine"
@@ -57,7 +57,7 @@ def test_keys_and_roles_that_nobody_knows_are_warned_of_or_refused(node: Gateway
     assert [p["suggestion"] for p in found if p["path"] == "config.role.hots"] == ["host"]
 
 
-def test_fields_that_cannot_be_read_hide_no_mistake_of_meaning_and_nothing_is_stored(node: Gateway):
+def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing_is_stored(node: Gateway):
     """Required keys, the initiator's role and the flow in one answer, each with what was got."""
     before = [one.job_id for one in node.store.jobs.list()]
     body = job_body(flow_id=["x"])
@@ -90,7 +90,7 @@ def test_an_unknown_component_is_refused_and_the_job_is_rejected(node: Gateway):
     assert set(listed.values()) == {"REJECTED"}
 
 
-def test_a_strict_job_is_refused_for_unknown_parameters_and_tells_each(node: Gateway):
+def test_a_strict_job_is_refused_with_every_unknown_parameter(node: Gateway):
     body = job_body()
     body["config"]["task_params"] = {"common": {"echo_1": {"unheard": 1, "of": 2}}}
     assert envelope(submit(node, body))["code"] == 0

@@ -25,7 +25,7 @@ def calls(site: Site, job_id: str) -> list[dict[str, Any]]:
     return [e | e["detail"] for e in timeline(site, job_id) if e["event"] == "called"]
 
 
-def test_every_request_of_a_job_is_told_and_quiet_polls_are_counted(site: Site):
+def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Site):
     states = iter(["PENDING"] * 3 + ["READY", "RUNNING", "RUNNING"])
 
     def poll(handler: BaseHTTPRequestHandler) -> None:
@@ -58,7 +58,7 @@ def test_every_request_of_a_job_is_told_and_quiet_polls_are_counted(site: Site):
     assert events[events.index("called") + 1] == "create accepted"
 
 
-def test_each_partys_code_and_words_are_kept_as_they_were(site: Site):
+def test_each_partys_code_and_message_are_kept_verbatim(site: Site):
     site.peer.will(says({"code": 6000, "message": "no such dataset\n  'x'", "data": None}, 400))
     spec = a_job_with(FATE)
     with pytest.raises(GatewayError) as caught:
@@ -89,9 +89,7 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
     assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
 
 
-def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-):
+def test_of_many_retries_the_timeline_has_those_at_doubling_intervals(site: Site, monkeypatch: pytest.MonkeyPatch):
     quick = replace(site.node.scheduler._timing, retry_first=0.02, create_deadline=2.0)
     monkeypatch.setattr(site.node.scheduler, "_timing", quick)
     site.peer.will(raw(b"", reset=True))
@@ -107,7 +105,7 @@ def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02)
 
 
-def test_the_try_that_was_answered_is_told_whatever_its_number(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_the_retry_that_was_answered_is_always_in_the_timeline(site: Site, monkeypatch: pytest.MonkeyPatch):
     """A stop that arrives with the seventh try was not lost, as those before it say."""
     quick = replace(site.node.scheduler._timing, retry_first=0.02, retry_max=0.02)
     monkeypatch.setattr(site.node.scheduler, "_timing", quick)
@@ -125,7 +123,7 @@ def test_the_try_that_was_answered_is_told_whatever_its_number(site: Site, monke
     assert stop and [(c.get("tries", 1), c["http"]) for c in told][-2:] == [(4, None), (7, 200)]
 
 
-def test_what_a_platform_caused_at_another_node_is_told(site: Site):
+def test_requests_on_behalf_of_a_platform_are_in_the_timeline(site: Site):
     spec = a_job_with(SPEC, scheduler=SPEC)
     spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})
     site.node.coordinator.submit(spec)

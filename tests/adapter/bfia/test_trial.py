@@ -126,7 +126,7 @@ def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Pat
     assert "accept this node's invitation" in steps["answer"].remedy
 
 
-def test_a_port_without_tls_is_named_where_the_route_says_https(tmp_path: Path):
+def test_a_port_without_tls_is_reported_where_the_route_has_https(tmp_path: Path):
     with a_peer() as port:
         steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}"})
     assert wrong(steps) == ["tls"]
@@ -301,7 +301,7 @@ def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
     assert "this address is this node itself" in steps["answer"].cause and PEER in steps["answer"].remedy
 
 
-def test_nobody_unknown_makes_a_node_call_others(me: Gateway):
+def test_an_unknown_node_cannot_make_this_node_call_others(me: Gateway):
     path, headers = f"/v1/interconn/schedule{route_test.HELLO}", {"x-source-node-id": "JG9"}
     answer = ask(me, "peer", "POST", path, json={"call_back": True}, headers=headers)
     assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"

@@ -101,7 +101,7 @@ def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, the
     assert there.headers[0] == ends | {"Signature": f"{FATE} {ME}"}
 
 
-def test_roles_that_had_accepted_a_job_are_told_when_another_refuses(partner: ParticipantClient, there: Fate):
+def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(partner: ParticipantClient, there: Fate):
     refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
     there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
     with pytest.raises(Refused, match="9999 refuses /v2/partner/job/create with code 1002: Create job failed"):
@@ -134,7 +134,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
-def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate, held: tuple[str, ...]):
+def test_a_repeated_request_reserves_only_once(partner: ParticipantClient, there: Fate, held: tuple[str, ...]):
     """The answer to the first request was lost, or only one role was asked by then."""
     pool = Pool(there, held=held)
     partner.hold("20241", ME)
@@ -144,7 +144,7 @@ def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate
     assert not pool.held
 
 
-def test_all_roles_of_a_node_hold_what_they_need_or_none(partner: ParticipantClient, there: Fate):
+def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(partner: ParticipantClient, there: Fate):
     pool = Pool(there, full_for="arbiter")
     for _ in range(2):
         with pytest.raises(Refused, match="Job resource") as caught:
@@ -210,7 +210,7 @@ def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
     assert there.sent("/partner/job/stop", "status") == [of_job, of_job]
 
 
-def test_a_fate_site_is_told_the_progress_of_a_job(there: Fate):
+def test_the_progress_of_a_job_is_sent_to_a_fate_site(there: Fate):
     """With each task that begins, and with an end that is not a success; its people see nothing else of it."""
     partner = participant(there, "a -> b", a=TaskStatus.SUCCESS)
     partner.start_task("20241", "20241_b_0", "b", ME)
@@ -221,7 +221,7 @@ def test_a_fate_site_is_told_the_progress_of_a_job(there: Fate):
     assert there.asked[-1][0] == "/partner/job/stop"
 
 
-def test_what_fate_has_no_words_for_is_asked_in_the_standards(
+def test_requests_that_fates_protocol_lacks_use_the_standards_client(
     partner: ParticipantClient, scheduler: SchedulerClient, there: Fate
 ):
     partner.delete_job("20241", True, ME)

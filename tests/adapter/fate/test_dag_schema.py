@@ -108,7 +108,7 @@ def test_without_outputs_a_task_has_all_of_its_description(job: Described):
     assert spec.dag[ALIGN].component.provider == "unionpay" and faultless(spec)
 
 
-def test_a_readers_dataset_goes_to_whoever_takes_its_output(job: Described):
+def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: Described):
     job.tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
     channel = {"producer_task": "reader_0", "output_artifact_key": "output_data"}
     job.tasks[ALIGN] |= {
@@ -182,7 +182,7 @@ def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine
 
 
 @pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
-def test_a_typo_in_a_components_name_is_reported_with_what_was_meant(job: Described, provider: str):
+def test_a_typo_in_a_components_name_is_reported_with_a_suggestion(job: Described, provider: str):
     task = job.tasks[ALIGN]
     task |= {"component_ref": "Intersectoin", "conf": {"provider": provider} if provider else {}}
     (found,) = (rule for path, rule in job.refused().items() if path.startswith(f"tasks.{ALIGN}."))
@@ -191,7 +191,7 @@ def test_a_typo_in_a_components_name_is_reported_with_what_was_meant(job: Descri
     assert not any("did you mean" in rule for rule in job.refused().values())
 
 
-def test_several_providers_of_a_component_are_told_by_name():
+def test_an_ambiguous_component_lists_its_providers():
     job = Described("unionpay", "other")
     del job.tasks[TRAIN]["conf"]
     assert "other:2.0.0, unionpay:2.0.0" in job.refused()[f"tasks.{TRAIN}.component_ref"]

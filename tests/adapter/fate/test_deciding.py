@@ -46,7 +46,7 @@ def decide(world: World, job: str, word: str) -> None:
     assert said.status_code == 200, said.text
 
 
-def test_nothing_begins_until_a_person_agreed_and_then_fates_next_turn_begins_it(world: World, flow: Flow):
+def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: World, flow: Flow):
     job = str(next(_numbers))
     begin(flow, job)
     waits(flow, job)
@@ -87,7 +87,7 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
     assert flow.code("/partner/task/start", task(job=job)) != 0
 
 
-def test_a_job_that_fate_cancels_meanwhile_asks_nobody_any_more(world: World, flow: Flow):
+def test_a_job_that_fate_cancels_needs_no_approval_any_more(world: World, flow: Flow):
     job = str(next(_numbers))
     begin(flow, job)
     flow.do(job, "job/status/update canceled", "job/stop")

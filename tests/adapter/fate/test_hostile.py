@@ -93,7 +93,7 @@ def test_a_job_that_is_not_ours_to_take_leaves_nothing(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_values_of_other_types_are_told_all_at_once(path: str, flow: Flow):
+def test_all_values_of_the_wrong_type_are_reported_together(path: str, flow: Flow):
     good = {**dag(), **task(), "status": "running", "new_version": 1}
     fields = {"dag", "job_id"} & ({"dag"} if path == "/scheduler/job/create" else set(good))
     fields -= set() if path.endswith("job/create") else {"dag"}
@@ -118,7 +118,7 @@ def test_versions_that_are_over_change_nothing(flow: Flow, world: World, running
     assert kept(world, running) == before
 
 
-def test_a_job_that_has_ended_is_begun_again_by_its_scheduling_node_only(flow: Flow, world: World):
+def test_only_the_scheduling_node_may_rerun_an_ended_job(flow: Flow, world: World):
     job = str(next(_numbers))
     flow.do(job, "job/create", "job/start", "job/status/update failed")
     again = party(job, status="waiting")
@@ -157,7 +157,7 @@ def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
     assert flow.code("/scheduler/job/stop", {"job_id": job}, **{"x-source-node-id": PEER}) == 0
 
 
-def test_a_signature_holds_for_one_request_and_its_repetition(flow: Flow, world: World):
+def test_a_signature_is_valid_for_one_request_and_its_retry(flow: Flow, world: World):
     """It does not cover path and body: who has heard one could say with it whatever it wanted for a minute."""
     job = str(next(_numbers))
     signing = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secret"))})

@@ -38,7 +38,7 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
     flow.do(job, "job/stop")
 
 
-def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World, flow: Flow):
+def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Flow):
     """What had succeeded stays, the next version of the task that failed gets its output."""
     job = "202411220101019999992"
     body = dag()
@@ -181,13 +181,13 @@ def test_an_error_has_fates_code_and_our_reason(error: Exception, status: int, c
 
 
 @pytest.mark.parametrize(("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")])
-def test_who_names_no_node_has_to_have_a_route_as_one_of_fates_and_sign_if_it_has_to(
+def test_an_unnamed_sender_needs_a_fate_route_and_its_signature_where_one_is_required(
     flow: Flow, scheduler: str, reason: str
 ):
     assert flow.post("/partner/job/create", {**dag(scheduler), **party("3")})["data"]["reason"] == reason
 
 
-def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: World, flow: Flow):
+def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: Flow):
     """And its party is told of it in FATE's protocol, try after try."""
     body = dag(ME, auto_retries=1)
     said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": PEER})

@@ -100,7 +100,7 @@ def test_a_tool_with_another_signature_is_refused(wrong: dict[str, str], reason:
         (CHANGE, READ, False),
     ],
 )
-def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, then: str, good: bool):
+def test_a_signature_is_valid_for_no_other_request(first: str, then: str, good: bool):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     stored: dict[str, str] = {}
     apps = {"ann": FateClient(app_token=TOKEN, role=Role.VIEWER)}

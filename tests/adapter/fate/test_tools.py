@@ -130,7 +130,7 @@ def test_the_answers_links_lead_somewhere(node: Gateway):
         assert httpx.get(link, timeout=120, trust_env=False, verify=NO_TLS).status_code == 200, link
 
 
-def test_a_refused_job_is_told_all_its_problems_at_the_places_of_its_description(node: Gateway):
+def test_a_refused_job_lists_all_problems_by_their_place_in_the_description(node: Gateway):
     asked(node, "POST", "/v2/provider/register", example("register_unionpay.json"))
 
     def refused(schema: Any) -> tuple[dict[str, Any], set[str]]:

@@ -96,9 +96,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
     assert desk.broker.waiting(SESSION) == []
 
 
-async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_are_taken(
-    make_node, client, monkeypatch
-):
+async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(make_node, client, monkeypatch):
     monkeypatch.setattr(bodies, "LARGE", 1 << 15)
     monkeypatch.setitem(bodies.AT_ONCE, "large", 1)
     both, homes = threading.Barrier(2, timeout=60), {}

@@ -78,7 +78,7 @@ def peer(alpha):
         yield peer
 
 
-async def test_a_push_is_retried_with_the_same_id_until_the_peer_says_so(alpha, client, peer):
+async def test_a_push_is_retried_with_the_same_id_until_acknowledged(alpha, client, peer):
     peer.will(text(b"boom", 500), text(b"", 503), says({"code": "E0000000700", "message": "full"}), TAKEN)
     assert await Container(client, alpha).push("peer", b"x") == OK
     assert len(peer.asked) == 4
@@ -173,7 +173,7 @@ async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_me
     assert await box.pop(timeout=20_000) == payload
 
 
-async def test_a_sequence_that_is_not_what_we_think_loses_nothing(desk, caller):
+async def test_an_unexpected_sequence_number_loses_no_message(desk, caller):
     first, second = Container(caller, desk, "attempt 1"), Container(caller, desk, "attempt 2")
     assert await first.push("alpha", b"a", metadata={"sequence": "0"}) == OK
     assert await first.push("alpha", b"b", metadata={"sequence": "0"}) == OK

@@ -200,7 +200,7 @@ async def test_what_is_no_message_in_protobuf_is_refused(desk, caller, verb, bod
     ],
     ids=str,
 )
-def test_both_layouts_of_answers_are_told_apart(answer, code, content):
+def test_both_layouts_of_responses_are_distinguished(answer, code, content):
     found = decode_answer(answer.SerializeToString(), "application/proto")
     assert (found.code, found.content) == (code, content)
 

@@ -141,7 +141,7 @@ def machine(pair):
 
 
 @pytest.mark.slow
-def test_what_a_container_was_answered_holds_whichever_gateway_is_killed(pair):
+def test_an_acknowledged_message_survives_the_kill_of_either_gateway(pair):
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     steady = settings(
         max_examples=4,

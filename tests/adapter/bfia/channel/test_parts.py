@@ -89,7 +89,7 @@ async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, 
     assert await Speaker(client, node, reads).pop("t") == (OK, LONG)
 
 
-async def test_what_has_come_is_on_its_way_before_the_rest_is_there(alpha, beta, client):
+async def test_received_parts_are_forwarded_before_the_rest_arrives(alpha, beta, client):
     body = Held(LONG)
     push = pushing(client, alpha, body)
     body.let(3)
@@ -99,7 +99,7 @@ async def test_what_has_come_is_on_its_way_before_the_rest_is_there(alpha, beta,
     assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
 
 
-async def test_a_long_payload_goes_on_where_the_peer_s_restart_cut_it(alpha, beta, client):
+async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, client):
     body = Held(LONG)
     push = pushing(client, alpha, body)
     body.let(3)
@@ -197,7 +197,7 @@ async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(alp
     assert beta.broker.usage() == (1, 0, 0)
 
 
-async def test_parts_are_handed_on_to_the_gateway_that_has_the_session(make_node, alpha, client):
+async def test_parts_are_forwarded_to_the_gateway_that_has_the_session(make_node, alpha, client):
     home = await make_node("beta")
     first = Node("beta", home.root.with_name("first"), elsewhere=lambda session: Route("beta", home.url))
     await first.start()

@@ -152,9 +152,7 @@ async def test_the_openapi_document_tells_the_bodies_and_its_examples_work(desk,
 
 
 @pytest.mark.parametrize("encapsulated", [False, True])
-async def test_a_message_for_a_job_of_another_gateway_of_this_node_is_handed_on_once(
-    make_node, client, encapsulated
-):
+async def test_a_message_for_another_gateway_of_this_node_is_forwarded_once(make_node, client, encapsulated):
     where = {}
     home = await make_node(
         "alpha", elsewhere=lambda session: Route("alpha", where["first"])

@@ -117,7 +117,7 @@ async def test_a_control_character_in_a_header(wires):
         await wires.post("http://127.0.0.1:1/", b"", [(b"x-a", b"b\r\nc: d")], 1.0)
 
 
-async def test_a_long_body_goes_by_tls_to_who_bears_the_name_only(tmp_path):
+async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp_path):
     authority = Authority(tmp_path)
     own = authority.sign("node", "node-of-the-route")
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
