@@ -130,6 +130,9 @@ class Component:
     document: Mapping[str, Any]
 
 
+DEVICES = ("docker", "swarm", "k8s")
+"""what a job's components may be registered for; of one that is registered for several, the first is meant"""
+
 FATE, YACL = "fate", "yacl"
 """``metadata.profile`` of an image that swaps namespace and name, or reads ``system.storage.host.url``"""
 
@@ -161,6 +164,13 @@ class Provider:
     def key(self) -> str:
         """The provider's identity: name, version and kind of device."""
         return f"{self.name}:{self.version}@{self.device}"
+
+    @property
+    def place(self) -> str:
+        """What the provider says of its engine: its name, its daemon's address, or a device other than Docker."""
+        named = self.metadata.get("engine")
+        device = self.device if self.device in DEVICES[1:] else ""
+        return (named if isinstance(named, str) else "") or self.base_url or device
 
     def image_for(self, component: str) -> str:
         """Return the image that holds a component."""

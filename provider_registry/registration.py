@@ -12,6 +12,7 @@ from typing import Any
 
 from provider_registry import description, lint, schema
 from provider_registry.model import (
+    DEVICES,
     MAX_COMPONENTS,
     MAX_PROBLEMS,
     ROOT,
@@ -25,13 +26,10 @@ from provider_registry.model import (
     unfit,
 )
 
-DEVICE = "docker"
+DEVICE = DEVICES[0]
 PROTOCOL = "bfia"
 PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255
-CONTAINER_DEVICES = ("docker", "k8s")
-"""devices that start an image, so that a registration for them has to name one"""
-
 MAX_BYTES = 2 * 1024**2
 """of a body: a hundred components with their parameters take half a megabyte"""
 
@@ -115,7 +113,7 @@ def provider_from_request(body: Any) -> Provider:
     warnings: list[Problem] = []
     if isinstance(body, Mapping):
         metadata, described = body.get("metadata"), body.get("components_description")
-        if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in CONTAINER_DEVICES:
+        if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in DEVICES:
             problems.append(Problem("metadata.image", "is missing"))
         outer = {part: body[part] for part in ("name", "version") if isinstance(body.get(part), str)}
         few = isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS
@@ -245,7 +243,7 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
     rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
-    yield from lint.none_of(body["device"], (DEVICE,), "device", rule)
+    yield from lint.none_of(body["device"], DEVICES, "device", rule)
     yield from lint.none_of(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

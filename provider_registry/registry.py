@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from provider_registry.model import ANY, Component, Provider, as_text, bounded, join, shorten
+from provider_registry.model import ANY, DEVICES, Component, Provider, as_text, bounded, join, shorten
 from provider_registry.registration import DEVICE
 
 MOST_CHANGES = 200
@@ -284,9 +284,9 @@ class Registry:
 
         A deleted provider is left alone.
         """
-        key, why = f"{provider}:{version}@{DEVICE}", f"{image} was started for the first time"
-        digests = {image: digest}
+        why, digests = f"{image} was started for the first time", {image: digest}
         try:
+            key = self._named(provider, version).key
             done = self._change(
                 key, lambda p: replace(p, digests={**digests, **p.digests}), Action.PINNED, "gateway", why
             )
@@ -326,28 +326,21 @@ class Registry:
         ``at`` is when the job began that asks: it gets what was registered then, whatever became of that since,
         only with the images that are approved now.
         """
-        key = f"{provider}:{version}@{DEVICE}"
-        found = self._once(key, lambda: self.repository.get(key))
-        past = self._once((key, at), lambda: self.repository.since(key, at)) if at is not None else None
-        if past is not None and past.action is not Action.DELETED:
-            now_approved = found.digests if found is not None else {}
-            found = replace(past.provider, digests={**past.provider.digests, **now_approved})
-        if found is None:
-            raise self._unknown(provider, version, DEVICE)
+        found = self._named(provider, version, at)
         if found.retired:
-            others = [p.version for p in self.query(name=provider, device=DEVICE) if not p.retired]
+            others = [p.version for p in self._of_jobs(provider) if not p.retired]
             rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
             raise Unknown(
-                PROVIDER_RETIRED, f"provider {key} is retired: jobs that begin now cannot use it; {rest}"
+                PROVIDER_RETIRED, f"provider {found.key} is retired: jobs that begin now cannot use it; {rest}"
             )
         if name not in found.components:
             rest = f"has no component {shorten(name)}; it has {_some(found.components)}"
-            raise Unknown(COMPONENT_UNKNOWN, f"provider {key} {rest}")
+            raise Unknown(COMPONENT_UNKNOWN, f"provider {found.key} {rest}")
         return found, found.components[name]
 
     def newest(self, provider: str, name: str) -> str:
         """Return the highest version of a provider that is not retired and has a component. Raises `Unknown`."""
-        known = self.query(name=provider, device=DEVICE) if provider and provider != ANY else []
+        known = self._of_jobs(provider) if provider and provider != ANY else []
         fit = [p.version for p in known if name in p.components and not p.retired]
         if fit:
             return max(fit, key=order)
@@ -379,6 +372,22 @@ class Registry:
                 for part, own in zip(parts, (p.name, p.version, p.device), strict=True)
             )
         ]
+
+    def _of_jobs(self, provider: str) -> list[Provider]:
+        return [known for known in self.query(name=provider) if known.device in DEVICES]
+
+    def _named(self, provider: str, version: str, at: datetime | None = None) -> Provider:
+        """Return what a job means, on the first device that it is registered for. Raises `Unknown`."""
+        for device in DEVICES:
+            key = f"{provider}:{version}@{device}"
+            found = self._once(key, partial(self.repository.get, key))
+            past = self._once((key, at), partial(self.repository.since, key, at)) if at is not None else None
+            if past is not None and past.action is not Action.DELETED:
+                now_approved = found.digests if found is not None else {}
+                return replace(past.provider, digests={**past.provider.digests, **now_approved})
+            if found is not None:
+                return found
+        raise self._unknown(provider, version, DEVICE)
 
     def _once(self, key: Hashable, read: Callable[[], T]) -> T:
         """Return what was read for this key in the open view, or read it."""

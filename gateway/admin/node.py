@@ -9,7 +9,8 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
-from engines.base import EngineError, labels
+from engines.base import Engine, EngineError, labels
+from engines.multi import SeveralEngines
 from gateway.admin.deps import (
     AdminParts,
     AfterNumber,
@@ -62,7 +63,14 @@ _DRAIN = {
     "wait, then exit": Example(value={}),
 }
 _READY = shape("Ready", ready=bool, checks=dict[str, Object])
-_ENGINE = shape("Engine", kind=str, capabilities=list[str], answers=bool, isolation=Object | None)
+_ENGINE = shape(
+    "Engine",
+    kind=str,
+    capabilities=list[str],
+    answers=bool,
+    isolation=Object | None,
+    engines=list[Object],
+)
 _RESOURCES = shape(
     "Resources",
     node=str,
@@ -136,6 +144,15 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _shown(engine: Engine) -> dict[str, Any]:
+    about = {"kind": engine.kind, "capabilities": sorted(engine.capabilities)}
+    try:
+        engine.check()
+        return {**about, "answers": True, "isolation": engine.isolation()}
+    except EngineError as error:
+        return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
+
+
 def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
@@ -175,13 +192,9 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
 
     @paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
     def engine() -> Response:
-        about = {"kind": parts.engine.kind, "capabilities": sorted(parts.engine.capabilities)}
-        try:
-            parts.engine.check()
-            return Reply({**about, "answers": True, "isolation": parts.engine.isolation()})
-        except EngineError as error:
-            cause = f"{error.reason}: {error}"
-            return Reply({**about, "answers": False, "cause": cause, "isolation": None})
+        engines = parts.engine.others if isinstance(parts.engine, SeveralEngines) else {}
+        each = [{"name": name, **_shown(engine)} for name, engine in engines.items()]
+        return Reply({**_shown(parts.engine), "engines": each})
 
     @paths(
         "GET",

@@ -246,7 +246,7 @@ class Gateway:
             self.storage,
             self.models,
             self.capacities.defaults,
-            parts.engines_by_address(settings),
+            parts.engines_by_place(settings),
         )
         rules = parts.admission_rules(settings)
         self.resources = Resources(self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats)
@@ -479,8 +479,8 @@ class Gateway:
                 else "give the gateway's user the right to write there, or choose another storage.url",
             )
 
-    def _engine_named_for(self, base_url: str) -> tuple[str, Engine] | None:
-        name = parts.engines_by_address(self.settings).get(base_url)
+    def _engine_named_for(self, place: str) -> tuple[str, Engine] | None:
+        name = parts.engines_by_place(self.settings).get(place)
         return None if name is None else (name, self.launching.engine_at(name))
 
     def _unfinished(self) -> Iterator[JobSpec]:

@@ -184,7 +184,10 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
     docker = settings.engine.docker
     instance = instance or instance_of(settings.state_dir)
     main = _daemon(settings, docker, docker.base_url, installation, instance)
-    others = {d.base_url: _daemon(settings, d, d.base_url, installation, instance) for d in docker.daemons}
+    others = {
+        name: _daemon(settings, one, one.base_url, installation, instance)
+        for name, one in settings.further_engines.items()
+    }
     return SeveralEngines(main, others) if others else main
 
 
@@ -193,12 +196,13 @@ def main_of(engine: Engine) -> Engine:
     return engine.main if isinstance(engine, SeveralEngines) else engine
 
 
-def engines_by_address(settings: Settings) -> dict[str, str]:
-    """Return which daemons a provider may name, each with the name of the engine for it."""
-    docker = settings.engine.docker
+def engines_by_place(settings: Settings) -> dict[str, str]:
+    """Return what a provider may name (`Provider.place`), each with the name of the engine for it."""
     if settings.engine.kind != "docker":
         return {"": ""}
-    return {"": "", docker.base_url: "", **{d.base_url: d.base_url for d in docker.daemons}}
+    further = settings.further_engines
+    addresses = {one.base_url: name for name, one in further.items()}
+    return {"": "", settings.engine.docker.base_url: "", **addresses, **{name: name for name in further}}
 
 
 def _daemon(

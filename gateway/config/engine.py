@@ -97,6 +97,12 @@ class DaemonSettings(Section):
         return self
 
 
+class NamedEngine(DaemonSettings):
+    """A further engine, which providers may name as ``metadata.engine``."""
+
+    kind: Literal["docker"] = Field(default="docker", description="What it is.")
+
+
 class SignatureRule(Section):
     """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
 

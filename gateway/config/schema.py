@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.auth import Role
-from gateway.config.engine import EngineSettings
+from gateway.config.engine import DaemonSettings, EngineSettings, NamedEngine
 from gateway.config.tls import PeerTls
 from gateway.config.values import (
     DEFAULT_STORAGE,
@@ -424,6 +424,11 @@ class Settings(BaseSettings):
         "username, password_file}}. The first gets what is uploaded; a task reads and writes where its data lies.",
     )
     engine: EngineSettings
+    engines: dict[StorageName, NamedEngine] = Field(
+        default_factory=dict,
+        description="Further engines by their names: {big: {base_url: tcp://10.0.0.9:2376}}. A provider names one "
+        "as metadata.engine, or by its device; all others run at engine.",
+    )
     route_table: RouteTableSettings = RouteTableSettings()
     data: Data = Data()
     auth: Auth = Auth()
@@ -465,14 +470,30 @@ class Settings(BaseSettings):
             raise ValueError(f"listen.container {text}")
         return self
 
+    @property
+    def further_engines(self) -> Mapping[str, DaemonSettings]:
+        """The engines beside the main one, by the names under which runs request them."""
+        return {**{daemon.base_url: daemon for daemon in self.engine.docker.daemons}, **self.engines}
+
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         listener = self.listen.container or self.listen.peer
-        if self.engine.docker.daemons and listener.advertise is None:
+        if self.further_engines and listener.advertise is None:
             raise ValueError(
-                "engine.docker.daemons need listen.container.advertise: where containers of every daemon reach "
-                "this gateway, such as http://10.0.0.5:7381"
+                f"{'engines' if self.engines else 'engine.docker.daemons'} need listen.container.advertise: where "
+                "containers of every engine reach this gateway, such as http://10.0.0.5:7381"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _engines_apart(self) -> "Settings":
+        if self.engines and self.engine.kind == "process":
+            raise ValueError("engines need engine.kind docker: local processes see other folders than containers")
+        known = {self.engine.docker.base_url, *(daemon.base_url for daemon in self.engine.docker.daemons)}
+        for name, one in self.engines.items():
+            if one.base_url in known:
+                raise ValueError(f"engines.{name}.base_url: {one.base_url} is there twice")
+            known.add(one.base_url)
         return self
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from engines.base import Engine, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
-from gateway.bootstrap.parts import approval_policy, main_of, storages
+from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.credentials import RunCredentials
@@ -219,8 +219,8 @@ def _disk(node: Installation) -> Step:
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
     files = [config] if config is not None else []
-    docker, peer = settings.engine.docker, settings.listen.peer.tls
-    tls = [docker.tls, *(daemon.tls for daemon in docker.daemons)]
+    peer = settings.listen.peer.tls
+    tls = [settings.engine.docker.tls, *(one.tls for one in settings.further_engines.values())]
     files += [one.key for one in tls if one is not None and one.key is not None]
     files += [peer.key] if peer is not None else []
     routes = _routes(settings).table.routes.values()
@@ -283,13 +283,13 @@ def _engine(node: Installation) -> Step:
     for name, other in others.items():
         try:
             has = other.capacity()
-            capacities.append(f"{name} has {Amounts.of(has.cpu, has.memory).text()}")
+            capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-    found = f"{node.engine.kind}, and {len(others)} of engine.docker.daemons" if others else node.engine.kind
+    found = f"{node.engine.kind}, and {counted(len(others), 'further engine')}" if others else node.engine.kind
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
     if away:
-        remedy = "start that daemon, or check its entry and certificates"
+        remedy = "start that engine, or check its entry and certificates"
         return _warning(f"nothing can run at {'; '.join(away)}", remedy, found)
     return _ok(found)
 
@@ -307,13 +307,13 @@ def _isolation(node: Installation) -> Step:
 
 
 def _images(node: Installation) -> Step:
-    """Look for every registered image at the daemon that its provider names, else at its registry."""
+    """Look for every registered image at the engine that its provider names, else at its registry."""
     if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
         return _SKIPPED
     images: dict[tuple[str, str], list[Provider]] = {}
     for provider in SqlProviders(node.store).list():
         for image in provider.every_image() if not provider.retired else ():
-            images.setdefault((image, provider.base_url), []).append(provider)
+            images.setdefault((image, provider.place), []).append(provider)
     if not images:
         return _ok("no provider is registered: nothing to check")
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
@@ -342,12 +342,12 @@ class _Image:
 
 
 def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider]) -> _Image:
-    name, base_url = at
-    place = f"{name} at {base_url}" if base_url else name
+    name, engine_name = at
+    place = f"{name} at {engine_name}" if engine_name else name
     needed_by = f"for {', '.join(p.key for p in providers)}"
-    engine = _engine_of(node, base_url)
+    engine = _engine_of(node, engine_name)
     if engine is None:
-        remedy = "add the address to engine.docker.daemons, or register the provider without it"
+        remedy = "add it to engines or engine.docker.daemons, or register the provider without it"
         return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
     docker, fetched = node.settings.engine, False
     try:
@@ -374,12 +374,9 @@ _REMEDIES = {
 }
 
 
-def _engine_of(node: Installation, base_url: str) -> Engine | None:
-    if node.settings.engine.kind != "docker":
-        return None if base_url else node.engine
-    if base_url in ("", node.settings.engine.docker.base_url):
-        return main_of(node.engine)
-    return _further(node.engine).get(base_url)
+def _engine_of(node: Installation, place: str) -> Engine | None:
+    name = engines_by_place(node.settings).get(place)
+    return main_of(node.engine) if name == "" else _further(node.engine).get(name or place)
 
 
 def _further(engine: Engine) -> Mapping[str, Engine]:

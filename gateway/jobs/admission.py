@@ -99,7 +99,7 @@ class Readiness:
         places: Mapping[str, Callable[[], object]],
         docker: DockerEngineSettings | None = None,
     ) -> None:
-        """``engine_of`` finds the engine of a provider's address, with its name.
+        """``engine_of`` finds the engine of a provider's place, with its name.
 
         ``places``: what checks the storage (raises `OSError`, or `NoSpace` for too little room) and the transport
         (`OSError`, or `GatewayError` where containers cannot reach this gateway).
@@ -161,8 +161,8 @@ class Readiness:
             ref = node.component
             with suppress(Unknown):
                 provider, component = self._registry.find(ref.provider, ref.version, ref.name)
-                at = self._engine_of(provider.base_url)  # None is refused with the components
-                key = (provider.image_for(ref.name), provider.base_url)
+                at = self._engine_of(provider.place)  # None is refused with the components
+                key = (provider.image_for(ref.name), provider.place)
                 here = any(party.role in component.roles for party in spec.parties_at(self._node))
                 if at is not None and here and key not in found:
                     image = JobImage(key[0], provider, f"dag.components[{i}]", at[1], at[0])

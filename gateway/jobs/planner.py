@@ -93,7 +93,7 @@ class TaskPlanner:
         defaults: Defaults,
         engines: Mapping[str, str],
     ) -> None:
-        """``engines``: which daemon a provider may name, and what the engine for it is called."""
+        """``engines``: what a provider may name, and what the engine for it is called."""
         self.registry = registry
         self._node = context.node
         self._store = context.store
@@ -158,10 +158,10 @@ class TaskPlanner:
             provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
         except Unknown as error:
             raise Refused(str(error), reason=error.reason) from error
-        if provider.base_url not in self._engines:
+        if provider.place not in self._engines:
             text = (
-                f"{provider.key} is to run at {provider.base_url}, which the admin of node {self._node} has not "
-                "allowed (engine.docker.daemons)"
+                f"{provider.key} is to run at {provider.place}, which the admin of node {self._node} has not "
+                "allowed (engines, engine.docker.daemons)"
             )
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
         return provider, component
@@ -212,7 +212,7 @@ class TaskPlanner:
         def seat(node: DagNode) -> Seat | None:
             with suppress(Refused):
                 provider, component = self._find(node)
-                return Seat(self._engines[provider.base_url], frozenset(component.roles))
+                return Seat(self._engines[provider.place], frozenset(component.roles))
             return None
 
         ask = once_per_component(seat)
@@ -262,7 +262,7 @@ class TaskPlanner:
             image=image,
             image_profile=provider.metadata.get("profile") or "",
             created_at=self._clock(),
-            engine=self._engines[provider.base_url],
+            engine=self._engines[provider.place],
             parameters=values,
             inputs=inputs,
             outputs=outputs,

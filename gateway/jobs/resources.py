@@ -85,7 +85,7 @@ class EngineCapacities:
         self._engines = engines
         self._settings = settings
         self._caps: dict[str, DaemonSettings | ResourceSettings] = {"": settings.resources}
-        self._caps |= {daemon.base_url: daemon for daemon in settings.engine.docker.daemons}
+        self._caps |= settings.further_engines
         self._kept = EngineTotals(context.store)
         self._clock = context.clock
         self._first = first_look

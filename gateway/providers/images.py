@@ -169,7 +169,7 @@ class Images:
         seconds: float,
         signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: "",
     ) -> None:
-        """``engine_at`` returns the engine for a provider's base_url, None for one that the admin has not allowed.
+        """``engine_at`` returns the engine for a provider's place, None for one that the admin has not allowed.
 
         ``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all.
         ``signed`` raises `EngineError` for an image that is not signed as it has to be.
@@ -178,15 +178,15 @@ class Images:
         self._signed = signed
         self._seconds = seconds
 
-    def look(self, images: Iterable[str], base_url: str = "", provider: str = "") -> tuple[Looked, ...]:
+    def look(self, images: Iterable[str], place: str = "", provider: str = "") -> tuple[Looked, ...]:
         """Look at each image of a provider, and fetch it if the engine's settings allow that. Raises nothing."""
         until = time.monotonic() + self._seconds
         try:
-            engine = self._engine_at(base_url)
+            engine = self._engine_at(place)
         except EngineError as error:
             return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
         if engine is None:
-            text = f"{base_url} is not among engine.docker.daemons"
+            text = f"{place} is not among engines and engine.docker.daemons"
             return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
         return tuple(self._one(engine, image, provider, until) for image in images)
 

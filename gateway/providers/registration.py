@@ -86,7 +86,7 @@ class Providers:
         owner = self.registry.repository.owner(provider.name)
         if owner is not None:
             _refuse_other(provider.name, owner, by)
-        looked = self._images.look(provider.every_image(), provider.base_url, provider.name)
+        looked = self._images.look(provider.every_image(), provider.place, provider.name)
         if unsigned := [one for one in looked if one.unsigned]:
             raise Invalid((_missing(one, single) for one in unsigned), reason=unsigned[0].reason)
         missing = [one for one in looked if one.reason]
@@ -126,7 +126,7 @@ class Providers:
             every = provider.every_image()
             if image and image not in every:
                 raise NotFound(f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN")
-            looked = self._images.look([image] if image else every, provider.base_url, provider.name)
+            looked = self._images.look([image] if image else every, provider.place, provider.name)
             wrong = [f"{one.image}: {_cause(one)}" for one in looked if not one.facts.digest]
             if wrong:
                 unsigned = next((one.reason for one in looked if one.unsigned), "IMAGE_NOT_USABLE")

@@ -256,7 +256,7 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     assert (
         steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
     )
-    assert f"2 of engine.docker.daemons: {FAR} has cpu 3, memory 8 GiB" in steps["engine"].found
+    assert f"2 further engines: {FAR} (memory) has cpu 3, memory 8 GiB" in steps["engine"].found
     said = steps["images"].cause
     assert f"main:1 at {FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
     assert said.count("(") == 2, "the others are where they belong"

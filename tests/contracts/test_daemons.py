@@ -31,7 +31,7 @@ from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 FAR = "ssh://bfia@10.0.0.9"
-FAR_WORLD = MemoryWorld()
+FAR_WORLD, SWARM_WORLD = MemoryWorld(), MemoryWorld()
 
 
 class SeveralHarness(MemoryHarness):
@@ -106,10 +106,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     listen: dict[str, Any] = {part: {"bind": any_port} for part in ("peer", "operator")}
     listen["container"] = {"bind": any_port, "advertise": "http://10.0.0.5:7381"}
     docker = {"base_url": "unix:///run/own.sock", "daemons": [{"base_url": FAR, "cpu": 12}]}
-    made = settings(home, listen=listen, engine={"kind": "docker", "docker": docker})
+    named = {
+        "big": {"base_url": "unix:///run/big.sock", "memory_gib": 4},
+        "swarm": {"base_url": "tcp://10.0.0.8:1"},
+    }
+    made = settings(home, listen=listen, engine={"kind": "docker", "docker": docker}, engines=named)
 
     def engine(settings: Any, installation: str) -> SeveralEngines:
-        near, far = (
+        near, far, big, swarm = (
             MemoryEngine(
                 node=ME,
                 installation=installation,
@@ -117,19 +121,27 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 world=world,
                 capacity=Capacity(cores, 8 * GIB),
             )
-            for image, cores, world in ((f"near-{IMAGE}", 2, MemoryWorld()), (IMAGE, 16, FAR_WORLD))
+            for image, cores, world in (
+                (f"near-{IMAGE}", 2, MemoryWorld()),
+                (IMAGE, 16, FAR_WORLD),
+                (f"near-{IMAGE}", 32, MemoryWorld()),
+                (f"near-{IMAGE}", 64, SWARM_WORLD),
+            )
         )
-        return SeveralEngines(near, {FAR: far})
+        return SeveralEngines(near, {FAR: far, "big": big, "swarm": swarm})
 
     gateway = Gateway(made, engine=engine)
-    for version, base_url in (
-        ("1.0.0", FAR),
-        ("2.0.0", "tcp://10.0.0.66:2375"),
-        ("3.0.0", "unix:///run/own.sock"),
+    for version, device, metadata in (
+        ("1.0.0", "docker", {"base_url": FAR}),
+        ("2.0.0", "docker", {"base_url": "tcp://10.0.0.66:2375"}),
+        ("3.0.0", "docker", {"base_url": "unix:///run/own.sock"}),
+        ("4.0.0", "docker", {"engine": "big", "base_url": "unix:///run/own.sock"}),
+        ("5.0.0", "swarm", {}),
+        ("6.0.0", "k8s", {}),
     ):
-        body = registration() | {"version": version}
+        body = registration() | {"version": version, "device": device}
         image = IMAGE if version == "1.0.0" else f"near-{IMAGE}"
-        body["metadata"] = {"base_url": base_url, "image": image}
+        body["metadata"] = {**metadata, "image": image}
         for one in body["components_description"].values():
             one["version"] = version
         gateway.registry.register(provider_from_request(body))
@@ -178,7 +190,7 @@ def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: G
 
 def far(node: Gateway) -> Any:
     """Return what the operators are shown of the further engine."""
-    near, far = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
+    near, far, *_ = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
     assert (near["main"], near["total"]["cpu"], near["held"]["cpu"]) == (True, 2, 0)
     assert near["total"]["disk_gib"] > 0 and "disk_gib" not in far["total"]  # it is the storage's
     assert far["engine"] == FAR
@@ -228,6 +240,49 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 5, 20, 0.01, "the next one has its turn")
     node.coordinator.stop_job(second.job_id, "", ME)
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
+
+
+@pytest.mark.parametrize(("version", "engine", "cores"), [("4.0.0", "big", 32), ("5.0.0", "swarm", 64)])
+def test_a_provider_chooses_an_engine_by_its_name_or_by_its_device(
+    node: Gateway, version: str, engine: str, cores: int
+):
+    spec = job(version, "chosen", 5)
+    (told,) = [item for item in node.participant.dry_run(spec, ME) if item.check == "resources"]
+    assert told.found == f"cpu 5 at engine {engine}, free now"
+    node.coordinator.submit_job(spec, ME)
+
+    def held() -> float:
+        engines = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
+        shown = {one["engine"]: one for one in engines}[engine]
+        assert shown["cores"] in (None, cores)
+        return float(shown["held"]["cpu"])
+
+    wait_for(lambda: held() == 5, 60, 0.01, "it holds its cores there")
+
+    def run() -> str:
+        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()["runs"]
+        return next((str(run["engine"]) for run in runs if run["status"] == "RUNNING"), "")
+
+    assert wait_for(run, 60, 0.01, "it runs") == engine
+    node.coordinator.stop_job(spec.job_id, "", ME)
+    wait_for(lambda: held() == 0, 20, 0.01, "all is returned")
+
+
+def test_a_device_that_this_node_does_not_have_is_refused_by_name(node: Gateway):
+    with pytest.raises((Invalid, Refused), match=r"DAEMON_NOT_ALLOWED.*@k8s is to run at k8s"):
+        node.participant.create_job(job("6.0.0"), ME)
+
+
+def test_every_engine_is_shown_with_what_holds_there(node: Gateway):
+    SWARM_WORLD.down = True
+    try:
+        shown = ask(node, "operator", "GET", "/api/v1/engine").json()
+    finally:
+        SWARM_WORLD.down = False
+    assert shown["answers"] and "at swarm: unknown" in shown["isolation"]["gaps"][-1]
+    each = {one["name"]: one for one in shown["engines"]}
+    assert [name for name, one in each.items() if one["answers"]] == [FAR, "big"]
+    assert each["swarm"]["cause"].startswith("ENGINE_DOWN") and each["big"]["isolation"]["tasks"]
 
 
 def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):

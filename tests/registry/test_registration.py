@@ -214,9 +214,10 @@ def test_a_broken_component_request_is_refused(change, problems):
 
 
 def test_a_device_that_no_job_is_started_on_is_warned_of():
-    (warning,) = provider_from_request(a_request(device="k8s")).warnings
+    (warning,) = provider_from_request(a_request(device="local")).warnings
     assert str(warning) == (
-        "device: is not docker: jobs that name this provider are refused here (PROVIDER_UNKNOWN) (got 'k8s')"
+        "device: is not docker, swarm, k8s: jobs that name this provider are refused here (PROVIDER_UNKNOWN) "
+        "(got 'local')"
     )
 
 

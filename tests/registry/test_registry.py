@@ -47,14 +47,14 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
         (
             ("other", "1.0.0", "A"),
             PROVIDER_UNKNOWN,
-            "no provider other is registered on docker; it is registered as other:1.0.0@k8s",
+            "no provider other is registered on docker; it is registered as other:1.0.0@local",
         ),
     ],
 )
 def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, message):
     registry.register(a_provider(a_description("A"), a_description("B")))
     registry.register(a_provider(version="2.0.0"))
-    registry.register(a_provider(name="other", device="k8s"))
+    registry.register(a_provider(name="other", device="local"))
     with pytest.raises(Unknown) as raised:
         registry.find(*asked)
     assert (raised.value.reason, raised.value.message, str(raised.value)) == (reason, message, message)
@@ -116,11 +116,22 @@ def test_versions_are_ordered_by_their_numbers():
     assert len({order(v) for v in odd}) == len(odd) and sorted(odd, key=order)
 
 
+def test_a_job_means_the_provider_for_docker_before_one_for_another_device(registry):
+    registry.register(a_provider(device="swarm"))
+    assert registry.find("acme", "1.0.0", "Algo")[0].key == "acme:1.0.0@swarm"
+    assert registry.pin("acme", "1.0.0", "acme:1", "sha256:1") == "sha256:1"
+    assert registry.get("acme:1.0.0@swarm").digests == {"acme:1": "sha256:1"}
+    registry.register(a_provider())
+    assert registry.find("acme", "1.0.0", "Algo")[0].key == "acme:1.0.0@docker"
+    registry.remove("acme:1.0.0@docker")
+    assert registry.find("acme", "1.0.0", "Algo")[0].key == "acme:1.0.0@swarm"
+
+
 def test_the_newest_version_is_in_use_and_has_the_component(registry):
     registry.register(a_provider(a_description("A"), version="1.9"))
     registry.register(a_provider(a_description("A"), version="1.10"))
     registry.register(a_provider(a_description("B"), version="1.11"))
-    registry.register(a_provider(a_description("A"), version="1.12", device="k8s"))
+    registry.register(a_provider(a_description("A"), version="1.12", device="local"))
     assert registry.newest("acme", "A") == "1.10"
     registry.retire("acme:1.10@docker")
     assert registry.newest("acme", "A") == "1.9"

@@ -186,6 +186,9 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str)
     assert said.startswith("engine.kind: ") and name in said
 
 
+ADVERTISED = {"listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "http://10.0.0.5:7381"}}}
+
+
 @pytest.mark.parametrize(
     ("docker", "said"),
     [
@@ -204,6 +207,27 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str)
 )
 def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], said: str) -> None:
     assert said in refusal(engine={"kind": "docker", "docker": docker})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"engines": {"big": {"base_url": "tcp://h:1"}}}, "engines need listen.container.advertise"),
+        ({"engines": {"Big One": {"base_url": "tcp://h:1"}}}, "engines.Big One"),
+        ({"engines": {"big": {"base_url": "h:1"}}}, "engines.big.base_url"),
+        ({"engines": {"big": {"base_url": "tcp://h:1", "kind": "podman"}}}, "engines.big.kind"),
+        (
+            {"engines": {n: {"base_url": "tcp://h:1"} for n in "ab"}, **ADVERTISED},
+            "engines.b.base_url: tcp://h:1 is there twice",
+        ),
+        (
+            {"engines": {"big": {"base_url": "tcp://h:1"}}, "engine": {"kind": "process"}, **ADVERTISED},
+            "engines need engine.kind docker",
+        ),
+    ],
+)
+def test_further_engines_that_make_no_sense_are_refused(more: dict[str, Any], said: str) -> None:
+    assert said in refusal(**{"engine": {"kind": "docker"}, **more})
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
