@@ -15,6 +15,8 @@ from gateway.domain.spec import NodeId, Note
 from gateway.errors import GatewayError
 
 PREFIX = "bfia_"
+BY_PROVIDER = "oidc:"
+"""begins the names of tokens that a login at the OpenID provider makes, and of no others"""
 _DATA = (
     r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle)|models/[^/]+.*/export"
     r"|datasets/[^/]+/[^/]+/(preview|download))"
@@ -39,6 +41,13 @@ class Unauthenticated(GatewayError):
 
     reason = "NO_TOKEN"
     code = 401
+
+
+class LoginRefused(GatewayError):
+    """A login at the OpenID provider did not succeed; ``reason`` says whether by browser, provider or settings."""
+
+    reason = "OIDC_REFUSED"
+    code = 403
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from gateway.admin import node as admin_node
 from gateway.admin.deps import only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
-from gateway.console import pages
+from gateway.console import pages, session
 from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
@@ -156,6 +156,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
         Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None, first=ours),
     ]
+    sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
     small = (
         streams.logs_router(node.run_logs),
         streams.events_router(settings.node.id, node.feed, node.webhooks),
@@ -169,11 +170,17 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.metadata_router(node.outputs, limiters),
         outputs.router(node.store, node.storage),
         jobs.router(node),
-        pages.router(settings.node.id, institution),
+        session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
     )
     for_operators += [Mounted(router, SMALL, first=ours) for router in small]
+    if settings.auth.oidc is not None:
+        from gateway.console.oidc import Provider
+
+        for_operators.append(
+            Mounted(session.oidc_router(sessions, Provider(settings.auth.oidc, node.clock)), SMALL)
+        )
     for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,

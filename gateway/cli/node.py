@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from gateway.auth import Role, Token, new_token, token_place
+from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -73,6 +73,8 @@ def create_token(
 
     if not name.strip() or len(name) > 255:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
+    if name.startswith(BY_PROVIDER):
+        raise CallFailed(f"names beginning with {BY_PROVIDER} are of those who log in by OpenID", EXIT_BAD_INPUT)
     now = datetime.now(UTC)
     text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
     until = token.expires_at.isoformat() if token.expires_at else None

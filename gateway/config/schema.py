@@ -19,6 +19,7 @@ from gateway.config.values import (
     FileUrl,
     HttpUrl,
     NodeName,
+    PrivateUrl,
     RemoteSettings,
     Section,
     StorageName,
@@ -339,8 +340,60 @@ class Data(Section):
     max_upload_bytes: int = Field(default=16 * 1024**3, gt=0, description="Largest uploaded file, in bytes.")
 
 
+class Oidc(Section):
+    """An OpenID provider at which people log in to the console."""
+
+    issuer: PrivateUrl = Field(
+        description="Address of the provider, as it names itself.",
+        examples=["https://login.bank.example/realms/bank"],
+    )
+    client_id: str = Field(min_length=1, description="This console's id there.", examples=["bfia-console"])
+    client_secret: str = Field(
+        default="",
+        description="Its secret there: better in client_secret_file, or in the environment; empty: none.",
+    )
+    client_secret_file: Path | None = Field(default=None, description="File with the secret and nothing else.")
+    console: PrivateUrl = Field(
+        description="Address at which browsers reach the operators' listener; the provider sends them back to "
+        "/api/v1/session/oidc/callback below it.",
+        examples=["https://bfia.bank.example"],
+    )
+    roles: dict[str, Role] = Field(
+        min_length=1,
+        description="Group -> role, such as {bfia-admins: admin, analysts: platform}; the first that a person has "
+        "counts, and nobody without one logs in.",
+        examples=[{"bfia-admins": "admin", "analysts": "platform"}],
+    )
+    role_claim: str = Field(
+        default="groups", min_length=1, description="Claim of the ID token with the groups; may be a path: a.b."
+    )
+    name_claim: str = Field(
+        default="preferred_username", min_length=1, description="Claim with the name that the audit shows."
+    )
+    scopes: list[str] = Field(
+        default_factory=lambda: ["openid", "profile"], description="What is asked for; openid must be among them."
+    )
+    ca: Path | None = Field(
+        default=None, description="PEM file of the authorities of the provider's certificate; null: the system's."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Oidc":
+        if self.client_secret and self.client_secret_file is not None:
+            raise ValueError("client_secret and client_secret_file exclude each other")
+        if "openid" not in self.scopes:
+            raise ValueError("scopes must contain openid")
+        return self
+
+    def secret(self) -> str:
+        """Return the client's secret. Raises `OSError` for a file that cannot be read."""
+        if self.client_secret_file is None:
+            return self.client_secret
+        return self.client_secret_file.read_text(encoding="utf-8").strip()
+
+
 class Auth(Section):
-    """Whether the operators' listener requires a token."""
+    """Whether the operators' listener requires a token, and how people get one."""
 
     mode: Literal["off", "on"] = Field(
         default="off", description="off only while the operator listener is on the loopback address."
@@ -349,9 +402,14 @@ class Auth(Section):
         default="",
         description="An admin's bearer token for mode on; others are made by: bfia-gateway token create.",
     )
+    oidc: Oidc | None = Field(
+        default=None, description="An OpenID provider at which people log in to the console; null: tokens only."
+    )
 
     @model_validator(mode="after")
     def _has_token(self) -> "Auth":
+        if self.oidc is not None and self.mode == "off":
+            raise ValueError("oidc needs mode: on")
         if self.token and len(self.token) < 16:
             raise ValueError("a token must have at least 16 characters")
         return self

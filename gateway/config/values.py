@@ -38,6 +38,24 @@ def _http(value: str) -> str:
     return value.rstrip("/")
 
 
+def is_private(value: str) -> bool:
+    """Tell whether nobody on the way reads what is sent to an address: by https, or within this machine."""
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            return bool(host)
+        return parts.scheme == "http" and ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, or no address
+        return False
+
+
+def _private(value: str) -> str:
+    if not is_private(value):
+        raise ValueError("must be an https:// address (http:// only with a loopback address)")
+    return value.rstrip("/")
+
+
 def _database(value: str) -> str:
     if value.startswith("sqlite+pysqlite:"):  # the same by its longer name
         value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
@@ -97,6 +115,7 @@ def _event(value: str) -> str:
 Bind = Annotated[str, AfterValidator(_bind)]
 EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
+PrivateUrl = Annotated[str, AfterValidator(_private)]
 NodeName = Annotated[
     str,
     BeforeValidator(lambda v: str(v) if isinstance(v, int) and not isinstance(v, bool) else v),

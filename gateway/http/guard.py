@@ -28,7 +28,8 @@ from gateway.runtime.context import acting
 
 log = structlog.get_logger(__name__)
 
-_OPEN = ("/health/live", "/health/ready", "/docs", "/")
+OIDC = "/api/v1/session/oidc"
+_OPEN = ("/health/live", "/health/ready", "/docs", "/", "/api/v1/session/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
 BY_PAGE = "x-console"

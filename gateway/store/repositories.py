@@ -280,6 +280,12 @@ class SqlTokens:
         which = (sa.or_(t.c.name == name_or_id, t.c.id == name_or_id), t.c.revoked_at.is_(None))
         return self._database.execute(t.update().where(*which).values(revoked_at=now))
 
+    def forget(self, prefix: str, now: datetime) -> None:
+        """Remove the expired ones whose names begin so."""
+        t = schema.token
+        named = t.c.name.startswith(prefix, autoescape=True)
+        self._database.execute(t.delete().where(named, t.c.expires_at < now))
+
 
 def _token(row: Any) -> Token:
     id_, name, role, *rest = row

@@ -40,7 +40,7 @@ _LISTENERS = {
 _COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要（英文）", "角色")}
 _OPEN = {"en": "no token needed", "zh": "无需令牌"}
 _EVERY = {"en": "every role", "zh": "所有角色"}
-_UNGUARDED = ("/health/live", "/health/ready")
+_UNGUARDED = ("/health/live", "/health/ready", "/api/v1/session/ways")
 
 
 def page(language: str) -> str:

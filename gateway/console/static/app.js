@@ -23,7 +23,10 @@ function header() {
       session?.user && h("span", {}, `${session.user} (${session.role})`),
       h("select", { "aria-label": t("language"), onchange: (event) => speak(event.target.value) },
         Object.entries(languages).map(([code, name]) => h("option", { value: code, selected: code === lang() }, name))),
-      session?.user && button("log out", async () => { await call("DELETE", "/api/v1/session"); login(); }))));
+      session?.user && button("log out", async () => {
+        const { provider } = await call("DELETE", "/api/v1/session");
+        login(provider && t("still at provider", { provider }));
+      }))));
 }
 
 const place = () => {
@@ -32,7 +35,18 @@ const place = () => {
   return known ? [name, rest.map(decodeURIComponent)] : ["jobs", []];
 };
 
-function login(why = "") {
+/** What the way back from the login at a provider left in the address: why it was refused. */
+function refusedThere() {
+  const reason = location.hash.match(/^#refused=([A-Z_]+)$/)?.[1];
+  if (reason) history.replaceState(null, "", "#/");
+  return reason && `${t(`=${reason}`)} (${reason})`;
+}
+const remembered = { // where somebody was who goes to log in elsewhere
+  set: () => { if (location.hash.length > 2) try { sessionStorage.setItem("place", location.hash); } catch { /* private browsing */ } },
+  take: () => { try { const at = sessionStorage.getItem("place"); sessionStorage.removeItem("place"); return at; } catch { return null; } },
+};
+
+async function login(why = "") {
   session = null;
   left.abort();
   header();
@@ -47,9 +61,16 @@ function login(why = "") {
       said.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message)));
     }
   } }, h("p", {}, h("label", {}, t("token"), token)), said, h("button", { class: "main" }, t("log in")));
-  document.getElementById("main").replaceChildren(h("h1", {}, t("log in")),
-    h("section", {}, why && h("p", {}, why), form, h("p", {}, t("how to get a token"), " ", h("code", {}, "bfia-gateway token create"))));
-  token.focus();
+  const refused = refusedThere();
+  const ways = await call("GET", "/api/v1/session/ways").catch(() => ({ oidc: false }));
+  const byToken = [form, h("p", { class: "faint" }, t("how to get a token"), " ", h("code", {}, "bfia-gateway token create"))];
+  document.getElementById("main").replaceChildren(h("div", { class: "login" }, h("h1", {}, t("log in")),
+    refused && h("div", { class: "box bad", role: "alert" }, h("p", {}, refused)),
+    h("section", {}, why && h("p", {}, why), ways.oidc
+      ? [h("p", {}, h("a", { class: "button main", href: "/api/v1/session/oidc", onclick: remembered.set }, t("log in by provider"))),
+        h("p", { class: "faint" }, t("identity provider"), " ", h("code", {}, ways.issuer)), h("details", {}, h("summary", {}, t("log in by token")), byToken)]
+      : byToken)));
+  if (!ways.oidc) token.focus();
 }
 
 async function show() {
@@ -78,6 +99,8 @@ addEventListener("logged-out", () => session && login(t("logged out")));
 
 try {
   session = await call("GET", "/api/v1/session", undefined, { quiet: true });
+  const back = remembered.take();
+  if (!location.hash && back) history.replaceState(null, "", back);
   await show();
 } catch (error) {
   login(error.status === 401 ? "" : error.message);
