@@ -1,5 +1,6 @@
 """Warnings about a description, field by field: unusual, and no reason to refuse it."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ INPUTS = ("model", "dataset", "training_set", "test_set", "validate_set", "datas
 OUTPUTS = ("model", "dataset", "training_set", "test_set", "report", "metric")
 UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
 UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
+_STANDARD = {"double": "float", "long": "int", "bool": "boolean", "str": "string", "text": "string"}
+"""spellings that are read -> the standard's"""
 _SHOWN = 5
 """how many values a warning lists"""
 _MISSPELLED = 0.8
@@ -52,7 +55,11 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
         rule = "is not a version 1.x; read as if it were"
         yield Problem(join(path, "desVersion"), rule, read.description_version)
     for i, role in enumerate(document["roleList"]):
-        yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
+        parts = [part.strip() for part in role.split(",")]
+        if len(parts) > 1:
+            yield Problem(join(path, "roleList", i), "is one name with commas", role, json.dumps(parts)[1:-1])
+        else:
+            yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
     yield from repeats(document["roleList"], join(path, "roleList"))
     for i, storage in enumerate(read.storage_engines):
         meant = near(storage, STORAGES)
@@ -125,6 +132,9 @@ def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
     if kind_of(item["type"]) is Kind.OTHER:
         rule = "is a type whose values are not checked"
         yield Problem(join(at, "type"), rule, item["type"], near(item["type"], NAMES))
+    elif meant := _STANDARD.get(item["type"].strip().lower()):
+        rule = "is not a type of the standard; read here as its own is, perhaps not by others"
+        yield Problem(join(at, "type"), rule, item["type"], meant)
     binding = item.get("bindingData")
     for i, choice in enumerate(binding if isinstance(binding, list) else ()):
         if isinstance(choice, Mapping):

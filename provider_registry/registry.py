@@ -12,9 +12,11 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from provider_registry.model import ANY, DEVICES, Component, Provider, as_text, bounded, join, shorten
+from provider_registry.model import ANY, DEVICES, Component, Provider, as_text, bounded, join, near, shorten
 from provider_registry.registration import DEVICE
 
+_ALIKE = 0.75
+"""how alike a registered name must be to be the one that was meant"""
 MOST_CHANGES = 200
 _PARTS = re.compile(r"[0-9]+|[^0-9.]+")
 _NAMES = ("name", "value", "resultCode")
@@ -334,7 +336,9 @@ class Registry:
                 PROVIDER_RETIRED, f"provider {found.key} is retired: jobs that begin now cannot use it; {rest}"
             )
         if name not in found.components:
+            meant = near(name, found.components, _ALIKE)
             rest = f"has no component {shorten(name)}; it has {_some(found.components)}"
+            rest += f" (did you mean {meant}?)" if meant else ""
             raise Unknown(COMPONENT_UNKNOWN, f"provider {found.key} {rest}")
         return found, found.components[name]
 
@@ -443,6 +447,8 @@ class Registry:
         text = f"no provider {shorten(provider)} is registered"
         text += f" on {device}" if same_name or device != DEVICE else ""
         elsewhere = f"it is registered as {_some(p.key for p in same_name)}"
+        if not same_name and (meant := near(provider, {p.name: None for p in self.repository.list()}, _ALIKE)):
+            text += f", but {meant} is: did you mean that?"
         register = "register it with: bfia-gateway provider register FILE"
         return Unknown(PROVIDER_UNKNOWN, f"{text}; {elsewhere if same_name else register}")
 

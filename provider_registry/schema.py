@@ -88,7 +88,8 @@ def _translate(error: ValidationError, at: str) -> Iterator[Problem]:
                 yield Problem(join(at, name), "is missing", None, meant and f"{name} instead of {meant}")
     elif error.validator == "type":
         words = " or ".join(_WORDS[kind] for kind in limit if kind != "null")
-        yield Problem(at or ROOT, f"must be {words}", shorten(found))
+        listed = [part.strip() for part in found.split(",")] if "array" in limit and isinstance(found, str) else ()
+        yield Problem(at or ROOT, f"must be {words}", shorten(found), json.dumps(listed)[:200] if listed else "")
     else:
         own = error.schema.get("x-rule") if isinstance(error.schema, Mapping) else None
         rule = _LIMITS.get(str(error.validator), own or f"breaks the rule {error.validator!r} of the format")

@@ -1,8 +1,10 @@
 """A task validated against the description of its component: its parameters, inputs and outputs.
 
-Descriptions in the field contradict jobs that run well with them, so only two things refuse a job: a required
-parameter that is missing, and text that cannot be read as the number it is declared to be. Values outside an
-enumeration refuse it where the caller is strict. All else is a warning. Defaults are never filled in.
+What refuses a job: a required parameter that is missing, text that cannot be read as the number it is declared to
+be, and a value of the declared type that is not among the choices or lies out of range. Descriptions in the field
+contradict jobs that run well with them, so all else is a warning: a value of another type (the choices are then no
+statement about it), one that the description names itself, and a range that its own default or choices leave.
+Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``, ``train-auc``), and
 the standard does not say how they meet. Rule: within a group (data, model, metric) equal names first, then what is
@@ -15,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import re2
@@ -29,6 +32,7 @@ from provider_registry.model import (
     encodable,
     group_of,
     join,
+    near,
 )
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -147,6 +151,8 @@ def _compiled(pattern: str) -> Any:
 _SHOWN = 20
 """how many allowed values a problem lists"""
 _NUMERIC = (Kind.INTEGER, Kind.NUMBER)
+_ALIKE, _COMPARED = 0.75, 100
+"""how alike a known parameter must be to be the one that was meant, and how many are looked at"""
 _VALUES: tuple[tuple[type, str, tuple[Kind, ...]], ...] = (
     (bool, "a boolean", (Kind.BOOLEAN, Kind.TEXT)),
     (int, "a number", (Kind.INTEGER, Kind.NUMBER, Kind.TEXT)),
@@ -164,11 +170,11 @@ class Findings(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def check(parameters: Mapping[str, Any], component: Component, path: str, strict: bool = False) -> Findings:
+def check(parameters: Mapping[str, Any], component: Component, path: str) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
-    ``path`` is that of the parameters in the job. ``strict`` makes a value outside bindingData an error.
-    A value of None counts as not given, as it never reaches the container.
+    ``path`` is that of the parameters in the job. A value of None counts as not given, as it never reaches the
+    container.
     """
     declared = {p.name: p for p in component.parameters}
     given = {name: value for name, value in parameters.items() if value is not None}
@@ -177,16 +183,19 @@ def check(parameters: Mapping[str, Any], component: Component, path: str, strict
     for name, value in given.items():
         at = join(path, name)
         if name not in declared:
-            warnings.append(Problem(at, f"is not a parameter of {component.name}; passed on as it is", value))
+            rule = f"is not a parameter of {component.name}; passed on as it is"
+            free = [one for one in islice(declared, _COMPARED) if one not in given]
+            meant = near(name, free, _ALIKE) if len(warnings) < _COMPARED else ""
+            warnings.append(Problem(at, rule, value, meant))
             continue
         parameter = declared[name]
         unreadable, warning = _type_problem(parameter, value)
         if warning:
             (errors if unreadable else warnings).append(Problem(at, warning, value))
         if not _is_listed(parameter, value):
-            rule = f"must be one of {_allowed(parameter)}"
-            (errors if strict else warnings).append(Problem(at, rule, value))
-        warnings += _validator_problem(parameter, value, at)
+            rule, meant = f"must be one of {_allowed(parameter)}", near(as_text(value), parameter.binding or ())
+            (warnings if warning else errors).append(Problem(at, rule, value, meant))
+        (errors if _range_binds(parameter, value) else warnings).extend(_validator_problem(parameter, value, at))
     for parameter in component.parameters:
         if parameter.name not in given and not parameter.optional:
             at = join(path, parameter.name)
@@ -211,11 +220,24 @@ def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
             return False, f"is empty where {parameter.type} is declared"
         if reads_as(kind, value):
             return False, _respelled(kind, value)
-        named = value == parameter.default or (parameter.binding is not None and value in parameter.binding)
-        return kind in _NUMERIC and not named, f"cannot be read as {parameter.type}"
+        return kind in _NUMERIC and value not in _named(parameter), f"cannot be read as {parameter.type}"
     if kind is Kind.OTHER or _is_of(kind, value):
         return False, None
     return False, f"is {_name_of(value)} where {parameter.type} is declared"
+
+
+def _named(parameter: Parameter) -> tuple[str, ...]:
+    """Return the values that the description itself names, as default or in bindingData."""
+    return (*((parameter.default,) if parameter.default else ()), *(parameter.binding or ()))
+
+
+def _range_binds(parameter: Parameter, value: Any) -> bool:
+    """Tell whether a value may be refused for its range: the description keeps to the range itself."""
+    check = parameter.validator
+    if check is None or check.pattern is not None:
+        return False
+    named = [read for text in _named(parameter) if (read := number(text)) is not None]
+    return number(value) is not None and all(map(check.in_range, named))
 
 
 def _respelled(kind: Kind, text: str) -> str | None:
@@ -239,12 +261,12 @@ def _name_of(value: Any) -> str:
 
 
 def _is_listed(parameter: Parameter, value: Any) -> bool:
-    """Tell whether a value is among the allowed ones, if any are listed. Empty text is not a choice.
+    """Tell whether a value is an allowed one or the default, if any are listed. Empty text is not a choice.
 
     Numbers are compared as numbers, booleans without regard to case, and a list by its elements.
     """
     allowed = parameter.binding
-    if allowed is None or value == "":
+    if allowed is None or value == "" or as_text(value) == parameter.default:
         return True
     if not isinstance(value, (list, tuple, Mapping)):
         return _is_one(parameter, allowed, value)

@@ -55,7 +55,8 @@ def check(
         ),
     ] = None,
     parameter: Annotated[
-        list[str] | None, typer.Option(help="A parameter's value, NAME=VALUE; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A parameter's value, NAME=VALUE, or of one role ROLE.NAME=VALUE; may be repeated."),
     ] = None,
     grace: Annotated[
         float, typer.Option(min=0.1, callback=finite(), help="Seconds from SIGTERM to SIGKILL.")
@@ -80,7 +81,7 @@ def check(
         text = "--image and --command name two programs: leave one out, or choose one with --engine"
         raise CallFailed(text, EXIT_BAD_INPUT)
     found = described(read_object(file))
-    given = _given(data or [], parameter or [])
+    given = _given(data or [], parameter or [], found)
     checked: list[Checked] = []
     if found.provider is not None and (image or program or engine):
         components = {c.name: c for c in found.provider.components.values()}
@@ -98,7 +99,7 @@ def check(
     _print(file, found, checked)
 
 
-def _given(data: Sequence[str], parameters: Sequence[str]) -> "Given":
+def _given(data: Sequence[str], parameters: Sequence[str], found: "Described") -> "Given":
     """Read what stands for a role's tables, for one of its inputs, and for parameters."""
     from gateway.conformance.check import Given
 
@@ -111,7 +112,16 @@ def _given(data: Sequence[str], parameters: Sequence[str]) -> "Given":
             inputs[role, name] = content(Path(file))
         else:
             tables[role] = content(Path(file))
-    return Given(tables, dict(_pair(one, "--parameter NAME=VALUE") for one in parameters), inputs)
+    roles = {r for c in found.provider.components.values() for r in c.roles} if found.provider else set()
+    common: dict[str, str] = {}
+    of_roles: dict[str, dict[str, str]] = {}
+    for name, value in (_pair(one, "--parameter NAME=VALUE or ROLE.NAME=VALUE") for one in parameters):
+        role, _, own = name.partition(".")
+        if own and role in roles:
+            of_roles.setdefault(role, {})[own] = value
+        else:
+            common[name] = value
+    return Given(tables, common, of_roles, inputs)
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
@@ -132,7 +142,8 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
 def _validate(given: "Given", components: "Sequence[Component]") -> None:
     """Raise `CallFailed` for a parameter, or data, that none of the components has or reads."""
     known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
-    if unknown := [name for name in given.parameters if name not in known]:
+    names = [*given.parameters, *(name for own in given.of_roles.values() for name in own)]
+    if unknown := [name for name in names if name not in known]:
         text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
     roles = {role for c in components for role in c.roles}

@@ -49,6 +49,8 @@ class Given:
     tables: Mapping[str, bytes] = field(default_factory=dict)
     """role -> CSV, for each table that it reads"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    of_roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """role -> parameters that only it gets"""
     files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
     """(role, input's name) -> what it holds, which need not be a table"""
 
@@ -109,7 +111,7 @@ def _evidence(
     inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
-        return Trial(sandbox.run(component, Plan(parties, parameters, inputs)))
+        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs)))
 
     together = tried({**known, UNKNOWN: "1"})
     known_only = all_given = None
@@ -126,10 +128,12 @@ def _evidence(
     alone: tuple[Trace, ...] = ()
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
-        alone = _stopped(sandbox, component, [Plan((p,), values, inputs, stop=True) for p in parties])
+        alone = _stopped(
+            sandbox, component, [Plan((p,), values, given.of_roles, inputs, stop=True) for p in parties]
+        )
     progress(f"{component.name}: stopped")
     if seen.best.worked and WITHOUT_DATA in wanted and inputs:
-        hungry = sandbox.run(component, Plan(parties, values, inputs, empty=True))
+        hungry = sandbox.run(component, Plan(parties, values, given.of_roles, inputs, empty=True))
     progress(f"{component.name}: without data")
     return replace(seen, alone=alone, without_data=hungry)
 

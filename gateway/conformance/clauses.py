@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from itertools import groupby
 
+from gateway.conformance import channel
 from gateway.conformance.evidence import Evidence, Finding, Trace, failed, not_shown, ok
 
 TOGETHER = "together"
@@ -86,7 +87,7 @@ def _works(seen: Evidence) -> Finding:
     if seen.best.worked:
         return ok(f"{_parties(seen.best.traces)} succeeded")
     hint = f"; nothing could be made up for {', '.join(seen.lacks)}" if seen.lacks else ""
-    return failed(seen.best.end + hint)
+    return failed(seen.best.end + channel.summary(seen.best.traces) + hint)
 
 
 @_clause("optional-omitted", "3.2")
@@ -347,6 +348,37 @@ def _channel_session(seen: Evidence) -> Finding:
     return _unless(
         wrong, ok(f"{len(calls)} requests by {by}") if calls else not_shown("it does not use the channel")
     )
+
+
+@_clause("channel-accepted", "transport 2")
+def _channel_accepted(seen: Evidence) -> Finding:
+    """Every request to the channel is accepted: its target is a node of the job, its body has one of the forms.
+
+    Name the receiver's config.node_id.<party> in x-ptp-target-node-id; send the Content-Type of the form that
+    the body has.
+    """
+    traces = [t for t in seen.best.traces if t.started]
+    pushes = sum(c.operation == "push" and c.succeeded for t in traces for c in t.requests.channel_calls)
+    asked = any(t.requests.channel_calls for t in traces)
+    return _unless(
+        channel.refused(traces),
+        ok(f"{pushes} messages were taken") if asked else not_shown("it does not use the channel"),
+    )
+
+
+@_clause("channel-topics", "transport 2")
+def _channel_topics(seen: Evidence) -> Finding:
+    """What one party waits for, another sends to it under the same topic.
+
+    Build the topic of a message in one place, for sender and receiver alike, from the task and both parties.
+    """
+    traces = [t for t in seen.best.traces if t.started]
+    if not any(c.topic is not None for t in traces for c in t.requests.channel_calls):
+        return not_shown("it names no topic on the channel")
+    if not seen.best.worked and (missing := channel.unsent(traces)):
+        return failed("; ".join(missing[:3]))
+    left = channel.unclaimed(traces)
+    return ok("; ".join(left[:3]) or "every message was read") if seen.best.worked else not_shown(_NO_SUCCESS)
 
 
 @_clause("own-paths", "3.3")

@@ -47,14 +47,28 @@ class StateReport:
     result_code: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ChannelCall:
-    """One request to the channel."""
+    """One request to the channel, and once it is answered what came of it."""
 
     operation: str
     """push, pop, peek or release"""
     session: str
     token: str
+    target: str = ""
+    """the node that it names"""
+    topic: str | None = None
+    """None where its body cannot be read"""
+    code: str = ""
+    """empty while it waits"""
+    message: str = ""
+    content: bool = False
+    """a message came with the answer"""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the gateway did what it asked for, be it without a message."""
+        return self.code == "E0000000000"
 
 
 @dataclass
@@ -77,6 +91,7 @@ class Trace:
     task_id: str
     session: str
     token: str
+    node: str = ""
     requests: Requests = field(default_factory=Requests)
     not_started: str = ""
     """the engine's reason and words, where the run could not be started"""

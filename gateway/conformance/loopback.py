@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -13,11 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia import envelope, platform
 from adapter.bfia.channel import router
+from adapter.bfia.channel.codec import decode_answer, decode_ask, decode_push, read_topic
 from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.forms import form_of
 from adapter.bfia.channel.router import Member
 from gateway.broker import Broker
 from gateway.conformance.evidence import ChannelCall, Requests, StateReport
-from gateway.errors import NotFound
+from gateway.errors import GatewayError, NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.http.server import bound, port_of, serve
 from gateway.ports import Callback, Limiters
@@ -25,6 +29,9 @@ from route_table.model import Route
 
 CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
+_CODE = re.compile(rb"E\d{10}")
+_LARGEST_READ = 4 << 20
+"""bytes of a request to the channel, or of its answer, that are kept to read topic and code"""
 OPERATIONS = ("push", "pop", "peek", "release")
 _LARGEST_BODY = 1 << 20
 _LARGEST_MESSAGE = 256 << 20
@@ -66,8 +73,12 @@ class Station:
                 await app(scope, receive, send)
             elif scope["path"] == CALLBACK:
                 await self._call_back(app, scope, receive, send)
+            elif scope["path"].removeprefix(CHANNEL) in OPERATIONS:
+                await self._channel_call(app, scope, receive, send)
             else:
-                self._request(scope)
+                if scope["path"] != CHANNEL + "invoke":  # that is how its partners' gateways reach this one
+                    self.requests.others.append(f"{scope['method']} {scope['path']}"[:200])
+                self.first.set()
                 await app(scope, receive, send)
 
         return record
@@ -89,16 +100,46 @@ class Station:
         finally:
             self.pending -= 1
 
-    def _request(self, scope: Scope) -> None:
-        path = str(scope["path"])
-        operation = path.removeprefix(CHANNEL)
-        if path.startswith(CHANNEL) and operation in OPERATIONS:
-            headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
-            session, token = headers.get("x-ptp-session-id", ""), headers.get("x-ptp-token", "")
-            self.requests.channel_calls.append(ChannelCall(operation, session, token))
-        elif operation != "invoke":  # that is how its partners' gateways reach this one
-            self.requests.others.append(f"{scope['method']} {path}"[:200])
+    async def _channel_call(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
+        named = (headers.get(f"x-ptp-{name}", "") for name in ("session-id", "token", "target-node-id"))
+        call = ChannelCall(str(scope["path"]).removeprefix(CHANNEL), *named)
+        self.requests.channel_calls.append(call)
         self.first.set()
+        asked, answered = bytearray(), bytearray()
+
+        async def receiving() -> Message:
+            message = await receive()
+            if len(asked) < _LARGEST_READ:
+                asked.extend(message.get("body", b""))
+            if call.topic is None and not message.get("more_body"):
+                call.topic = _topic(
+                    call.operation, bytes(asked), scope["headers"], headers.get("content-type", "")
+                )
+            return message
+
+        async def sending(message: Message) -> None:
+            if len(answered) < _LARGEST_READ:
+                answered.extend(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receiving, sending)
+        if found := _CODE.search(answered):
+            call.code = found[0].decode()
+            with suppress(GatewayError):  # a long message is cut, and then has a content
+                call.content = True
+                answer = decode_answer(bytes(answered), "" if answered[:1] == b"{" else "proto")
+                call.content, call.message = bool(answer.content), answer.message[:300]
+
+
+def _topic(operation: str, body: bytes, headers: list[tuple[bytes, bytes]], kind: str) -> str | None:
+    """Return the topic that a request names; None where it cannot be read."""
+    if (named := read_topic(headers)) is not None:
+        return named
+    with suppress(GatewayError):
+        form = form_of(kind, None)
+        return decode_push(body, form).topic if operation == "push" else decode_ask(body, form).topic
+    return None
 
 
 class Loopback:

@@ -72,6 +72,8 @@ class Plan:
     parties: tuple[str, ...]
     """which of them are started; the others have a mailbox that takes everything and sends nothing"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    of_roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """role -> parameters of its own, which go over the common ones"""
     inputs: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """role -> input's name -> content; the role does not get an input that is missing here"""
     empty: bool = False
@@ -186,7 +188,7 @@ class _Trial:
         workspace = Workspace(storage.root, home / "runs", contained=self.sandbox.confined)
         place = workspace.prepare(run)
         before, existing = _checksums(storage, run), _files(storage)
-        trace = Trace(party.label, run.task_id, session_id(self.spec.job_id), run.token)
+        trace = Trace(party.label, run.task_id, session_id(self.spec.job_id), run.token, party.node)
         engine = self.sandbox.engine
         try:
             engine.launch(self._launch(run, place))
@@ -298,7 +300,7 @@ def _run(component: Component, spec: JobSpec, party: Party, station: Station, im
         component=spec.dag.nodes[0].component,
         image=image,
         created_at=datetime.now(UTC),
-        parameters=plan.parameters,
+        parameters={**plan.parameters, **plan.of_roles.get(party.role, {})},
         inputs={name: Address(f"{spec.job_id}-data", name) for name in plan.inputs.get(party.role, ())},
         outputs={o.name: Address(namespace, f"{task_id}-{o.name}") for o in component.outputs},
         roles=component.roles,

@@ -236,7 +236,8 @@ def data_location(params: Mapping[str, Any], party: Party, task: str) -> Mapping
     """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry, if it has one."""
     own = overlay(params, party, task)
     if "dataset_id" in own:
-        return {"dataset_id": str(own["dataset_id"].value)}
+        named = str(own["dataset_id"].value or "")
+        return {"dataset_id": named} if named else None
     if "namespace" in own and "name" in own:
         return {"namespace": str(own["namespace"].value), "name": str(own["name"].value)}
     return None

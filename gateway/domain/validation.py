@@ -2,6 +2,7 @@
 
 `check` returns problems, which reject the job, and warnings. A setting that this gateway does not know is a
 warning, as other platforms may know it. With ``strict`` in the common settings every warning is a problem.
+Where a job is submitted (with ``roles_of``) more rejects it: an entry that no task gets, a forgotten dataset.
 """
 
 import math
@@ -15,7 +16,7 @@ from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, NodeId, data_location, overlay
 
 MOST_WARNINGS = 100
 """of one job"""
@@ -41,12 +42,17 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         *_quorum(spec),
         *_inheritance(spec),
     ]
-    found = chain((key.problem for key in spec.unknown_fields), _unknown_parameters(spec), _unknown_settings(spec))
-    warnings = list(islice(found, MOST_WARNINGS))
-    if roles_of is not None:
+    fields, others = (
+        (key.problem for key in spec.unknown_fields),
+        (_unknown_parties(spec), _unknown_settings(spec)),
+    )
+    tasks = list(islice(_unknown_tasks(spec), MOST_WARNINGS))
+    if roles_of is None:  # somebody else's job, whose entries another platform may know how to use
+        warnings = list(islice(chain(fields, tasks, *others), MOST_WARNINGS))
+    else:
         refused, unplayed = idle_roles(spec, roles_of)
-        problems += refused
-        warnings += unplayed
+        problems += [*tasks, *_without_dataset(spec, roles_of), *refused]
+        warnings = [*islice(chain(fields, *others), MOST_WARNINGS), *unplayed]
     return applied(spec, problems, warnings)
 
 
@@ -97,16 +103,45 @@ def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from (("job_params", spec.job_params), ("task_params", spec.task_params))
 
 
-def _unknown_parameters(spec: JobSpec) -> Iterator[Problem]:
-    """Find entries for a role, index or task that the job does not have."""
-    count = Counter(p.role for p in spec.parties)
+def _unknown_tasks(spec: JobSpec) -> Iterator[Problem]:
+    """Find parameters for a task that the job does not have: the one that was meant would run on its defaults."""
+    roles = {"common", *(p.role for p in spec.parties)}
     tasks = [node.name for node in spec.dag.nodes]
+    rule = "names a task that is not in the flow"
+    for role, by_index in _objects(spec.task_params):
+        at = f"config.task_params.{role}"
+        if role == "common":
+            yield from _unknown(by_index, tasks, at, rule)
+        elif role in roles and _bounded(by_index):
+            for key, by_task in _objects(by_index):
+                yield from _unknown(by_task, tasks, f"{at}.{key}", rule)
+
+
+def _without_dataset(spec: JobSpec, roles_of: RolesOf) -> Iterator[Problem]:
+    """Find parties without a dataset for a task that another party has one for; an arbiter has no data.
+
+    One that has none on purpose says so with an empty ``dataset_id``.
+    """
+    for node in spec.dag.nodes:
+        roles = () if node.inputs else roles_of(node) or ()
+        parties = [p for p in spec.parties if p.role in roles and p.role != "arbiter"]
+        reading = [p.label for p in parties if data_location(spec.task_params, p, node.name)]
+        for party in parties if reading else ():
+            if party.label not in reading and "dataset_id" not in overlay(spec.task_params, party, node.name):
+                at = f"config.task_params.{party.role}.{party.index}.{node.name}.dataset_id"
+                rule = (
+                    f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads a dataset"
+                )
+                yield Problem(at, f"{rule}; name one, or an empty text where it needs none")
+
+
+def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
+    """Find entries for a role or index that the job does not have."""
+    count = Counter(p.role for p in spec.parties)
     for name, params in _both(spec):
         for role, by_index in _objects(params):
             at = f"config.{name}.{role}"
             if role == "common":
-                if name == "task_params":
-                    yield from _unknown(by_index, tasks, at, "names a task that is not in the flow")
                 continue
             if role not in count:
                 rule = "is not a role of this job, so no party gets this entry"
@@ -118,8 +153,6 @@ def _unknown_parameters(spec: JobSpec) -> Iterator[Problem]:
                 if any(index is None or index >= count[role] for index in indices):
                     rule = f"is not a valid index of {role}: the job has {count[role]}"
                     yield Problem(f"{at}.{key}", rule, key)
-            for key, by_task in _objects(by_index) if name == "task_params" else ():
-                yield from _unknown(by_task, tasks, f"{at}.{key}", "names a task that is not in the flow")
 
 
 def _unknown(

@@ -291,7 +291,8 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
             call(here, "POST", "/v2/provider/register", json=A_PROVIDER)
         body = copy.deepcopy(A_JOB)
         body["config"]["role"] = {"guest": [ME], "host": [PEER]}
-        body["config"]["task_params"] = {"host": {"0": {"echo_1": {"namespace": "ns", "name": "t"}}}}
+        theirs, none = {"namespace": "ns", "name": "t"}, {"dataset_id": ""}
+        body["config"]["task_params"] = {"host": {"0": {"echo_1": theirs}}, "guest": {"0": {"echo_1": none}}}
         said = call(one, "POST", "/v1/platform/schedule/job/create_all", json=body).json()
         assert (
             said["code"] != 0 and "NOT_AUTHORISED" in said["msg"] and NAME in said["msg"] and PEER in said["msg"]

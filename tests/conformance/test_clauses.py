@@ -37,6 +37,12 @@ MISTAKES = {
 }
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the partners of a party that failed, which only wait for it, at once."""
+    monkeypatch.setattr(sandbox, "_AFTER_A_FAILURE", 0.0)
+
+
 def test_a_component_that_keeps_the_contract_passes(checked: Run) -> None:
     found = {clause.name: finding for clause, finding in checked().findings}
     assert [name for name in found if found[name].result == "failed"] == []
@@ -56,6 +62,35 @@ def test_a_broken_component_is_named_by_its_clause_and_no_other(
     assert all(clause.remedy for clause in CLAUSES)
 
 
+@pytest.mark.parametrize(
+    ("mistake", "clause", "says"),
+    [
+        ("another node", "channel-accepted", "E0000000618 node JG9999 has no route here"),
+        ("another form", "channel-accepted", "E0000000616 Content-Type 'text/plain' is not read"),
+        ("its own node", "channel-topics", "guest.0 sent it to guest.0 (x-ptp-target-node-id)"),
+        ("another topic", "channel-topics", "did you mean 'rows.guest.0x', which guest.0 sent to it?"),
+    ],
+)
+def test_a_mistake_on_the_channel_is_named_with_what_hangs(
+    checked: Run, mistake: str, clause: str, says: str, impatient: None
+) -> None:
+    one = checked(mistake, clauses=[c for c in CLAUSES if c.shown_by == TOGETHER])
+    broken = {c.name: finding.seen for c, finding in one.findings if finding.result == "failed"}
+    assert set(broken) - {"channel-topics"} == {"works", clause} - {"channel-topics"} and clause in broken
+    assert says in broken[clause]
+    assert "on the channel: " in broken["works"] and "host.0 waits for topic 'rows.guest.0'" in broken["works"]
+    assert "nothing comes" in broken["works"], "the last lines of the log"
+
+
+def test_a_role_gets_parameters_of_its_own(checked: Run, impatient: None) -> None:
+    works = [c for c in CLAUSES if c.name == "works"]
+    given = Given(of_roles={"host": {"greeting": "hi"}})
+    (finding,) = (f for _, f in checked("greets as host", given, works).findings)
+    assert finding.result == "ok"
+    (finding,) = (f for _, f in checked("greets as host", clauses=works).findings)
+    assert finding.result == "failed" and "greeting is" in finding.seen
+
+
 def test_a_component_that_is_done_before_it_can_be_stopped_has_not_broken_anything(checked: Run) -> None:
     one = checked("none, it is quick", clauses=[c for c in CLAUSES if c.name in ("works", "sigterm")])
     assert [(f.result, f.seen) for _, f in one.findings][1] == ("not shown", "it ended before it could be stopped")
@@ -72,12 +107,6 @@ def test_a_program_that_does_not_start_is_reported_once(checked: Run) -> None:
     broken = {clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"}
     assert list(broken) == ["starts"]
     assert "COMMAND_NOT_FOUND" in broken["starts"]
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the partners of a party that failed, which only wait for it, at once."""
-    monkeypatch.setattr(sandbox, "_AFTER_A_FAILURE", 0.0)
 
 
 def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run, impatient: None) -> None:

@@ -23,7 +23,7 @@ def variable(name: str) -> str:
 
 
 def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
-    sent = {k.replace("_", "-"): v for k, v in headers.items()} | {"content-type": "application/json"}
+    sent = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
     request = urllib.request.Request(url, json.dumps(body).encode(), sent)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
         return dict(json.loads(answer.read()))
@@ -54,14 +54,21 @@ def place(kind: str, name: str) -> Path:
 
 
 def channel(operation: str, topic: str, target: str, **fields: object) -> dict[str, object]:
+    node = variable(f"config.node_id.{target}")
+    form = {}
+    if operation == "push" and variable("config.self_role") == "guest.0":
+        node = {"another node": "JG9999", "its own node": variable("config.node_id.guest.0")}.get(MISTAKE, node)
+        form = {"content_type": "text/plain"} if MISTAKE == "another form" else {}
+        topic += "x" if MISTAKE == "another topic" else ""
     return post(
         f"http://{variable('system.transport')}/v1/interconn/chan/{operation}",
         {"topic": topic, **fields},
+        **form,
         x_ptp_tech_provider_code="tiny",
         x_ptp_trace_id=variable("config.trace_id"),
         x_ptp_token="mine" if MISTAKE == "another token" else variable("config.token"),
         x_ptp_session_id=variable("config.session_id"),
-        x_ptp_target_node_id=variable(f"config.node_id.{target}"),
+        x_ptp_target_node_id=node,
     )
 
 
@@ -81,6 +88,8 @@ def work() -> int:
     told = {name.removeprefix(prefix) for name in os.environ if name.startswith(prefix)}
     if MISTAKE == "refuses unknown parameters" and told - KNOWN:
         return failure(f"unknown parameters: {told - KNOWN}")
+    if MISTAKE == "greets as host" and ("greeting" in told) is me.startswith("guest"):
+        return failure("greeting is not set" if me == "host.0" else "greeting is set")
     if MISTAKE == "needs the optional" and "greeting" not in told:
         return failure("greeting is not set")
     if MISTAKE == "asks the platform":
@@ -102,7 +111,10 @@ def work() -> int:
         return failure("another model")
     rows = sum(1 for part in source.glob("data_*") for _ in part.open()) - 1
     channel("push", f"rows.{me}", peer, payload=base64.b64encode(str(rows).encode()).decode())
+    begun = time.monotonic()
     while not (answer := channel("pop", f"rows.{peer}", me, timeout=1000)).get("content"):
+        if MISTAKE.startswith(("another", "its own")) and time.monotonic() > begun + 2:
+            return failure("nothing comes")
         time.sleep(0.05)
     if MISTAKE == "changes its input":
         (source / "data_0").write_text("gone\n")

@@ -123,16 +123,20 @@ def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
     assert cause in of(plan, PEER)[check][0].cause
 
 
+def reading(dataset: str) -> dict[str, Any]:
+    return {role: {"0": {"a": {"dataset_id": of}}} for role, of in (("guest", dataset), ("host", ""))}
+
+
 def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> None:
     place = world.me.storage.root / "space" / "mine"
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
     world.me.sharing.grant(Address("space", "mine"), PEER, "ann")
-    plan = world.me.dry_run.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}))
+    plan = world.me.dry_run.plan(a_job(task_params=reading("space#mine")))
     data = of(plan, ME)["data"][0]
     assert (data.standing, data.found) == (Standing.OK, "readable, 9 bytes")
     assert data.about == "space#mine for guest.0 of a"
-    plan = world.me.dry_run.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}}))
+    plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
     assert problems(plan) == {(ME, "components")}
     assert of(plan, ME)["components"][0].about == "config.task_params.guest.0.a.dataset_id"
     assert of(plan, ME)["image"][0].standing is Standing.OK

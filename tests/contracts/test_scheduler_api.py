@@ -106,7 +106,8 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     api: SchedulerApi, world: World, scratch: list[str]
 ):
     """The guest has no such table; the hosts had accepted."""
-    spec = a_job_of(scratch, task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}})
+    given, none = {"0": {"a": {"dataset_id": "no#such"}}}, {"0|1": {"a": {"dataset_id": ""}}}
+    spec = a_job_of(scratch, task_params={"guest": given, "host": none})
     with pytest.raises(GatewayError) as caught:
         api.submit_job(spec, PEER)
     assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 409)

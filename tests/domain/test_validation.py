@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.domain import validation
-from gateway.domain.dag import Dag, DagInput
+from gateway.domain.dag import Dag, DagInput, DagNode
 from gateway.domain.spec import JobSpec, Limits, TaskLimits, UnknownField
 from gateway.domain.validation import MOST_WARNINGS, check, idle_roles
 from tests.builders import a_dag, a_node, a_spec
@@ -277,3 +277,31 @@ def test_a_role_that_no_component_has(role, have, problems, warnings):
     assert [w.path for w in idle_roles(a_spec("a", every), lambda _: ("guest", "host"))[1]] == [
         "config.role.hosts"
     ]
+
+
+def roles_of(_: DagNode) -> tuple[str, ...]:
+    return ("guest", "host", "arbiter")
+
+
+def test_what_no_task_gets_is_refused_where_the_job_is_submitted_and_a_warning_elsewhere():
+    params = {"common": {"tranin": {}}, "host": {"0": {"a": {}, "trian": {"x": 1}}}}
+    spec = a_spec("a -> train", task_params=params)
+    problems, warnings = check(spec, roles_of)
+    assert [(p.path, p.suggestion) for p in problems] == [
+        (PARAMETER + "common.tranin", "train"),
+        (PARAMETER + "host.0.trian", "train"),
+    ]
+    assert warnings == [] and check(spec) == ([], problems)
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [({}, True), ({"dataset_id": ""}, False), ({"dataset_id": "bank#b"}, False), ({"x": 1}, True)],
+)
+def test_a_party_without_a_dataset_is_refused_where_another_has_one(host: dict[str, Any], refused: bool):
+    params = {"guest": {"0": {"a": {"dataset_id": "bank#a"}}}, "host": {"0": {"a": host}}}
+    three = {"guest": ("n1",), "host": ("n2",), "arbiter": ("n2",)}
+    problems, _ = check(a_spec("a -> b", three, task_params=params), roles_of)
+    assert [p.path for p in problems] == [PARAMETER + "host.0.a.dataset_id"] * refused
+    assert not refused or "guest.0 reads a dataset" in problems[0].rule
+    assert check(a_spec("a -> b", three), roles_of)[0] == [], "nobody has one: the component may read none"

@@ -89,6 +89,25 @@ def parameter_warned(**changes):
     return warned(inputParam=[a_parameter(**changes)])
 
 
+@pytest.mark.parametrize(
+    ("changes", "meant"),
+    [
+        ({"roleList": ["guest,host"]}, '"guest", "host"'),
+        ({"inputParam": [a_parameter(type="double")]}, "float"),
+        ({"inputParam": [a_parameter(type="Long")]}, "int"),
+    ],
+)
+def test_a_slip_that_is_read_all_the_same_is_warned_of_with_what_was_meant(changes, meant):
+    _, (warning,) = description.component(a_description(**changes))
+    assert warning.suggestion == meant
+
+
+def test_roles_in_one_text_are_refused_with_the_list_that_was_meant():
+    with pytest.raises(InvalidDescription) as caught:
+        description.component(a_description(roleList="guest, host"))
+    assert [p.suggestion for p in caught.value.problems] == ['["guest", "host"]']
+
+
 def test_a_description_is_read_into_a_component():
     document = a_description(
         "HeteroLR",

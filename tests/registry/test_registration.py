@@ -270,7 +270,7 @@ def test_a_job_with_hostile_values_is_judged():
     )
     deep = nested(2000)
     for value in (deep, "\ud800", 10**4299, -(10**5000), float("inf"), "9" * 100_000, {"a": deep}, [deep], b"x"):
-        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t", True)
+        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t")
         for problem in (*findings.errors, *findings.warnings):
             json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
 

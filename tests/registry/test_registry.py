@@ -33,6 +33,11 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
     ("asked", "reason", "message"),
     [
         (("nobody", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider nobody is registered; {REGISTER}"),
+        (
+            ("acne", "1", "A"),
+            PROVIDER_UNKNOWN,
+            f"no provider acne is registered, but acme is: did you mean that?; {REGISTER}",
+        ),
         (("*", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider * is registered; {REGISTER}"),
         (
             ("acme", "9", "A"),

@@ -20,9 +20,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 AT = "config.task_params.common.t"
 
 
-def found(value, strict=False, **declared):
+def found(value, **declared):
     """Return (paths and rules of errors, of warnings) for one parameter ``p`` with a value."""
-    findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT, strict)
+    findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT)
     for problem in (*findings.errors, *findings.warnings):
         assert problem.path == f"{AT}.p"
     return [p.rule for p in findings.errors], [p.rule for p in findings.warnings]
@@ -128,28 +128,48 @@ def test_any_other_value_of_another_type_is_a_warning(kind, value, rule):
     ],
 )
 def test_a_listed_value_is_allowed(kind, value):
-    errors, warnings = found(value, type=kind, bindingData=["a", "b", "2048", "true", "false"], strict=True)
+    errors, warnings = found(value, type=kind, bindingData=["a", "b", "2048", "true", "false"])
     assert errors == []
     assert not [w for w in warnings if w.startswith("must be one of")]
 
 
-@pytest.mark.parametrize("value", ["c", "A", 7, {"a": 1}, ["a", "c"], True])
-def test_an_unlisted_value_is_a_warning_or_with_strict_an_error(value):
-    rule = "must be one of a, b"
+@pytest.mark.parametrize("value", ["c", "A", 7, True])
+def test_an_unlisted_value_refuses_the_job(value):
+    assert found(value, bindingData=["a", "b"]) == (["must be one of a, b"], [])
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ["a", "c"]])
+def test_choices_are_no_statement_about_values_of_another_type(value):
     errors, warnings = found(value, bindingData=["a", "b"])
-    assert errors == []
-    assert rule in warnings
-    errors, warnings = found(value, bindingData=["a", "b"], strict=True)
-    assert errors == [rule]
-    assert rule not in warnings
+    assert errors == [] and "must be one of a, b" in warnings
+
+
+def test_what_was_meant_is_said_of_a_parameter_and_of_a_choice():
+    component = a_component(
+        a_parameter("num_trees", type="int"), a_parameter("method", bindingData=["rmsprop", "sgd"])
+    )
+    findings = check({"num_tree": 3, "method": "rmsprob"}, component, AT)
+    assert [(p.path, p.suggestion) for p in findings.warnings] == [(f"{AT}.num_tree", "num_trees")]
+    assert [(p.path, p.suggestion) for p in findings.errors] == [(f"{AT}.method", "rmsprop")]
+    given_already = check({"num_tree": 3, "num_trees": 3}, component, AT)
+    assert [p.suggestion for p in given_already.warnings] == [""]
 
 
 @pytest.mark.parametrize(
     ("value", "inside"), [(0, True), ("1000", True), (1001, False), ("-0.5", False), ("all", True)]
 )
-def test_a_value_outside_the_range_is_a_warning(value, inside):
+def test_a_value_outside_the_range_refuses_the_job(value, inside):
     errors, warnings = found(value, validator="(0,1000)")
-    assert (errors, warnings) == ([], [] if inside else ["must lie within (0,1000)"])
+    assert (errors, warnings) == ([] if inside else ["must lie within (0,1000)"], [])
+
+
+@pytest.mark.parametrize(
+    "own", [{"defaultValue": "2048"}, {"bindingData": ["all", "2048", "4096"], "defaultValue": "all"}]
+)
+def test_a_range_that_the_description_leaves_itself_refuses_nothing(own):
+    for value in (2048, "2048"):
+        errors, warnings = found(value, type="int", validator="(0,1000)", **own)
+        assert (errors, warnings) == ([], ["must lie within (0,1000)"])
 
 
 def test_a_missing_required_parameter_refuses_the_job_also_where_it_has_a_default():
@@ -305,7 +325,7 @@ def test_what_the_schema_accepts_the_check_accepts_without_a_warning(kind: str, 
     for value in POOL:
         spelled_so = kind == "int" and isinstance(value, float)  # 5.0 is a whole number for JSON Schema
         if checker.is_valid({"p": value}) and not spelled_so:
-            findings = check({"p": value}, component, "t", strict=True)
+            findings = check({"p": value}, component, "t")
             rules = [f.rule for f in (*findings.errors, *findings.warnings)]
             known = ("is empty", "cannot be read as") if "bindingData" in more else ("is empty",)
             assert [rule for rule in rules if not rule.startswith(known)] == [], value

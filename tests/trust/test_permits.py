@@ -53,7 +53,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def a_job(dataset: str = DATASET) -> JobSpec:
     spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=f"job-permit-{next(_numbers)}")
-    return replace(spec, task_params={"host": {"0": {"a": {"dataset_id": dataset}}}})
+    params = {r: {"0": {"a": {"dataset_id": d}}} for r, d in (("host", dataset), ("guest", ""))}
+    return replace(spec, task_params=params)
 
 
 def created(world: World, spec: JobSpec) -> str:

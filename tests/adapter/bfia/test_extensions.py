@@ -126,7 +126,7 @@ def test_nothing_of_one_party_goes_to_another(tmp_path: Path):
     """What a party alone is told, its data and its own settings, is in no body that goes to another node."""
     own = {
         "guest": {"0": {"a": {"secret": "guests-own", "limit": 5}}},
-        "host": {"0": {"a": {"secret": "hosts-own"}}},
+        "host": {"0": {"a": {"secret": "hosts-own", "dataset_id": ""}}},
         "common": {"a": {"shared": "for-all"}},
     }
     with serving_site(tmp_path) as site:

@@ -36,7 +36,8 @@ def submit(node: Gateway, body: dict[str, Any]) -> Any:
 def at_guest(**parameters: Any) -> dict[str, Any]:
     """Return a job with parameters of its guest."""
     body = job_body()
-    body["config"]["task_params"] = {"guest": {"0": {"echo_1": parameters}}}
+    alone = {"0": {"echo_1": {"dataset_id": ""}}}
+    body["config"]["task_params"] = {"guest": {"0": {"echo_1": parameters}}, "host": alone}
     return body
 
 

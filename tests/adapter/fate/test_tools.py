@@ -150,7 +150,8 @@ def test_a_refused_job_lists_all_problems_by_their_place_in_the_description(node
     faulty["dag"]["conf"]["priority"] = "high"
     faulty["dag"]["parties"][1]["party_id"] = ["JG0000000000000404"]
     del faulty["dag"]["tasks"]["intersect_rsa_1"]["inputs"]["data"]["train_data"]["data_warehouse"][1]
-    assert refused(faulty)[1] == {"conf.extra.initiator", "conf.priority", "parties[1].party_id[0]"}
+    at = {"conf.extra.initiator", "conf.priority", "parties[1].party_id[0]", f"{task}.inputs.data"}
+    assert refused(faulty)[1] == at
 
     here = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
     message = refused(here)[0]["message"]  # no such table
