@@ -9,7 +9,7 @@ import fcntl
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -204,7 +204,7 @@ class Broker:
         session: str,
         topic: str,
         source: str,
-        data: bytes,
+        pieces: Sequence[bytes],
         *,
         offset: int,
         size: int,
@@ -212,7 +212,7 @@ class Broker:
         sequence: str,
         wait: float = 5.0,
     ) -> None:
-        """Stores a part of a message of ``size`` bytes; with the last one it is there as after ``push``.
+        """Stores a part of a message of ``size`` bytes, in pieces; with the last one it is there as by ``push``.
 
         The first part waits for capacity for the whole message, which is given back when none follows. A part may
         be repeated. Raises what ``push`` does (BufferFull also while another part of the message is being
@@ -242,13 +242,14 @@ class Broker:
                 upload.there = there
                 box.left.discard(name)
                 self._await_more(box, name, upload)
+            end = max(upload.there, offset + sum(map(len, pieces)))
             with self._disk(box):
                 box.begin()
-                await anyio.to_thread.run_sync(box.spool.write_part, name, offset, data)
+                await anyio.to_thread.run_sync(box.spool.write_part, name, offset, pieces, size, end)
             if box.ended:
                 raise SessionReleased(f"session {box.name} has ended")
-            if offset + len(data) > upload.there:
-                upload.there = offset + len(data)
+            if end > upload.there:
+                upload.there = end
                 self._await_more(box, name, upload)
             if upload.there == size:
                 self._complete(box, name)
@@ -300,7 +301,7 @@ class Broker:
         try:
             with self._disk(box):
                 stored.number = box.new_number()
-                box.spool.complete(name, stored.number)
+                box.spool.complete(name, stored.number, stored.size)
                 box.add(stored, b"")
         except BufferFull:
             self._drop_upload(box, name)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _LEAD = struct.Struct("<BIQI")
+_COUNT = struct.Struct("<Q")
 _MOST_HEAD = 1 << 20
 _JOURNAL = "journal"
 
@@ -146,28 +147,41 @@ class Spool:
         path = self.payload_path(number)
         try:
             with open(path, "wb", buffering=0, opener=opened_private) as file:
+                file.truncate(len(payload))  # a file that does not grow with each write takes them much faster
                 _write_all(file.fileno(), payload)
         except BaseException:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
 
-    def write_part(self, upload: str, offset: int, data: bytes) -> None:
-        """Writes a part of a payload that comes in several; ``upload`` is a name of our own making."""
+    def write_part(self, upload: str, offset: int, pieces: Iterable[bytes], size: int, there: int) -> None:
+        """Writes a part of a payload of ``size`` bytes; ``upload`` is a name of our own making.
+
+        Behind those bytes stands how many of them are ``there`` now: the file has its size from the begin, as one
+        that grows with each write takes several times as long.
+        """
         descriptor = os.open(self._part_path(upload), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
+            os.ftruncate(descriptor, size + _COUNT.size)
             os.lseek(descriptor, offset, os.SEEK_SET)
-            _write_all(descriptor, data)
+            for piece in pieces:
+                _write_all(descriptor, piece)
+            os.lseek(descriptor, size, os.SEEK_SET)
+            _write_all(descriptor, _COUNT.pack(there))
         finally:
             os.close(descriptor)
 
     def part_size(self, upload: str) -> int:
         """Returns how many bytes of such a payload are there."""
-        return self._part_path(upload).stat().st_size
+        with self._part_path(upload).open("rb") as file:
+            file.seek(-_COUNT.size, os.SEEK_END)
+            return int(_COUNT.unpack(file.read(_COUNT.size))[0])
 
-    def complete(self, upload: str, number: int) -> None:
+    def complete(self, upload: str, number: int, size: int) -> None:
         """Makes a payload that has come wholly that of a message."""
-        self._part_path(upload).replace(self.payload_path(number))
+        path = self._part_path(upload)
+        os.truncate(path, size)
+        path.replace(self.payload_path(number))
 
     def remove_part(self, upload: str) -> None:
         """Deletes what has come of a payload."""

@@ -124,7 +124,7 @@ async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(
 
 def begun(broker, name, *, offset=0, data=b"part", size=16, **more):
     """Brings a part of a message of 16 bytes."""
-    return broker.part("s", "t", "n", data, offset=offset, size=size, sequence=name, **more)
+    return broker.part("s", "t", "n", [data], offset=offset, size=size, sequence=name, **more)
 
 
 def parts(opened):

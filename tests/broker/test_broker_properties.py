@@ -107,7 +107,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 SESSION,
                 coming.topic,
                 coming.source,
-                part,
+                [part],
                 offset=offset,
                 size=len(coming.payload),
                 run=coming.run,
@@ -130,7 +130,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         coming = self.coming[sequence]
         more = {"offset": 1, "size": len(coming.payload), "run": coming.run, "sequence": sequence}
         with pytest.raises(PartsMissing):
-            self.run(self.broker.part(SESSION, coming.topic, coming.source, b"x", **more))
+            self.run(self.broker.part(SESSION, coming.topic, coming.source, [b"x"], **more))
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())

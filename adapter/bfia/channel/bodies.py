@@ -1,6 +1,6 @@
 """Reads requests' bodies: how much of them is in memory together, and how slowly one may come."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 
 import anyio
@@ -12,6 +12,8 @@ from gateway.errors import Invalid, TooLarge
 
 _SMALL = 1 << 14
 LARGE = 1 << 20
+PART = 1 << 22
+"""bytes of a part of a long message"""
 AT_ONCE = {
     "large": 16,
     "to one node": 8,  # one that is away must not keep all the places while it is tried
@@ -51,14 +53,18 @@ class Bodies:
                 body = await request.body()
             yield body
             return
-        async with AsyncExitStack() as held:
-            yield await self._received(request, held, places or (self.places("large"),))
+        async with self.pieces(request, *places) as pieces:
+            body = b"".join(pieces)
+            pieces.clear()
+            yield body
 
-    async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
-        """Read a body piece by piece; only what has come counts, whatever its announced size."""
+    @asynccontextmanager
+    async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:
+        """Read the body as it comes, as `whole` does; only what has come counts, whatever its announced size."""
+        places = places or (self.places("large"),)
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
-        async with aclosing(request.stream()) as stream:
+        async with AsyncExitStack() as held, aclosing(request.stream()) as stream:
             while (chunk := await self._next_chunk(stream)) is not None:
                 if size <= LARGE < size + len(chunk):
                     asked = anyio.current_time()
@@ -71,7 +77,7 @@ class Bodies:
                 chunks.append(chunk)
                 if size > LARGE and any(place.statistics().tasks_waiting for place in places):
                     self._refuse_slow(size, anyio.current_time() - since)
-        return b"".join(chunks)
+            yield chunks
 
     def _refuse_slow(self, size: int, seconds: float) -> None:
         """Raise Invalid for a body so slow that others should not wait for its place."""
@@ -93,26 +99,27 @@ class Bodies:
             rule = f"must arrive without pauses of more than {self._stall_for:g} s"
             raise Invalid([Problem("body", rule)]) from None
 
-    async def parts(self, request: Request) -> AsyncGenerator[bytes]:
-        """Give the body in pieces of one size, but for the last."""
+    async def parts(self, request: Request) -> AsyncGenerator[list[bytes]]:
+        """Give the body in parts of one size, but for the last; each in the pieces in which it came."""
         held, length, came, since = list[bytes](), 0, 0, anyio.current_time()
         place = self.places("large")
         async with aclosing(request.stream()) as stream:
             while (chunk := await self._next_chunk(stream)) is not None:
-                held.append(chunk)
-                length += len(chunk)
                 came += len(chunk)
                 if place.statistics().tasks_waiting:
                     self._refuse_slow(came, anyio.current_time() - since)
-                if length >= LARGE:
+                while length + len(chunk) >= PART:
                     asked = anyio.current_time()
-                    whole = b"".join(held)
-                    for at in range(0, length - length % LARGE, LARGE):
-                        yield whole[at : at + LARGE]
-                    held, length = [whole[length - length % LARGE :]], length % LARGE
+                    held.append(chunk[: PART - length])
+                    chunk = chunk[PART - length :]
+                    yield held
+                    held, length = [], 0
                     since += anyio.current_time() - asked
-        if length:
-            yield b"".join(held)
+                if chunk:
+                    held.append(chunk)
+                    length += len(chunk)
+        if held:
+            yield held
 
 
 def announced(request: Request) -> int | None:

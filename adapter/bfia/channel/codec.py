@@ -368,18 +368,27 @@ class Part(NamedTuple):
         return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
 
 
-def read_part(headers: Mapping[str, str], body: bytes, part_bytes: int) -> Part:
+def read_part(headers: Mapping[str, str], pieces: Iterable[bytes], part_bytes: int) -> Part:
     """Read the header of a part; all but the last one have ``part_bytes``. Raises Invalid."""
     found = _PART_VALUE.fullmatch(headers.get(_PART, ""))
     part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else Part(0, 0, 0)
-    wanted = min(part_bytes, part.size - part.offset)
-    if part.size <= part_bytes or part.offset % part_bytes or len(body) != wanted:
+    length, checksum = measured(pieces)
+    if part.offset % part_bytes or not 0 < length == min(part_bytes, part.size - part.offset):
         raise Invalid(
             [Problem(_PART, f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one")]
         )
-    if zlib.crc32(body) != part.checksum:
+    if checksum != part.checksum:
         raise Invalid([Problem("body", f"must have the checksum that {_PART} says")])
     return part
+
+
+def measured(pieces: Iterable[bytes]) -> tuple[int, int]:
+    """Return length and CRC-32 of what came in pieces."""
+    length = checksum = 0
+    for piece in pieces:
+        length += len(piece)
+        checksum = zlib.crc32(piece, checksum)
+    return length, checksum
 
 
 def outgoing(

@@ -37,7 +37,7 @@ class Courier:
     async def invoke(
         self,
         route: Route,
-        body: bytes,
+        body: bytes | list[bytes],
         headers: list[tuple[bytes, bytes]],
         retry_for: float,
         path: str = INVOKE,
@@ -63,7 +63,12 @@ class Courier:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(
-        self, url: str, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], may_be_unknown: bool
+        self,
+        url: str,
+        route: Route,
+        body: bytes | list[bytes],
+        headers: list[tuple[bytes, bytes]],
+        may_be_unknown: bool,
     ) -> Answer:
         by = f"next hop {route.via}: " if route.via else ""
         try:

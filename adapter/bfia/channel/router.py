@@ -37,6 +37,7 @@ from adapter.bfia.channel.codec import (
     decode_push,
     encode_envelope,
     frame,
+    measured,
     outgoing,
     read_part,
     read_ptp,
@@ -245,44 +246,45 @@ class _Desk:
         offset = 0
         async with aclosing(self._bodies.parts(request)) as parts:
             async for part in parts:
+                length, checksum = measured(part)
                 if route is None:
                     await self._store_part(ptp, part, offset, size, self._parts.node, run)
                 else:
-                    answer = await self._send_part(ptp, route, part, offset, size)
+                    answer = await self._send_part(ptp, route, part, Part(offset, size, checksum))
                     if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
                         # its transport takes no parts, or what it refuses it says of the whole, too
-                        whole = b"".join([part, *[piece async for piece in parts]])
+                        whole = b"".join([*part, *[piece async for more in parts for piece in more]])
                         return _response_to(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
                     if answer.code == PARTS_MISSING:
                         raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
                     if not answer.succeeded:
                         return _response_to(answer, ptp, Form.RAW)
-                offset += len(part)
+                offset += length
         if offset != size:
             raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
         return success(Form.RAW)
 
     async def _store_part(
-        self, ptp: Ptp, part: bytes, offset: int, size: int, source: str, run: str | None
+        self, ptp: Ptp, pieces: list[bytes], offset: int, size: int, source: str, run: str | None
     ) -> None:
         await self._refuse_ended(ptp.session)
         await self._broker.part(
             ptp.session,
             ptp.topic or "",
             source,
-            part,
+            pieces,
             offset=offset,
             size=size,
             run=run,
             sequence=_digest("message", ptp.message_id),
         )
 
-    async def _send_part(self, ptp: Ptp, route: Route, part: bytes, offset: int, size: int) -> Answer:
+    async def _send_part(self, ptp: Ptp, route: Route, pieces: list[bytes], part: Part) -> Answer:
         profile = profile_named(route.profile)
         if profile.encapsulates or profile.bare_payloads:  # of another platform
             return Answer(code=NOT_PERMITTED)
-        headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, zlib.crc32(part)).header
-        return await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
+        headers = self._outgoing(ptp, encapsulated=False) | part.header
+        return await self._brought(ptp, route, pieces, headers, Form.RAW, PART, may_be_unknown=not part.offset)
 
     def _target(self, ptp: Ptp) -> str:
         if ptp.target:
@@ -318,7 +320,7 @@ class _Desk:
         self,
         ptp: Ptp,
         route: Route,
-        body: bytes,
+        body: bytes | list[bytes],
         headers: dict[str, str],
         form: Form,
         path: str,
@@ -419,17 +421,19 @@ class _Desk:
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
-        if (size := bodies.announced(request)) is None or size > bodies.LARGE:
-            raise TooLarge(f"a part has at most {bodies.LARGE} bytes")
+        if (size := bodies.announced(request)) is None or size > bodies.PART:
+            raise TooLarge(f"a part has at most {bodies.PART} bytes")
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
-        async with self._bodies.whole(request) as body:
-            part = read_part(request.headers, body, bodies.LARGE)
-            other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+        handed_on = HANDED_ON in request.headers
+        places = self._bodies.places("handed on", True) if handed_on else self._bodies.places("large")
+        async with self._bodies.pieces(request, places) as pieces:
+            part = read_part(request.headers, pieces, bodies.PART)
+            other = None if handed_on else await self._elsewhere(ptp.session)
             if other is not None:
-                return _response_to(await self._hand_on(other, body, headers, PART), None, Form.RAW)
-            await self._store_part(ptp, body, part.offset, part.size, ptp.source, None)
+                return _response_to(await self._hand_on(other, pieces, headers, PART), None, Form.RAW)
+            await self._store_part(ptp, pieces, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
@@ -437,7 +441,7 @@ class _Desk:
             raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
 
     async def _hand_on(
-        self, route: Route, body: bytes, headers: list[tuple[bytes, bytes]], path: str = INVOKE
+        self, route: Route, body: bytes | list[bytes], headers: list[tuple[bytes, bytes]], path: str = INVOKE
     ) -> Answer:
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))

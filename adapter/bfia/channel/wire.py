@@ -55,9 +55,14 @@ class Wires:
         self._closed = False
 
     async def post(
-        self, url: str, body: bytes, headers: list[tuple[bytes, bytes]], seconds: float, name: str | None = None
+        self,
+        url: str,
+        body: bytes | list[bytes],
+        headers: list[tuple[bytes, bytes]],
+        seconds: float,
+        name: str | None = None,
     ) -> Answered:
-        """Send a body and return the response. ``seconds``: how long the peer may pause.
+        """Send a body, as a whole or in pieces, and return the response. ``seconds``: how long the peer may pause.
 
         ``name`` is what the peer's certificate bears, where that is not the host.
 
@@ -65,11 +70,12 @@ class Wires:
         """
         host, port, secure, netloc, path = _parsed(url)
         origin = Origin(host, port, secure, name)
-        head = _head(netloc, path, headers, len(body))
+        pieces = [body] if isinstance(body, bytes) else body
+        head = _head(netloc, path, headers, sum(map(len, pieces)))
         async with self._places[origin]:
             wire = self._kept(origin) or await self._opened(origin, min(_CONNECT_SECONDS, seconds))
             try:
-                answer = await wire.post(head, body, seconds)
+                answer = await wire.post(head, pieces, seconds)
             except BaseException:
                 wire.close()
                 raise
@@ -125,10 +131,10 @@ class _Wire:
     def close(self) -> None:
         self._writer.transport.abort()
 
-    async def post(self, head: bytes, body: bytes, seconds: float) -> Answered:
+    async def post(self, head: bytes, pieces: list[bytes], seconds: float) -> Answered:
         self.reusable = False
         async with asyncio.timeout(seconds) as deadline:
-            sent = await self._send(head, body, seconds, deadline)
+            sent = await self._send(head, pieces, seconds, deadline)
             response = _Response()
             while not response.over:
                 data = await self._reader.read(_SLICE)
@@ -138,18 +144,19 @@ class _Wire:
         self.reusable = sent and response.keep
         return Answered(response.status, response.kind, bytes(response.content))
 
-    async def _send(self, head: bytes, body: bytes, seconds: float, deadline: asyncio.Timeout) -> bool:
+    async def _send(self, head: bytes, pieces: list[bytes], seconds: float, deadline: asyncio.Timeout) -> bool:
         """Send a request; False where the peer closed before the end, as it may after a refusal."""
-        if len(body) <= _SLICE:
-            self._writer.write(head + body)
+        if len(pieces) == 1 and len(pieces[0]) <= _SLICE:
+            self._writer.write(head + pieces[0])
             return True
-        view = memoryview(body)
         try:
             self._writer.write(head)
-            for at in range(0, len(body), _SLICE):
-                self._writer.write(view[at : at + _SLICE])
-                await self._writer.drain()
-                deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+            for piece in pieces:
+                view = memoryview(piece)
+                for at in range(0, len(piece), _SLICE):
+                    self._writer.write(view[at : at + _SLICE])
+                    await self._writer.drain()
+                    deadline.reschedule(asyncio.get_running_loop().time() + seconds)
         except ConnectionError:
             return False
         return True

@@ -39,6 +39,7 @@ def known_job(monkeypatch):
         begin(node)
 
     monkeypatch.setattr(Node, "open", known)
+    monkeypatch.setattr(bodies, "PART", MIB)
 
 
 class Held:
@@ -68,7 +69,8 @@ def code_of(response):
 
 
 def arrived(node):
-    return sum(file.stat().st_size for file in node.root.glob("*/*.part"))
+    """Returns how many bytes of messages in parts count at a node: it is said behind each."""
+    return sum(int.from_bytes(file.read_bytes()[-8:], "little") for file in node.root.glob("*/*.part"))
 
 
 async def bring(client, node, part, offset=0, size=2 * MIB, **headers):
@@ -87,6 +89,13 @@ async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, 
     assert await Speaker(client, alpha, Form.RAW).push(target, "t", LONG) == OK
     node = {"alpha": alpha, "beta": beta}[target]
     assert await Speaker(client, node, reads).pop("t") == (OK, LONG)
+
+
+async def test_a_payload_of_one_part(alpha, beta, client, monkeypatch):
+    monkeypatch.setattr(bodies, "PART", 8 * MIB)
+    assert await Speaker(client, alpha, Form.RAW).push("beta", "t", LONG) == OK
+    assert [file.stat().st_size for file in beta.root.glob("*/*.payload")] == [len(LONG)]
+    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
 
 
 async def test_received_parts_are_forwarded_before_the_rest_arrives(alpha, beta, client):
@@ -260,7 +269,6 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
         ({"x_ptp_part": "-4/9/00000000"}, "E0000000400"),
         ({"x_ptp_part": f"0/{'9' * 400}/00000000"}, "E0000000400"),
         ({"size": 2}, "E0000000400"),
-        ({"size": 4}, "E0000000400"),  # of one part only: that is what invoke is for
         ({"x_ptp_part": f"0/10/{zlib.crc32(b'part') ^ 1:08x}"}, "E0000000400"),
         ({"offset": 8, "size": 9}, "E0000000400"),
         ({"offset": 3, "size": 9}, "E0000000400"),
@@ -277,7 +285,7 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
     ],
 )
 async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch, headers, code):
-    monkeypatch.setattr(bodies, "LARGE", 4)
+    monkeypatch.setattr(bodies, "PART", 4)
     response = await bring(client, beta, **{"part": b"part", "size": 9} | headers)
     assert code_of(response) == code, response.content
     assert beta.broker.usage() == (0, 0, 0)
