@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import Keyring
 from tests.e2e.nodes import wait_for
@@ -20,6 +22,13 @@ def two_nodes(home: Path, algorithm: str = "ed25519", **over: Any) -> Iterator[t
         Keyring(home / name / "state").make(algorithm)
     with running(home / "me", **over) as me, running(home / "peer", PEER, **over) as peer:
         yield me, peer
+
+
+def route(node: Gateway, routes: dict[str, Any]) -> None:
+    """Replace a node's route table."""
+    Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump(routes))
+    node.routes.reload()
+    assert node.routes.problems == ()
 
 
 def person(node: Gateway, method: str, path: str, body: Any = None, status: int = 200) -> Any:

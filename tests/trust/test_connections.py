@@ -25,7 +25,6 @@ from gateway.http.server import port_of as port_of_socket
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, running
-from tests.plain import NO_TLS
 
 ELSEWHERE = ("127.0.0.2", 0)
 CREATE_ALL = "/v1/platform/schedule/job/create_all"
@@ -212,11 +211,6 @@ def test_each_request_carries_the_certificate_of_its_connection(tmp_path: Path) 
         found = asked(f"https://127.0.0.1:{port}/", trusted)
     shown = Path(theirs.certificate).read_text()
     assert found == [{"tls": {"client_cert_chain": [shown]}}] * 2
-
-
-def test_without_a_certificate_the_chain_is_empty(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    mine = authority.sign("node")
     with listening(extensions, Tls(mine.certificate, mine.key)) as port:
         found = asked(f"https://127.0.0.1:{port}/", ssl.create_default_context(cafile=authority.file))
     assert found == [{"tls": {"client_cert_chain": []}}] * 2
@@ -232,11 +226,6 @@ def test_an_idle_client_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: p
         assert client.getresponse().read()
     client.close()
     assert said == []  # else: that it waited in vain
-
-
-def test_a_header_adds_no_certificate_to_a_plain_connection() -> None:
-    with listening(extensions) as port, httpx.Client(verify=NO_TLS, headers={"x-client-cert": "me"}) as client:
-        assert client.get(f"http://127.0.0.1:{port}/").json() is None
 
 
 def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adapter.bfia.management.wire import moment
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
@@ -90,16 +89,18 @@ def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
     becomes(me, mine, "APPROVED")
 
 
-def test_a_renewed_contract_keeps_the_route_when_the_one_before_ends(nodes: Nodes):
+def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes: Nodes):
     me, peer = nodes
-    (mine, theirs), renewed = contract(me, peer), contract(me, peer)
-    for node, number, other in ((me, mine, PEER), (peer, theirs, ME)):
-        past = datetime.now(UTC) - timedelta(seconds=1)
-        node.kept_applications.change(number, lambda one, past=past: applications.replace(one, expires_at=past))
-        becomes(node, number, "TERMINATED")
-        assert node.routes.table.routes[other].enabled
-    person(me, "POST", f"/applications/{renewed[0]}/terminate", {})
-    assert not me.routes.table.routes[PEER].enabled
+    until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    for numbers, enabled in zip(
+        [contract(me, peer, expires_at=until) for _ in range(2)], (True, False), strict=True
+    ):
+        for node, number, other in zip((me, peer), numbers, (PEER, ME), strict=True):
+            assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
+            past = datetime.now(UTC) - timedelta(seconds=1)
+            node.kept_applications.change(number, lambda one, at=past: applications.replace(one, expires_at=at))
+            becomes(node, number, "TERMINATED")
+            assert node.routes.table.routes[other].enabled is enabled
 
 
 def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes):
@@ -116,17 +117,6 @@ def test_nodes_whose_keys_are_of_sm2_make_contracts_too(tmp_path: Path):
     with two_nodes(tmp_path, "sm2") as (me, peer):
         mine, _ = contract(me, peer)
         assert me.kept_applications.get(mine).request["auth_type"] == "SM2"
-
-
-def test_time_ends_it_at_both(nodes: Nodes):
-    me, peer = nodes
-    mine, theirs = contract(me, peer, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
-    for node, number, other in ((me, mine, PEER), (peer, theirs, ME)):
-        assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
-        past = datetime.now(UTC) - timedelta(seconds=1)
-        node.kept_applications.change(number, lambda one, past=past: applications.replace(one, expires_at=past))
-        becomes(node, number, "TERMINATED")
-        assert not node.routes.table.routes[other].enabled
 
 
 def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nodes):
@@ -215,10 +205,6 @@ def test_a_certificate_of_an_unusable_kind_is_refused_as_such(nodes: Nodes, tmp_
     }
     said = requested(peer, "POST", "/node/contract/apply", body, "")
     assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
-
-
-def test_zero_in_any_form_is_no_time():
-    assert [moment(value) for value in (0, "0", "", None)] == [None] * 4
 
 
 def test_unknown_nodes_fill_neither_the_database_nor_the_list(nodes: Nodes):

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import yaml
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES
@@ -29,6 +28,7 @@ from tests.builders import a_spec
 from tests.cli import call
 from tests.contracts.apis import IMAGE, THIRD, World, registration, two_nodes
 from tests.inprocess import ME, PEER, ask
+from tests.trust.agreeing import route
 
 STRANGERS = KeyPair(MAKERS["ed25519"]())
 
@@ -55,10 +55,7 @@ def trust(gateway: Gateway, other: Gateway, **entry: Any) -> None:
     """Write the route to the other node."""
     entry = {"url": other.addresses()["peer"], "keys": public(other), "bundles": "required"} | entry
     entry = {key: value for key, value in entry.items() if value is not None}
-    text = yaml.safe_dump({other.settings.node.id: entry, THIRD: {"host": "127.0.0.1", "port": 9}})
-    Path(str(gateway.settings.route_table.file)).write_text(text)
-    gateway.routes.reload()
-    assert gateway.routes.problems == ()
+    route(gateway, {other.settings.node.id: entry, THIRD: {"host": "127.0.0.1", "port": 9}})
 
 
 def a_job(**changes: Any) -> JobSpec:

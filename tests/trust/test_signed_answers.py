@@ -4,12 +4,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
@@ -18,6 +16,7 @@ from gateway.identity.messages import Answer, Signable, digest, headers, sign
 from gateway.runtime.checks import Result
 from tests.inprocess import ME, PEER, running
 from tests.plain import NO_TLS
+from tests.trust.agreeing import route
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Ga
     keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
     with running(home / ME) as me, running(home / PEER, PEER) as peer:
         between.target = peer.addresses()["peer"]
-        write(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
-        write(me, {PEER: {"url": between.url, "keys": keys[PEER]}})
+        route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
+        route(me, {PEER: {"url": between.url, "keys": keys[PEER]}})
         yield me, peer, between
     between.server.shutdown()
     between.server.server_close()
@@ -89,12 +88,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Ga
 def nodes(pair: tuple[Gateway, Gateway, Between]) -> Iterator[tuple[Gateway, Gateway, Between]]:
     yield pair
     pair[2].attack = pair[2].forward
-
-
-def write(node: Gateway, routes: dict[str, Any]) -> None:
-    Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump(routes))
-    node.routes.reload()
-    assert node.routes.problems == ()
 
 
 def poll(me: Gateway) -> None:
@@ -185,14 +178,14 @@ def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[
     me, _, between = nodes
     before = me.routes.table.routes[PEER]
     entry = {"url": between.url, "keys": ", ".join(before.keys)}
-    write(me, {PEER: entry | {"signing": "accepted"}})
+    route(me, {PEER: entry | {"signing": "accepted"}})
     try:
         between.attack = lambda asked: Passing({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
         poll(me)
         between.attack = lambda asked: replace(between.forward(asked), status=201)
         refused(me, "not one of this message")
     finally:
-        write(me, {PEER: entry})
+        route(me, {PEER: entry})
 
 
 def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Between]):

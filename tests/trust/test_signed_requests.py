@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from tests.builders import a_local_job, a_spec
 from tests.e2e.nodes import ROOT, wait_for
 from tests.inprocess import ME, PEER, ask, running
 from tests.plain import NO_TLS
+from tests.trust.agreeing import route
 
 OTHER, BEHIND, OPEN, CLOSED = (
     "JG0100003300000030",
@@ -49,9 +49,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
     keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
     over: dict[str, Any] = {"limits": {"partner_requests_per_minute": 100_000}, "fate": {"enabled": True}}
     with running(home / ME, **over) as me, running(home / PEER, PEER, **over) as peer:
-        write(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
+        route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
         nowhere = {"url": "http://127.0.0.1:9"}
-        write(
+        route(
             me,
             {
                 PEER: {"url": peer.addresses()["peer"], "keys": f"{keys[PEER]}, {PAIRS[PEER].public}"},
@@ -62,12 +62,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
             },
         )
         yield me, peer
-
-
-def write(node: Gateway, routes: dict[str, Any]) -> None:
-    Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump(routes))
-    node.routes.reload()
-    assert node.routes.problems == ()
 
 
 @dataclass(frozen=True)
@@ -268,7 +262,7 @@ def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(nod
 
 def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp_path: Path):
     with running(tmp_path) as me:
-        write(me, {PEER: {"url": "http://127.0.0.1:9", "keys": PAIRS[PEER].public}})
+        route(me, {PEER: {"url": "http://127.0.0.1:9", "keys": PAIRS[PEER].public}})
         paths = ask(me, "peer", "GET", "/openapi.json").json()["paths"]
         forged = [path for path, ways in paths.items() if path.startswith(CONTROL) and "post" in ways]
         for path in [*forged, *(f"/v1/%69nterconn{path.removeprefix('/v1/interconn')}" for path in forged)]:
@@ -287,9 +281,9 @@ def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(
     spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id="job-former")
     nowhere = {"url": "http://127.0.0.1:9"}
     with running(tmp_path) as me:
-        write(me, {PEER: {**nowhere, "keys": PAIRS[PEER].public}, OTHER: nowhere})
+        route(me, {PEER: {**nowhere, "keys": PAIRS[PEER].public}, OTHER: nowhere})
         me.store.local_jobs.add(replace(a_local_job(), spec=spec, node=ME), spec.flow_id)
-        write(me, {OTHER: nowhere})
+        route(me, {OTHER: nowhere})
         for named in (PEER.encode(), b"\xa0" + PEER.encode(), PEER.encode() + b"\x85"):
             headers = {"x-source-node-id": named, "x-target-node-id": ME}
             url = f"{me.addresses()['peer']}{CONTROL}/job/stop"

@@ -22,7 +22,7 @@ from refvendor.components import REGISTRY
 from refvendor.contract import BadParameters, Component, VendorError
 from refvendor.env import Environment, read
 from refvendor.log import JsonLog
-from refvendor.registration import COMPONENTS, as_text, description, registration
+from refvendor.registration import as_text, registration
 from refvendor.report import FAILURE_CODE, SUCCESS_CODE, Reporter
 from refvendor.selftest import selftest
 from refvendor.storage import open_storage
@@ -39,12 +39,6 @@ class Terminated(BaseException):
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Do what the command line asks; without arguments run the component that the environment names."""
     options = _parser().parse_args(arguments)
-    if options.list:
-        print("\n".join(COMPONENTS))
-        return 0
-    if options.describe:
-        sys.stdout.write(as_text(description(options.describe)))
-        return 0
     if options.registration:
         sys.stdout.write(as_text(registration()))
         return 0
@@ -180,8 +174,6 @@ def _parser() -> argparse.ArgumentParser:
         "transport in time, 4 storage, 143 terminated.",
     )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--list", action="store_true", help="print the names of the components")
-    group.add_argument("--describe", metavar="NAME", choices=COMPONENTS, help="print a component's description")
     group.add_argument(
         "--registration", action="store_true", help="print the body that registers this image with a platform"
     )

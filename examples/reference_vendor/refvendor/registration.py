@@ -7,8 +7,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-COMPONENTS = ("Intersection", "HeteroLR", "HeteroSecureBoost")
-
 
 @cache
 def registration() -> dict[str, Any]:

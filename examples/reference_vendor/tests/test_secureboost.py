@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refvendor.components import hetero_secureboost as secureboost
 from refvendor.components.encrypted_trees import CipherOfTree, HostOfTrees, RemoteSource, Slot
-from refvendor.components.links import BadMessage, NotAligned, PeerFailed, connect
+from refvendor.components.links import BadMessage, NotAligned
 from refvendor.components.split_search import FRACTION, bin_features, candidates, left_sums
 from refvendor.components.training import Rows, read_rows, sigmoid
 from refvendor.components.trees import Boosted, LocalSource, boost
 from refvendor.contract import Table
 from refvendor.crypto import paillier
-from refvendor.memory import MemoryChannel, MemoryNet, TaskRun, run_parties
+from refvendor.memory import TaskRun, run_parties
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.metrics import roc_auc_score, roc_curve
 from training_data import (
@@ -233,27 +233,6 @@ def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> No
         assert len(run.channel.sent) <= 4
 
 
-def test_a_second_host_learns_at_once_that_the_first_is_not_aligned() -> None:
-    channel, task = MemoryChannel(), a_task({})
-
-    def say_hello(me: str, peers: list[str], ids: list[str]) -> Any:
-        links = connect(task, MemoryNet(channel, me), peers, ids)
-        return links["guest.0"].expect("start")
-
-    def failing(me: str, peers: list[str], ids: list[str], error: type[Exception]) -> Any:
-        def work() -> None:
-            with pytest.raises(error):
-                say_hello(me, peers, ids)
-
-        return work
-
-    together(
-        failing("guest.0", ["host.0", "host.1"], ["a", "b"], NotAligned),
-        failing("host.0", ["guest.0"], ["b", "a"], NotAligned),
-        failing("host.1", ["guest.0"], ["a", "b"], PeerFailed),
-    )
-
-
 def plainly(guest: Table, host: Table, parameters: Mapping[str, Any]) -> tuple[PlainWire, dict[str, Rows]]:
     """Train over links that are not sealed, to read what a peer itself can read."""
     read = secureboost.read_parameters(a_task(parameters), no_log)
@@ -415,12 +394,3 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
         host.send("offers", {"node": number, "count": 1}, [KEY.dump(KEY.encrypt([sum(slot.join(g, g))]))])
         with pytest.raises(BadMessage):
             remote.offers(0)
-
-
-def test_the_search_for_readable_secrets_finds_them() -> None:
-    guest, _ = random_tables(30, 2, 1)
-    rows = rows_of({}, guest)["guest.0"]
-    for what, forms in traces(rows, [123456789]).items():
-        for form in forms:
-            assert readable(forms, b"some " + form + b" bytes"), what
-        assert not readable(forms, b"some bytes" * 100)
