@@ -21,6 +21,7 @@ from gateway.data.reports import Series, read_report
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
+from gateway.http.bodies import Body
 from gateway.ports import Limiters
 from gateway.store.store import Store
 
@@ -148,7 +149,7 @@ def download(
         headers["content-range"] = f"bytes {start}-{start + length - 1}/{size}"
     headers["content-length"] = str(length)
     pieces = storage.stream(address, start=start, length=length)
-    return StreamingResponse(pieces, status, headers, media_type="application/octet-stream")
+    return Body(pieces, status, headers)
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:

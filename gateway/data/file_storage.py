@@ -13,8 +13,9 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 from engines.files import try_to_remove
 from gateway.data.storage import (
@@ -228,7 +229,7 @@ class FileStorage(Storage):
     def namespaces(self) -> set[str]:  # noqa: D102
         return {path.name for path in self.root.glob("[!.]*")}
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:  # noqa: D102
         path = self.path(address)
         if _is_file(path) and name == f"{PARTITION}0":
             file = _opened(path, address.dataset_id)
@@ -307,7 +308,7 @@ def _mode_is(path: Path, kind: Callable[[int], bool]) -> bool:
         return False
 
 
-def _opened(path: Path, what: str) -> BinaryIO:
+def _opened(path: Path, what: str) -> BufferedReader:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -301,7 +301,7 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
         for part in parts:
-            with io.BufferedReader(storages.open_file(address, part.name), BLOCK) as file:  # type: ignore[type-var]
+            with io.BufferedReader(storages.open_file(address, part.name), BLOCK) as file:
                 lines = _lines(file, part.name, findings)
                 source = rows(lines, ",", findings)
                 _, header = next(source, (0, []))

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 import os
 import re
 import secrets
@@ -12,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import structlog
@@ -20,6 +21,7 @@ from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
 from gateway.data.file_storage import Staging
+from gateway.data.s3_reader import ObjectReader
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
@@ -212,19 +214,26 @@ class RemoteStorage(Storage):
         """List a folder; the library's other way to do so stops all threads of the process meanwhile."""
         return [entry async for entry in await self._at().to_async_operator().list(folder, limit=limit)]
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+    def open_file(self, address: Address, name: str, start: int = 0) -> io.BufferedReader:  # noqa: D102
         check_names(address)
         path = f"{address.namespace}/{address.name}"
+        path = path if address.in_place == FILE else f"{path}/{name}"
         with self._named():
             try:
-                file = self._at().open(path if address.in_place == FILE else f"{path}/{name}", "rb")
+                if self.remote.kind == S3 and not self.remote.tls:
+                    file: Any = ObjectReader(lambda: asyncio.run(self._signed(path)), _SECONDS, _RETRIES)
+                else:
+                    file = self._at().open(path, "rb")
                 if start:
                     file.seek(start)
-                buffered = io.BufferedReader(_Reader(file, self._named), CHUNK)
+                buffered: io.BufferedReader = io.BufferedReader(_Reader(file, self._named), CHUNK)
                 buffered.peek(1)  # a missing file is only noticed when it is read
             except exceptions.NotFound as error:
                 raise missing(address) from error
-        return cast(BinaryIO, buffered)
+        return buffered
+
+    async def _signed(self, path: str) -> Any:
+        return await self._at().to_async_operator().presign_read(path, math.ceil(_SECONDS))
 
     @contextmanager
     def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
@@ -474,9 +483,12 @@ class _Reader(io.RawIOBase):
     def tell(self) -> int:
         return int(self._file.tell())
 
-    def readinto(self, buffer: Any, /) -> int:
+    def read(self, size: int = -1, /) -> bytes:
         with self._named():
-            data = self._file.read(len(buffer))
+            return bytes(self._file.read(size if size >= 0 else None))
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 

@@ -13,7 +13,8 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
@@ -64,7 +65,7 @@ class Storage(ABC):
         """Return what lies at an address, by its name; empty where nothing does. Raises `Invalid`."""
 
     @abstractmethod
-    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:
+    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:
         """Open ``data_<n>`` or ``metadata`` at a byte. Raises `NotFound`."""
 
     @abstractmethod
@@ -145,7 +146,7 @@ class Storage(ABC):
         found = []
         for name in names:
             with self.open_file(address, name) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
                 found.append(FileSum(name, file.tell(), digest))
         return tuple(found)
 
@@ -174,9 +175,11 @@ class Storage(ABC):
             if left <= 0:
                 return
             with self.open_file(address, part.name, part.skipped + start) as file:
-                while left > 0 and (data := file.read(min(CHUNK, left))):
+                read = file.read1  # what opening has read, then past the buffer
+                while left > 0 and (data := read(min(CHUNK, left))):
                     left -= len(data)
                     yield data
+                    read = file.raw.read
             start = 0
             if part.ended and left > 0:
                 left -= 1

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import quote
 
 import structlog
@@ -110,7 +110,7 @@ class Storages(Storage):
     def taken(self, address: Address) -> bool:  # noqa: D102
         return self._at(address).taken(address)
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> BinaryIO:  # noqa: D102
+    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:  # noqa: D102
         return self._at(address).open_file(address, name, start)
 
     def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102

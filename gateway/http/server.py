@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import resource
 import signal
 import socket
@@ -25,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
+from gateway.http.bodies import WRITE, written
 from gateway.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -189,7 +191,7 @@ class Connection(HttpToolsProtocol):
         self.lost = asyncio.Event()
         self.http2: Http2 | None = None
         self._passing: asyncio.Task[None] | None = None
-        self._extensions: dict[str, Any] | None = None
+        self._extensions: dict[str, Any] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._read_whole = True
         self._head = 0
@@ -204,6 +206,8 @@ class Connection(HttpToolsProtocol):
             shown = tls.getpeercert(binary_form=True)
             chain = [] if shown is None else [ssl.DER_cert_to_PEM_cert(shown)]
             self._extensions = {"tls": {"client_cert_chain": chain}}
+        else:
+            self._extensions = {WRITE: self._written}
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -215,7 +219,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close when idle; by TLS without a farewell, since clients do not read from idle connections."""
         super().shutdown()
-        if self._extensions is not None and self.transport.is_closing():
+        if "tls" in self._extensions and self.transport.is_closing():
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -259,6 +263,19 @@ class Connection(HttpToolsProtocol):
             writer.close()
             self.lost.set()
 
+    async def _written(self, pieces: Iterator[bytes]) -> None:
+        """Write what is left of a response past the event loop; a connection on which not all was is over."""
+        cycle, pause = self.cycle, 0.0
+        assert cycle is not None and cycle.response_started
+        while self.transport.get_write_buffer_size():  # the head goes first
+            await asyncio.sleep(pause)
+            pause = _PAUSE
+        own = self.transport.get_extra_info("socket")
+        with socket.socket(fileno=os.dup(own.fileno())) as client:
+            if not await written(client, pieces, self.lost.is_set):
+                self.transport.abort()
+        cycle.expected_content_length = 0
+
     async def end(self) -> None:
         """End what is passed on; for others the server closes."""
         if self._passing is not None:
@@ -278,8 +295,7 @@ class Connection(HttpToolsProtocol):
         """Begin the scope of a request."""
         self._head = self._unparsed = 0
         super().on_message_begin()
-        if self._extensions is not None:
-            self.scope["extensions"] = self._extensions
+        self.scope["extensions"] = self._extensions
 
     def on_url(self, url: bytes) -> None:
         """Count a part of the request line."""

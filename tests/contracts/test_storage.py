@@ -335,6 +335,26 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
 
 
 @pytest.mark.s3
+def test_reading_goes_on_where_the_storage_broke_off(tmp_path: Path) -> None:
+    data = os.urandom(3 * 2**20)
+    with real.bucket() as place:
+        direct = remote_of(place)
+        with Proxy(direct.host, direct.port) as between:
+            through = Remote(**vars(direct) | {"host": "127.0.0.1", "port": between.port})
+            storage, address = Storages(FileStorage(tmp_path / "storage"), [through]), Address("ns", "t", "lake")
+            place.operator.write("ns/t/data_0", data)
+            size, _ = storage.stamp(address)
+            between.turn("half-close", 0.5, seed=1)  # the first request, and not the second
+            assert b"".join(storage.stream(address, 10, size)) == data[10:]
+            assert between.struck >= 1
+            between.turn("")
+            with storage.open_file(address, "data_0") as file:
+                assert file.seek(-5, os.SEEK_END) == len(data) - 5 and file.read() == data[-5:]
+                assert file.seek(7) == 7 and file.read(2**20) == data[7 : 7 + 2**20]
+                assert file.seek(len(data) + 9) and file.read(1) == b""
+
+
+@pytest.mark.s3
 def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
     with real.bucket() as place:
         script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", place.name, "4096"]
