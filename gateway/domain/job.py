@@ -64,7 +64,7 @@ class NodeJob:
     start: Call = Call()
     stop: Call = Call()
     unreachable_since: datetime | None = None
-    pushes: bool = False  # the node pushes its states, so it is polled rarely
+    pushes: bool = False  # the node pushes its states, in this job or one before, so it is polled rarely
     reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
     consent: Consent | None = None  # None: the node needs no approval
     excluded: Failure | None = None  # why the job runs without this node, where it may

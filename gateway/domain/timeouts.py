@@ -66,8 +66,9 @@ class Timing(Pauses):
     start_deadline: float = 60.0  # the same while a job is started
     unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails
     poll_first: float = 0.05  # pause between the first two polls; it doubles while there is no news
-    poll_max: float = 2.0  # the longest such pause
-    poll_pushing: float = 2.0  # pause between polls of a node that reports by itself
+    poll_max: float = 2.0  # the longest such pause, until a twentieth of the time without news is longer
+    poll_pushing: float = 2.0  # first pause of a node that reports by itself; then as long as there was no news
+    poll_rarely: float = 60.0  # the longest pause of both: a task that runs for hours costs little
     abreast: int = 64  # tasks of one job under way at the same time
     hold_first: float = 0.5  # pause before a node that had too little free is asked again; it doubles each time
     hold_most: float = 30.0  # the longest such pause; a node of ours says by itself when it has something free

@@ -20,6 +20,7 @@ from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls
 from gateway.domain.scheduling.machine import exclude
 from gateway.domain.spec import Failure, NodeId
+from gateway.domain.states import TASK, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.runtime.context import NodeContext, Peers, listening, traced
@@ -60,10 +61,13 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self._timing = timing
         self._waiting = _Waiting()
         self._silent = silent
+        self._pushing: set[NodeId] = set()
+        """nodes whose last task here ended with a report that they sent by themselves"""
 
     def begin(self, job: Job) -> bool:
         """Store a new job and do what is due. Returns False, and does nothing, when its id is taken."""
-        job, decided = self._decide(job)
+        nodes = {n: replace(node, pushes=n in self._pushing) for n, node in job.nodes.items()}
+        job, decided = self._decide(replace(job, nodes=nodes))
         if not self._records.add(job, job.spec.flow_id):
             return False
         self._send(job, *decided)
@@ -85,6 +89,11 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             self._waiting.drop(job_id, future)
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
+        if isinstance(event, messages.TaskReported):
+            if event.pushed:
+                self._pushing.add(event.node)
+            elif ended(TASK, event.status):  # only asking brought it
+                self._pushing.discard(event.node)
         return machine.apply(job, event, self._timing)
 
     def _next_due(self, job: Job) -> datetime | None:

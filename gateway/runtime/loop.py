@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, Generic, TypeVar
 
@@ -375,6 +375,8 @@ class _Lane:
         return work
 
 
+_LATE = timedelta(seconds=2)
+"""after which a job that is due counts as left behind: the gateway that stored it may only be busy"""
 CALLED, STUCK = "called", "cannot go on"
 """events of a timeline"""
 _ALWAYS = 3
@@ -435,7 +437,11 @@ class Shell(Generic[J, X]):
         self._records: Records[J] = records
         self._stuck = stuck
         self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
-        self.loop = Loop(name, self.advance, records.due, clock=context.clock, failed=self._failed)
+        self.loop = Loop(name, self.advance, self._left_behind, clock=context.clock, failed=self._failed)
+
+    def _left_behind(self, now: datetime) -> list[str]:
+        """Return the jobs that whoever stored them should have advanced by now; several gateways ask."""
+        return self._records.due(now - _LATE)
 
     def _failed(self, job_id: str, error: Exception, times: int) -> None:
         self._stuck(self._side)

@@ -127,6 +127,11 @@ def test_a_job_by_callback_finishes_without_a_question(site: Site):
         said = {"task_id": task.task_id, "status": status, "role": "host"}
         wait_for(lambda said=said: site.asks(SPEC, "/task/callback", said)["code"] == 0, 20)
     succeed(site, run, spec.job_id)
+    next_one = a_job_with(SPEC)
+    site.node.coordinator.submit_job(next_one, ME)
+    assert site.node.store.jobs.get(next_one.job_id).nodes[SPEC].pushes, "it is polled rarely from the beginning"
+    site.node.coordinator.stop_job(next_one.job_id, "", ME)
+    over(site, next_one.job_id)
 
 
 def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pytest.MonkeyPatch):

@@ -333,14 +333,14 @@ def _accepted(job: Job, event: messages.Accepted, timing: Timing) -> Job:
         case messages.PollTaskAt():
             part = job.tasks[request.task].nodes[request.node]
             news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
-            call = replace(call, due_at=event.at + _pause(job, part, timing), tries=0)
+            call = replace(call, due_at=event.at + _pause(job, part, timing, event.at), tries=0)
             part = replace(part, poll=call, polls=part.polls + 1, denials=0, quiet=0 if news else part.quiet + 1)
             if part.start.state in (CallState.SENT, CallState.LOST):
                 part = replace(part, start=replace(part.start, state=CallState.OK))
             return job.with_part(request.task, part)
         case messages.StartTaskAt():
             part = replace(job.tasks[request.task].nodes[request.node], start=call)
-            first = Call(due_at=event.at + _pause(job, part, timing))
+            first = Call(due_at=event.at + _pause(job, part, timing, event.at))
             return job.with_part(request.task, replace(part, poll=first))
     job = with_call(job, request, call)
     match request:
@@ -480,7 +480,7 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     start = part.start if state is CallState.REFUSED else replace(part.start, state=CallState.OK)
     part = replace(part, roles=roles, reported_at=event.at, polls=0, start=start)
     if part.poll.state is not CallState.SENT:
-        part = replace(part, poll=replace(part.poll, due_at=event.at + _pause(job, part, timing)))
+        part = replace(part, poll=replace(part.poll, due_at=event.at + _pause(job, part, timing, event.at)))
     job = job.with_part(task.name, part)
     job = job.noted(event.at, "heard", event.node, task=task.name, role=role, status=event.status)
     if event.status is TaskStatus.FAILED:
@@ -489,14 +489,18 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     return job
 
 
-def _pause(job: Job, part: NodeTask, timing: Timing) -> timedelta:
+def _pause(job: Job, part: NodeTask, timing: Timing, at: datetime) -> timedelta:
     """Return the pause before the next poll: it grows while nothing changes; long where states are pushed.
 
-    That a job asks for reports is not enough: some nodes never send any.
+    That a job asks for reports is not enough: some nodes never send any. In the long run a report that was lost is
+    noticed when the task has been silent for twice as long, and the end of one that is only polled a twentieth late.
     """
+    silent = (at - (part.reported_at or part.start.sent_at or at)).total_seconds()
     if job.nodes[part.node].pushes or part.node == job.spec.scheduler:
-        return timedelta(seconds=timing.poll_pushing)
-    return timedelta(seconds=min(timing.poll_first * 2.0 ** min(part.polls, 20), timing.poll_max))
+        pause = max(timing.poll_pushing, silent)
+    else:
+        pause = min(timing.poll_first * 2.0 ** min(part.polls, 20), max(timing.poll_max, silent / 20))
+    return timedelta(seconds=min(pause, max(timing.poll_rarely, timing.poll_pushing)))
 
 
 def _unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
