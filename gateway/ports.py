@@ -247,6 +247,10 @@ class Site:
     institution_of: Mapping[NodeId, str]
     checkpoint: str = ""
     """the folder for checkpoints; empty: it has none"""
+    compute: str = ""
+    """a computing engine that the admin lets the provider use"""
+    tuning: Mapping[str, int] = field(default_factory=dict)
+    """n_threads, chunk_size where the admin sets them"""
 
 
 class ProtocolAdapter(Protocol):
@@ -264,6 +268,9 @@ class ProtocolAdapter(Protocol):
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables of a run's container."""
+
+    def container_status(self, run: Run, address: str) -> TaskStatus | None:
+        """Ask a container that serves its state; None where it does not answer, or has not ended its work."""
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return a job as this protocol submits it."""

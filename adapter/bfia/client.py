@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from adapter.bfia import translate, wire
-from adapter.bfia.environment import environment
+from adapter.bfia.environment import container_status, environment
 from adapter.bfia.peer import JOB_AUDIT, Connections, OneRoute, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
@@ -22,7 +22,7 @@ from gateway.domain.job import Acceptance
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
-from gateway.domain.states import JobStatus
+from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
@@ -291,6 +291,10 @@ class BfiaProtocol:
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables that the component layer promises a run's container."""
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
+
+    def container_status(self, run: Run, address: str) -> TaskStatus | None:
+        """Ask a container at its control port (component layer 5); None where it has not ended its work."""
+        return container_status(run, address)
 
     def session_per_task(self, spec: JobSpec) -> bool:
         """Whether some node of a job has a session for each task, so that all its containers need one."""

@@ -5,9 +5,13 @@ is left out and an empty text stays set.
 """
 
 import json
+import time
 from typing import Any
 
+import httpx
+
 from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.states import TaskStatus
 from gateway.ports import Site
 from provider_registry.model import FATE, YACL
 
@@ -53,9 +57,45 @@ def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False
         variables[f"runtime.component.input.{name}"] = _address(address, run.image_profile)
     for name, address in run.outputs.items():
         variables[f"runtime.component.output.{name}"] = _address(address, run.image_profile)
+    if port := run.declared.get("control_port"):
+        variables["system.control_port"] = str(port)
+    for name in ("n_threads", "chunk_size"):
+        if value := site.tuning.get(name) or run.declared.get(name):
+            variables[f"config.{name}"] = str(value)
+    if site.compute:
+        variables["system.compute"] = site.compute
     if run.image_profile == YACL:
         variables["system.storage.host.url"] = site.storage_url
     return variables
+
+
+QUERY = "/v1/platform/algorithm/task/query"
+_WITHIN = 2.0
+"""seconds for a container's answer"""
+_MOST = 64 * 1024
+"""bytes of one"""
+
+
+def container_status(run: Run, address: str) -> TaskStatus | None:
+    """Ask a container at its control port how its task ended; None where it does not report an end.
+
+    The answer is trusted as little as a callback: a container speaks for its own run alone.
+    """
+    url = f"http://{address}:{run.declared['control_port']}{QUERY}"
+    try:
+        timeout = httpx.Timeout(_WITHIN)
+        with httpx.stream("POST", url, json={"task_id": run.task_id}, timeout=timeout, trust_env=False) as answer:
+            body, end = b"", time.monotonic() + _WITHIN
+            for part in answer.iter_raw():
+                body += part
+                if len(body) > _MOST or time.monotonic() > end:
+                    return None
+            found = json.loads(body)
+        fits = answer.status_code == httpx.codes.OK and isinstance(found, dict) and found.get("code") in (0, "0")
+        status = TaskStatus(str(found.get("status")).upper()) if fits else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+    return status if status in (TaskStatus.SUCCESS, TaskStatus.FAILED) else None
 
 
 def encoded(value: Any) -> str:

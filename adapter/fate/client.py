@@ -569,6 +569,9 @@ class FateProtocol:
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         return self.standard.environment(local, run, site)
 
+    def container_status(self, run: Run, address: str) -> TaskStatus | None:
+        return self.standard.container_status(run, address)
+
     def request(self, spec: JobSpec) -> dict[str, Any]:
         return self.descriptions.written(spec)
 

@@ -64,6 +64,17 @@ class Allowance(Section):
 
     mounts: list[ExtraMount] = Field(default_factory=list, description="Further mounts.")
     capabilities: list[str] = Field(default_factory=list, description="Linux capabilities, such as NET_RAW.")
+    compute: str | None = Field(
+        default=None,
+        pattern=r"^(spark|eggroll)://[^\s/@]+:\d{1,5}$",
+        description="A computing engine for them, `system.compute`: spark://host:port or eggroll://host:port.",
+    )
+    n_threads: int | None = Field(
+        default=None, gt=0, description="`config.n_threads`; null: what the registration says."
+    )
+    chunk_size: int | None = Field(
+        default=None, gt=0, description="`config.chunk_size`; null: what the registration says."
+    )
 
     @field_validator("mounts")
     @classmethod

@@ -81,6 +81,8 @@ class Run:
     image: str
     created_at: datetime
     image_profile: str = ""  # metadata.profile: which older forms of storage and addresses its environment has
+    declared: Mapping[str, int] = field(default_factory=dict)
+    """what its registration says beside the image: control_port, n_threads, chunk_size"""
     engine: str = ""  # which of several engines runs it; empty: the main one
     attempt: int = 0  # from 0, of this node's own counting
     status: RunStatus = RunStatus.WAITING

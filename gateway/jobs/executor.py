@@ -16,7 +16,7 @@ from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
-from gateway.domain.states import JOB, Outcome, RunStatus, ended
+from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, StorageAway, StorageFailed, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
@@ -306,7 +306,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.Launch():
                 return [self._launching.launch(local, _run(local, action.run), fetching)]
             case messages.Probe():
-                return [self._probe(_run(local, action.run))]
+                run = _run(local, action.run)
+                event = self._probe(run)
+                return [event, *(self._asked(local, run) if type(event) is messages.Inspected else ())]
             case messages.StopRun():
                 return self._stop(_run(local, action.run), action)
             case messages.Seal():
@@ -344,6 +346,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message)
+
+    def _asked(self, local: LocalJob, run: Run) -> list[messages.Event]:
+        """Return what a silent container says at its control port, where it has one."""
+        ended = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+        if not run.declared.get("control_port") or ended or not (address := self.address_of(run)):
+            return []
+        status = self._scheduler_calls.peers.adapter(local.spec.protocol).container_status(run, address)
+        return [] if status is None else [messages.Reported(run.run_id, status, self._clock())]
 
     def _last_words(self, run: Run) -> tuple[str, str]:
         """Return result code and message from the last line of standard output, where that is JSON with them."""

@@ -204,6 +204,8 @@ class Launching:
             log_path=placement.log_path,
             checkpoint=placement.checkpoint,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
+            compute=(allowed := self._allowed(run)).compute or "",
+            tuning={"n_threads": allowed.n_threads or 0, "chunk_size": allowed.chunk_size or 0},
         )
         run = replace(run, token=place.secret_of(run.token))
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)

@@ -31,6 +31,9 @@ from provider_registry.registry import Registry, Unknown
 from provider_registry.values import Matching, format_problem, match_inputs, match_outputs
 from provider_registry.values import check as check_values
 
+DECLARED = ("control_port", "n_threads", "chunk_size")
+"""what a registration's metadata may say of its containers"""
+
 
 class _Part(NamedTuple):
     """A task as one of this node's parties runs it."""
@@ -261,6 +264,7 @@ class TaskPlanner:
             component=node.component,
             image=image,
             image_profile=provider.metadata.get("profile") or "",
+            declared={name: provider.metadata[name] for name in DECLARED if provider.metadata.get(name)},
             created_at=self._clock(),
             engine=self._engines[provider.place],
             parameters=values,

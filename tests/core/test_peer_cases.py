@@ -20,7 +20,7 @@ from gateway.domain.run import Run
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import GatewayError, NotFound, Refused
 from gateway.ports import Callback, JobView
-from tests.adapter.bfia.scripted import says
+from tests.adapter.bfia.scripted import says, scripted
 from tests.adapter.bfia.site import SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
 from tests.contracts.apis import at_once
@@ -132,6 +132,34 @@ def test_a_job_by_callback_finishes_without_a_question(site: Site):
     assert site.node.store.jobs.get(next_one.job_id).nodes[SPEC].pushes, "it is polled rarely from the beginning"
     site.node.coordinator.stop_job(next_one.job_id, "", ME)
     over(site, next_one.job_id)
+
+
+def test_a_container_that_never_reports_is_asked_at_its_control_port(site: Site, monkeypatch: pytest.MonkeyPatch):
+    executor = site.node.executor
+    monkeypatch.setattr(executor, "_timing", replace(executor._timing, probe_every=0.05))
+    spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
+    with scripted() as (container, url):
+        container.will(*(says({"code": 0, "status": word}) for word in ("RUNNING", "SUCCESS")))
+        port = int(url.rpartition(":")[2])
+        site.node.coordinator.submit_job(spec, ME)
+        run = site.run(spec.job_id, "guest.0")
+        assert isinstance(site.node.engine, MemoryEngine)
+        site.node.engine.addresses[run.name] = "127.0.0.1"
+        site.node.executor.change(
+            spec.job_id,
+            lambda local: replace(
+                local,
+                runs=tuple(replace(r, declared={"control_port": port}, probe_at=None) for r in local.runs),
+            ),
+        )
+        reported = lambda: site.run(spec.job_id, "guest.0").reported  # noqa: E731
+        wait_for(lambda: reported() is SUCCESS, 20, 0.02, "the container has said so")
+        assert len(container.asked) == 2
+    site.node.engine.finish(run.name, 0)
+    wait_for(lambda: site.run(spec.job_id, "guest.0").over, 20, 0.02, "the run has ended")
+    assert site.run(spec.job_id, "guest.0").failure is None
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    over(site, spec.job_id)
 
 
 def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pytest.MonkeyPatch):

@@ -118,7 +118,7 @@ def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
 
 
 def test_a_task_that_runs_for_hours_is_asked_for_ever_more_rarely():
-    """A report that was lost is noticed when the task was silent for twice as long; what is polled, a twentieth late."""
+    """A lost report is noticed when the task was silent for twice as long; what is polled, a twentieth late."""
     for pushed, late in ((True, 1.0), (False, 0.05)):
         job, asked = after(BEGUN, AllAnswer(0), reported(RUNNING, pushed=pushed)), [1.0]
         while asked[-1] < 4 * 3600:

@@ -13,6 +13,7 @@ from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.domain.states import TaskStatus
 from gateway.ports import ParticipantApi, SchedulerApi, Site, as_mapping
 from provider_registry.registration import DEVICE
 
@@ -36,6 +37,9 @@ class Standard(Protocol):
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables of a run's container."""
+
+    def container_status(self, run: Run, address: str) -> TaskStatus | None:
+        """Ask a container that serves its state."""
 
 
 class Descriptions:

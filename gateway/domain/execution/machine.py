@@ -132,8 +132,7 @@ def step(
             case messages.Prepare() if approval.prepares(local) is None:  # the job has just expired
                 continue
             case messages.Probe():
-                again = now + timedelta(seconds=timing.probe_every)
-                local = with_run(local, command.run, partial(replace, probe_at=again))
+                local = with_run(local, command.run, lambda run: runs.probed(run, now, timing))
             case messages.Launch():
                 local = with_run(local, command.run, partial(_launching, now=now))
             case _:

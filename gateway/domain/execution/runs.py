@@ -84,7 +84,9 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
         case messages.EngineSilent() | messages.Gone() | messages.LaunchFailed():
             return run
         case messages.Inspected():
-            return run if run.over else replace(run, probe_at=probe_at, away_at=None)
+            claimed = run.probe_at is not None and run.probe_at > event.at
+            known = claimed and run.status is RunStatus.RUNNING and run.away_at is None
+            return run if run.over or known else replace(run, probe_at=probe_at, away_at=None)
         case messages.Broken():
             return run if run.status is not RunStatus.RUNNING else finished(run, event.at, event.failure)
         case messages.Exited():
@@ -105,6 +107,14 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
             return _sealed(run, event, timing)
         case _:
             assert_never(event)
+
+
+def probed(run: Run, now: datetime, timing: RunTiming) -> Run:
+    """Return the run as it is inspected now: the longer it has run undisturbed, the later again."""
+    steady = run.status is RunStatus.RUNNING and run.away_at is None and run.started_at is not None
+    ran = (now - run.started_at).total_seconds() if steady and run.started_at else 0.0
+    pause = max(timing.probe_every, min(ran / 20, timing.probe_rarely))
+    return replace(run, probe_at=now + timedelta(seconds=pause))
 
 
 def _launched(run: Run, event: messages.Launched, timing: RunTiming, probe_at: datetime) -> Run:

@@ -492,12 +492,14 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
 def _pause(job: Job, part: NodeTask, timing: Timing, at: datetime) -> timedelta:
     """Return the pause before the next poll: it grows while nothing changes; long where states are pushed.
 
-    That a job asks for reports is not enough: some nodes never send any. In the long run a report that was lost is
-    noticed when the task has been silent for twice as long, and the end of one that is only polled a twentieth late.
+    That a job asks for reports is not enough: some nodes never send any. In the long run a report that was lost
+    is noticed when the task was silent for twice as long, and the end of one that is only polled a twentieth late.
     """
     silent = (at - (part.reported_at or part.start.sent_at or at)).total_seconds()
-    if job.nodes[part.node].pushes or part.node == job.spec.scheduler:
+    if job.nodes[part.node].pushes:
         pause = max(timing.poll_pushing, silent)
+    elif part.node == job.spec.scheduler:
+        pause = max(timing.poll_pushing, silent / 20)
     else:
         pause = min(timing.poll_first * 2.0 ** min(part.polls, 20), max(timing.poll_max, silent / 20))
     return timedelta(seconds=min(pause, max(timing.poll_rarely, timing.poll_pushing)))

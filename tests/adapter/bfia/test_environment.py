@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.bfia import translate, wire
-from adapter.bfia.environment import encoded, environment
+from adapter.bfia.environment import QUERY, container_status, encoded, environment
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address, Run
@@ -20,6 +20,7 @@ from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
 from tests.adapter.bfia import goldens
+from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import serving
 from tests.e2e.nodes import ROOT, example, wait_for
@@ -258,14 +259,53 @@ def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
 
 def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
     body = example("register_unionpay.json")
-    body["metadata"]["profile"] = "yacl"
+    body["metadata"] |= {"profile": "yacl", "control_port": 10086, "n_threads": 4, "chunk_size": 4096}
+    tuned = {"system.control_port": "10086", "config.n_threads": "4", "config.chunk_size": "4096"}
     with serving(Gateway(settings(tmp_path, engine={"kind": "docker"}), engine=_engine)) as gateway:
         found = _launched(gateway, body)
         for one in found.values():
             assert one.spec.environment["system.storage.host.url"] == one.spec.environment["system.storage"]
-        body["metadata"]["profile"] = "older"
+            assert tuned.items() <= one.spec.environment.items()
+        body["metadata"] |= {"profile": "older", "control_port": 65536, "n_threads": "4", "chunk_size": 0}
         refused = ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()
         assert refused["code"] != 0 and "must be fate or yacl" in str(refused)
+        assert all(f"metadata.{name}" in str(refused) for name in ("control_port", "n_threads", "chunk_size"))
+
+
+def test_what_the_admin_sets_of_a_provider_goes_before_its_registration(tmp_path: Path):
+    body = example("register_unionpay.json")
+    body["metadata"] |= {"n_threads": 4, "chunk_size": 4096}
+    allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
+    engine = {"kind": "docker", "docker": {"allow": allow}}
+    with serving(Gateway(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
+        for one in _launched(gateway, body).values():
+            found = {name: one.spec.environment.get(name) for name in ("system.compute", "config.n_threads")}
+            assert found == {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
+            assert one.spec.environment["config.chunk_size"] == "4096"
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"code": 0, "status": "SUCCESS", "role": "guest"}, TaskStatus.SUCCESS),
+        ({"code": 0, "status": "failed", "role": "guest"}, TaskStatus.FAILED),
+        ({"code": 0, "status": "RUNNING"}, None),
+        ({"code": 1, "status": "SUCCESS"}, None),
+        ({"code": 0, "status": "DONE"}, None),
+        ({"code": 0, "data": {"status": "SUCCESS"}}, None),
+        (["SUCCESS"], None),
+        ({"code": 0, "status": "SUCCESS", "more": "x" * 65_536}, None),
+    ],
+    ids=str,
+)
+def test_a_container_says_at_its_control_port_how_its_task_ended(said: Any, status: TaskStatus | None):
+    with scripted() as (container, url):
+        container.will(says(said))
+        run = a_run(declared={"control_port": int(url.rpartition(":")[2])})
+        assert container_status(run, "127.0.0.1") is status
+        (asked,) = container.asked
+        assert (asked.method, asked.target, asked.body) == ("POST", QUERY, {"task_id": run.task_id})
+    assert container_status(run, "127.0.0.1") is None, "nothing listens there any more"
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
