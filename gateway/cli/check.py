@@ -1,5 +1,6 @@
-"""``bfia-gateway provider check``: does an image keep its description and the container contract?"""
+"""``bfia-gateway provider init`` and ``check``: a first image, and whether it keeps description and contract."""
 
+import re
 import shlex
 import shutil
 import tempfile
@@ -7,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, read_object
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
 from gateway.cli.command import Output, command, compact, finite, say, table
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from provider_registry.model import Component, Problem
 
 X = TypeVar("X")
+_NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
@@ -33,6 +36,38 @@ class EngineKind(StrEnum):
 
     docker = "docker"
     process = "process"
+
+
+@command(commands, "init", "overlap && cd overlap && pytest")
+def init(
+    name: Annotated[str, typer.Argument(help="The provider's name: lower-case letters, digits, . _ -")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write into; default: the name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+) -> Output:
+    """Write a component that works, to be changed: program, Dockerfile, description and a test. Needs no gateway.
+
+    Two parties learn which ids they have in common; docs/vendor.md explains each line.
+    """
+    if not _NAME.fullmatch(name):
+        text = f"{name!r} cannot name an image: expected lower-case letters, digits, . _ - (such as overlap)"
+        raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
+    folder, module = output or Path(name), re.sub(r"\W", "_", name)
+    template = files("gateway.conformance").joinpath("template")
+    made = {folder / one.name.removesuffix(".txt").replace("NAME", module): one for one in template.iterdir()}
+    for file in made:
+        new_file(file, force)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, one in made.items():
+            file.write_text(one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name))
+    except OSError as error:
+        raise CallFailed(f"{folder} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from None
+    yield {"files": sorted(map(str, made))}
+    for file in sorted(made):
+        say(f"wrote {file}")
+    say(f'next: bfia-gateway provider check {folder}/register.json --command "$(which python3) {folder}/main.py"')
 
 
 @command(commands, "check", "register.json --image registry.example.com/vendor:1.0.0")

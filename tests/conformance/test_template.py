@@ -1,0 +1,52 @@
+"""What `provider init` writes works as it is, and is what the vendors' page shows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "gateway" / "conformance" / "template"
+
+
+def init(folder: Path, *words: str) -> list[str]:
+    done = CliRunner().invoke(app, ["provider", "init", "my-overlap", "-o", str(folder), "--json", *words])
+    assert done.exit_code == 0, done.stderr
+    return list(json.loads(done.stdout)["files"])
+
+
+def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
+    written = init(tmp_path / "new")
+    assert [Path(f).name for f in written] == ["Dockerfile", "main.py", "register.json", "test_my_overlap.py"]
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_overlap.py"]
+    path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    dockerfile = (tmp_path / "new" / "Dockerfile").read_text()
+    assert "my-overlap:1.0.0" in dockerfile and "NAME" not in dockerfile
+
+
+def test_what_is_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("mine")
+    refused = CliRunner().invoke(app, ["provider", "init", "mine", "-o", str(tmp_path)])
+    assert (refused.exit_code, "main.py" in refused.stderr) == (2, True)
+    assert [f.name for f in tmp_path.iterdir()] == ["main.py"]
+    assert init(tmp_path, "--force") and (tmp_path / "main.py").read_text() != "mine"
+
+
+@pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
+def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    refused = CliRunner().invoke(app, ["provider", "init", "-o", str(tmp_path), "--", name])
+    assert refused.exit_code == 2 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("page", ["vendor.md", "vendor.zh-CN.md"])
+def test_the_page_shows_the_sample_and_its_description(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name, kind in (("main.py", "python"), ("register.json", "json")):
+        assert f"```{kind}\n{(TEMPLATE / f'{name}.txt').read_text(encoding='utf-8')}```" in text, name
