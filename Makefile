@@ -10,6 +10,8 @@ SECRETFLOW := .venv-secretflow
 RUN := $(VENV)/bin/python
 WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
+# for environments that have the requirements alone
+export PYTHONPATH := $(CURDIR)/clients/python
 
 .PHONY: help setup demo test test-fast check fmt docs proto lock bench chaos clean
 

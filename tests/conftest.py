@@ -31,6 +31,7 @@ from tests.services import browser, own_docker, registry, sshd
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
+os.environ.setdefault("PYTHONPATH", str(ROOT / "clients" / "python"))  # as the Makefile does
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
 
 pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures

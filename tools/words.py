@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOTS = ("gateway", "adapter", "engines", "provider_registry", "route_table", "tools", "examples")
+ROOTS = ("gateway", "adapter", "engines", "provider_registry", "route_table", "clients", "tools", "examples")
 IDENTIFIERS = {
     "foretell": "dry_run",
     "foretelling": "dry_run",

@@ -34,12 +34,14 @@ from gateway.errors import (
     envelope,
     release,
 )
-from gateway.language.catalogue import ENGLISH, in_language, of_header
+from gateway.language.catalogue import ENGLISH, in_language, of_header, reasons
 
 log = structlog.get_logger(__name__)
 
 _OWN_INTERFACE = ("/v2/provider", "/v2/component")
 _REAL_STATUSES = "/api/"
+_OPERATORS = (_REAL_STATUSES, "/v1/platform/schedule/job", *_OWN_INTERFACE)
+"""paths whose refusals go to people"""
 _KEPT_STATUS = frozenset({404, 405, 413})
 _REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
 
@@ -190,6 +192,8 @@ def _answer(request: Request, status: int, error: GatewayError, words: Words = s
     body = envelope(error, words)
     if language != ENGLISH:
         body = in_language(body, error.reason, language)
+    if request.url.path.startswith(_OPERATORS) and (known := reasons().get(error.reason)):
+        body["data"]["next_step"] = known.next_step[language]
     if request.url.path.startswith(_OWN_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

@@ -153,6 +153,7 @@ _CAUSE = shape(
     "Cause",
     reason=Annotated[str, Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")],
     problems=[_PROBLEM],
+    next_step=Annotated[str, Field(default="", description="what to do")],
 )
 _REFUSAL = shape("Refusal", code=Annotated[int, Field(description="the HTTP status")], msg=str, data=_CAUSE)
 

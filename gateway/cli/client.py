@@ -1,25 +1,25 @@
-"""The command line's way to a running node, its operator listener over HTTP, and to files that are sent."""
+"""The command line's way to a running node, by the Python client, and to files that are sent."""
 
 import getpass
-import hashlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
+from bfia_gateway_client.calls import completed, each
+from bfia_gateway_client.calls import segment as segment
+from bfia_gateway_client.errors import GatewayError, NoAnswer
+from bfia_gateway_client.errors import Invalid as BadInput
 from gateway.cli.language import spoken
 from gateway.data.reading import MIB, NotFit, bounded, check_readable, whole
 from gateway.errors import Invalid
 
 if TYPE_CHECKING:
-    import httpx
-
     from gateway.config.schema import Settings
 
 EXIT_FAILED = 1
@@ -34,26 +34,20 @@ EXAMPLE_NODE = "JG0100001100000010"
 LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
 
-SLOW = (60.0, None, 60.0, 60.0)
-"""to connect, read, write and get a connection; for requests that a node works on before its first byte, such as
-the checksum of a large file"""
 _NO_TOKEN = (
     f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its auth.token; "
     "an admin makes one by: bfia-gateway token create NAME --role ROLE"
 )
+T = TypeVar("T")
 
 
-class CallFailed(Exception):
+class CallFailed(GatewayError):
     """A command failed. ``code`` is its exit code, ``data`` what the node's response has beside the message."""
 
     def __init__(self, text: str, code: int = EXIT_FAILED, reason: str = "", data: Any = None) -> None:
-        super().__init__(text)
+        super().__init__(text, reason=reason)
         self.code = code
-        self.reason = reason
         self.data = data
-
-
-_WANTED = {"want-repr-digest": "sha-256=1"}
 
 
 class Client:
@@ -61,28 +55,20 @@ class Client:
 
     def __init__(self, url: str, word: str = "", *, timeout: float = 60.0, source: str = "the token") -> None:
         """``word`` is the token, ``source`` where it comes from."""
-        import httpx
+        from bfia_gateway_client.wire import BlockingWire
 
-        self.url = url.rstrip("/")
-        self._token = token(word, source)
-        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        headers["accept-language"] = spoken()
         try:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("expected http://host:port")
-            secure = parts.scheme == "https"  # reading the certificate authorities takes longer than a request
-            self._http = httpx.Client(
-                base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=secure
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise CallFailed(f"{url!r} is not a valid address of a node: {error}", EXIT_BAD_INPUT) from None
+            self.wire = BlockingWire(url, token(word, source), language=spoken())
+        except BadInput as error:
+            raise CallFailed(str(error), EXIT_BAD_INPUT) from None
+        self.url = self.wire.url
+        self._timeout = timeout
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self.wire.close()
 
     def get(self, path: str, **query: Any) -> Any:
         """Get JSON; parameters that are None, False or empty are left out."""
@@ -96,95 +82,46 @@ class Client:
         """Delete."""
         return self.call("DELETE", path, query=query)
 
-    def call(
-        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None, **sent: Any
-    ) -> Any:
-        """Send one request; return the response's JSON. An envelope's error code fails at any HTTP status.
-
-        ``sent`` is what `httpx` sends in place of a JSON body: a form, a file.
-        """
-        with self._reached():
-            response = self._http.request(method, path, json=body, params=_given(query or {}), **sent)
-        return self._read(response)
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """Send one request; return the response's JSON. ``options`` are those of `Wire.call`."""
+        return self.done(self.wire.call(method, path, body, **{"timeout": self._timeout, **options}))
 
     def download(
         self, path: str, target: Path, moved: Callable[[int, int | None], None] = lambda *_: None, **query: Any
     ) -> int:
-        """Write a response's body into a file; return its length in bytes.
+        """Write a response's body into a file, whole or not at all; return its length in bytes.
 
-        The file appears only when it is whole and has the checksum that the node names. ``moved`` is called for
-        each chunk with its length and that of all, if known.
+        ``moved`` is called for each chunk with its length and that of all, if known.
         """
-        part = target.with_name(target.name + ".part")
-        digest = hashlib.sha256()
-        try:
-            with self._streamed(path, query) as response, part.open("wb") as file:
-                length = response.headers.get("content-length", "")
-                for chunk in response.iter_bytes(1024 * 1024):
-                    file.write(chunk)
-                    digest.update(chunk)
-                    moved(len(chunk), int(length) if length.isdecimal() else None)
-                size, wanted = file.tell(), response.headers.get("x-checksum-sha256", "")
-            if wanted and wanted != digest.hexdigest():
-                text = f"received sha256 {digest.hexdigest()}, the node names {wanted}; nothing was kept"
-                raise CallFailed(text, reason="CHECKSUM_WRONG")
-            part.replace(target)
-        except OSError as error:
-            raise CallFailed(f"{target} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        return size
+        from bfia_gateway_client.transfers import download
+
+        return self.done(download(self.wire, path, target, moved, query))
 
     def lines(self, path: str, **query: Any) -> Iterator[str]:
         """Yield the lines of a streamed response, such as events."""
-        with self._streamed(path, query) as response:
-            yield from response.iter_lines()
+        with self._reported():
+            yield from each(self.wire.lines(path, query))
+
+    def done(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call of the Python client."""
+        with self._reported():
+            return completed(work)
 
     @contextmanager
-    def _streamed(self, path: str, query: Mapping[str, Any]) -> "Iterator[httpx.Response]":
-        with (
-            self._reached(),
-            self._http.stream("GET", path, params=_given(query), headers=_WANTED, timeout=SLOW) as response,
-        ):
-            if response.status_code >= 400:
-                response.read()
-                self._read(response)
-            yield response
-
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
-        import httpx
-
+    def _reported(self) -> Iterator[None]:
+        """Turn an error of the Python client into one with an exit code, and the command that helps."""
         try:
             yield
-        except httpx.HTTPError as error:
-            cause = f"{type(error).__name__} {error}".strip()
-            cause = cause.replace(self._token, "…") if self._token else cause
-            text = f"no response from {self.url}: {cause}; is the node up? bfia-gateway serve starts it"
-            text += " (another node: --config, --url)"
-            raise CallFailed(text, EXIT_NO_ANSWER, "NO_ANSWER") from error
-
-    def _read(self, response: "httpx.Response") -> Any:
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        code = body.get("code", 0) if isinstance(body, Mapping) else 0
-        if response.status_code < 400 and body is not None and code in (0, 200):
-            return body
-        if not isinstance(body, Mapping):
-            text = f"HTTP {response.status_code} without JSON: is {self.url} a node's operator listener?"
-            raise CallFailed(text, EXIT_FAILED, "NO_ENVELOPE")
-        data = body["data"] if isinstance(body.get("data"), Mapping) else {}
-        reason = str(data.get("reason") or "")
-        text = str(body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {response.status_code}")
-        if reason == "NO_TOKEN":
-            text = _NO_TOKEN
-        if reason == "PATH_UNKNOWN":
-            text += f"; commands need the listener for operators (listen.operator), and {self.url} is another one"
-        bad_input = response.status_code in (400, 422) or code in (400, 422)
-        raise CallFailed(text, EXIT_BAD_INPUT if bad_input else EXIT_FAILED, reason, data)
+        except NoAnswer as error:
+            text = f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
+            raise CallFailed(text, EXIT_NO_ANSWER, error.reason) from error
+        except GatewayError as error:
+            text = _NO_TOKEN if error.reason == "NO_TOKEN" else error.message
+            if error.reason == "PATH_UNKNOWN":
+                operators = "commands need the listener for operators (listen.operator)"
+                text += f"; {operators}, and {self.url} is another one"
+            code = EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED
+            raise CallFailed(text, code, error.reason, error.data) from error
 
 
 def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
@@ -223,15 +160,6 @@ def invalid_in(config: Path, error: Invalid) -> CallFailed:
     """Return the failure that names every problem of a configuration."""
     text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
     return CallFailed(text, EXIT_BAD_INPUT, error.reason)
-
-
-def segment(name: str) -> str:
-    """Return a name as one part of a path."""
-    return quote(name, safe="")
-
-
-def _given(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: ("1" if v is True else v) for k, v in query.items() if v is not None and v is not False and v != ""}
 
 
 # ---------------------------------------------------------------- files, and who types

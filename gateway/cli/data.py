@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, SLOW, CallFailed, Client, content, opened, segment
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened, segment
 from gateway.cli.command import (
     After,
     AsJson,
@@ -142,17 +142,15 @@ def import_dataset(
 def _sent(
     node: Client, sent_as: str, file: Any, fields: Mapping[str, Any], meta: Mapping[str, str]
 ) -> dict[str, Any]:
-    given = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
-    form = {"file": (sent_as, file, "application/octet-stream")}
-    data = {**fields, "meta": given}
+    from bfia_gateway_client.transfers import send_table
+
     try:
-        found = node.call("POST", "/v2/component/upload/file", data=data, files=form, timeout=SLOW)
+        return node.done(send_table(node.wire, sent_as, file, fields, meta))
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise
         text = f"DATASET_EXISTS: {fields['namespace']}#{fields['name']} exists; to replace it: --overwrite"
         raise CallFailed(text, error.code, error.reason, error.data) from None
-    return dict(found["data"])
 
 
 def _print_stored(found: Mapping[str, Any]) -> None:
@@ -190,7 +188,7 @@ def register(
     """
     body: dict[str, Any] = {"place": place, "namespace": namespace, "name": name, "match_id_name": match_id}
     body |= {"label_name": label, "description": description, "overwrite": overwrite, "count": count}
-    found = node.call("POST", "/api/v1/datasets", {**body, "reason": reason}, timeout=SLOW)
+    found = node.call("POST", "/api/v1/datasets", {**body, "reason": reason}, timeout=None)
     yield found
     columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
     say(f"registered {found['dataset_id']}: {_rows(found)}, {columns}, {files} of {found['format']}")
@@ -274,7 +272,7 @@ def edit(
     change = {key: value for key, value in change.items() if value is not None}
     if not change:
         raise CallFailed("nothing to change: give --match-id, --label, --description or --meta", EXIT_BAD_INPUT)
-    found = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=SLOW)
+    found = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=None)
     yield found
     say(f"changed {dataset}: match id {found['match_id_name'] or 'none'}, label {found['label_name'] or 'none'}")
 

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bfia_gateway_client.drafting import Task, chained, first_value, reader_of, roles_of, switched_off
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
 from gateway.cli.command import Config, Url, command, components, say
 from gateway.cli.jobs import commands
@@ -16,14 +16,11 @@ from gateway.cli.providers import allowed, component_of
 if TYPE_CHECKING:
     from provider_registry.model import Component
 
-_ORDER = ("guest", "host", "arbiter")
 _LONGEST = 200
 """characters of a list of choices, or of a description"""
 _WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 """words that YAML does not read as text"""
-_IDS_ALONE = ("only_output_key",)
-"""switches in descriptions, the standard's sample and FATE's among them, that make a table of ids alone"""
 
 
 @command(commands, "draft", "reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml")
@@ -54,8 +51,7 @@ def draft(
             text = f"{task!r} must read PROVIDER/COMPONENT, such as reference/HeteroLR"
             raise CallFailed(text, EXIT_BAD_INPUT)
         chain.append(component_of(provider, name, config, url))
-    found = dict.fromkeys(role for c in chain for role in c.roles)
-    roles = sorted(found, key=lambda role: _ORDER.index(role) if role in _ORDER else len(_ORDER))
+    roles = roles_of(chain)
     datasets = _by_role(data or [], roles, "--data ROLE=DATASET")
     nodes = _by_role(party or [], roles, "--party ROLE=NODE")
     if missing := [role for role in roles if role not in nodes]:
@@ -76,23 +72,11 @@ def _by_role(given: Sequence[str], roles: Sequence[str], form: str) -> dict[str,
     return made
 
 
-@dataclass(frozen=True)
-class _Task:
-    name: str
-    component: "Component"
-    source: str
-    """``task.output`` of the table that it reads; empty where it reads the parties' own"""
-
-    @property
-    def reads_datasets(self) -> bool:
-        return not self.source and any(i.group == "data" for i in self.component.inputs)
-
-
 def _drafted(
     components: "Sequence[Component]", nodes: Mapping[str, str], datasets: Mapping[str, str], flow: str
 ) -> str:
     """Return a job as YAML. ``nodes`` is who plays each role, ``datasets`` what a role's first task reads."""
-    tasks = _chained(components)
+    tasks = chained(components)
     first = next(iter(nodes))
     lines = [
         '# The parameters of each component are below task_params: remove the "# " before those that you set.',
@@ -124,24 +108,7 @@ def _drafted(
     return "\n".join(lines) + "\n"
 
 
-def _chained(components: "Sequence[Component]") -> list[_Task]:
-    """Name the tasks, and let each read the newest table that one before it writes."""
-    tasks: list[_Task] = []
-    table = ""
-    for component in components:
-        name = base = re.sub(r"[^\w-]", "_", component.name).lower()
-        number = 1
-        while name in {task.name for task in tasks}:
-            number += 1
-            name = f"{base}_{number}"
-        reads = any(i.group == "data" for i in component.inputs)
-        tasks.append(_Task(name, component, table if reads else ""))
-        written = next((o.name for o in component.outputs if o.group == "data"), "")
-        table = f"{name}.{written}" if written else table
-    return tasks
-
-
-def _dag_entry(task: _Task) -> Iterator[str]:
+def _dag_entry(task: Task["Component"]) -> Iterator[str]:
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"
@@ -162,22 +129,21 @@ def _dag_entry(task: _Task) -> Iterator[str]:
         yield f"        - {{type: {_yaml(out.category)}, key: {_yaml(out.name)}}}"
 
 
-def _parameters(task: _Task, tasks: Sequence[_Task]) -> Iterator[str]:
+def _parameters(task: Task["Component"], tasks: Sequence[Task["Component"]]) -> Iterator[str]:
     """Yield parameters: what is required, and the switch that would keep columns from a task that reads them."""
     from provider_registry.forms import form
 
     schema = form(task.component)
     required = schema.get("required", ())
-    reader = next((later.name for later in tasks if later.source.partition(".")[0] == task.name), "")
+    reader = reader_of(task, tasks)
     yield f"      {_yaml(task.name)}: {{"
     for name, field in schema["properties"].items():
         yield f"        # {_comment(field['title'])} ({_about(field)})"
         if field.get("description", field["title"]) != field["title"]:
             yield f"        #   {_comment(field['description'])[:_LONGEST]}"
         if name in required:
-            value = field["default"] if "default" in field else next(iter(field.get("enum", ())), None)
-            yield f"        {_yaml(name)}: {_yaml(value)},  # required"
-        elif reader and name in _IDS_ALONE and field.get("default") is not False:
+            yield f"        {_yaml(name)}: {_yaml(first_value(field))},  # required"
+        elif switched_off(name, field, reader):
             why = f"{_comment(reader)} reads all columns of this table, not the ids alone"
             yield f"        {_yaml(name)}: false,  # {why}"
         else:

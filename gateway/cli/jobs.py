@@ -1,17 +1,16 @@
 """``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bfia_gateway_client.calls import each
 from gateway.cli.client import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
-    EXIT_NO_ANSWER,
     CallFailed,
     Client,
     read_object,
@@ -40,12 +39,6 @@ from gateway.cli.command import (
 from gateway.data.log_levels import Level
 from gateway.errors import counted
 
-SILENT_SECONDS = 300.0
-"""seconds for which a node that has responded may be silent, such as while it is upgraded"""
-STARTING_SECONDS = 30.0
-"""seconds for which a node may be silent at first: it has just been started, or its address is wrong"""
-PAUSE = 0.3
-"""seconds between two requests"""
 OVER = ("FINISHED", "REJECTED")
 _SCHEDULE = "/v1/platform/schedule"
 
@@ -343,7 +336,7 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
     job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
         try:
-            for job, trouble in looks(lambda: job_at(node, job_id), tell=lambda text: say(text, err=True)):
+            for job, trouble in _looks(node, job_id):
                 tree = _tree(job, most_warnings=3)
                 live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
         except KeyboardInterrupt:
@@ -358,34 +351,14 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def looks(
-    fetch: Callable[[], dict[str, Any]],
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job until it is over; with a notice where that is its last known state, as the node is silent.
+def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the job until it is over; with a notice where that is its last known state, as the node is silent."""
+    from bfia_gateway_client.watching import looks
 
-    ``tell`` takes the notice while nothing is known yet. Raises `CallFailed` for a refusal and a long silence.
-    """
-    known: dict[str, Any] = {}
-    since: float | None = None
-    while not known or known["status"] not in OVER:
-        try:
-            known, since, trouble = fetch(), None, ""
-        except CallFailed as error:
-            first, since = since is None, now() if since is None else since
-            limit = SILENT_SECONDS if known else STARTING_SECONDS
-            silent = error.code == EXIT_NO_ANSWER or error.reason == "DATABASE_AWAY"
-            if not silent or now() - since >= limit:
-                raise
-            trouble = f"{error}; retrying for up to {limit:g} s"
-            if first and not known:
-                tell(trouble)
-        if known:
-            yield known, trouble
-        sleep(PAUSE)
+    async def look() -> dict[str, Any]:
+        return job_at(node, job_id)
+
+    return each(looks(look, node.wire.sleep, notice=lambda text: say(text, err=True)))
 
 
 # ---------------------------------------------------------------- one job

@@ -157,9 +157,10 @@ def import_model(
     node: Client, archive: Annotated[Path, typer.Argument(help="An archive that `model export` wrote.")]
 ) -> Output:
     """Add the version that an archive holds; nothing is kept unless every checksum is right."""
+    from bfia_gateway_client.wire import File
+
     with opened(archive) as (file, _):
-        kind = {"content-type": "application/zip"}
-        found = node.call("POST", "/api/v1/models/import", content=file, headers=kind)
+        found = node.call("POST", "/api/v1/models/import", file=File(archive.name, file, "application/zip"))
     yield found
     _print_model(found)
 

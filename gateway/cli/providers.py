@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import typer
 
+from bfia_gateway_client.lookup import provider_named
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
-    EXIT_FAILED,
     CallFailed,
     Client,
     connect,
@@ -39,7 +39,7 @@ from gateway.cli.command import (
     table,
     when,
 )
-from gateway.errors import counted, near
+from gateway.errors import counted
 
 if TYPE_CHECKING:
     from provider_registry.model import Component
@@ -215,19 +215,7 @@ def _print_warnings(found: Mapping[str, Any]) -> None:
 
 def _path(node: Client, name: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
-    if ":" not in name or "@" not in name:
-        found = node.get("/api/v1/providers", provider_name=name, limit=1000)["providers"]
-        keys = [p["provider_name"] for p in found]
-        if len(keys) != 1:
-            if keys:
-                text = f"{name} may be any of {', '.join(keys)}"
-                raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS")
-            every = node.get("/api/v1/providers", limit=1000)["providers"]
-            meant = near(name.partition(":")[0], [p["provider_name"].partition(":")[0] for p in every])
-            text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")
-            raise CallFailed(text, EXIT_FAILED, "PROVIDER_UNKNOWN")
-        name = keys[0]
-    return f"/api/v1/providers/{quote(name, safe=':@')}"
+    return f"/api/v1/providers/{quote(node.done(provider_named(node.wire, name)), safe=':@')}"
 
 
 # ---------------------------------------------------------------- components and their parameters

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from adapter.bfia.examples import A_PROVIDER
+from bfia_gateway_client.wire import BlockingWire
 from gateway.bootstrap.node import Gateway
-from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed, Client
+from gateway.cli.client import Client
 from gateway.cli.command import cell
-from gateway.cli.jobs import SILENT_SECONDS, _watch, in_short, looks
+from gateway.cli.jobs import _watch, in_short
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of
 from tests.e2e.nodes import process_engine, wait_for
@@ -194,64 +195,11 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
 # ---------------------------------------------------------------- watching
 
 
-SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
-AWAY = CallFailed("the database is away", EXIT_FAILED, "DATABASE_AWAY")
-UNKNOWN = CallFailed("no such job", EXIT_FAILED, "JOB_UNKNOWN")
-RUNS, DONE = {"status": "RUNNING"}, {"status": "FINISHED"}
-
-
-def watched(said: list[str], answers: tuple[Any, ...], lasting: float) -> Iterator[tuple[str, bool]]:
-    """Yield the states that are seen, and whether there is a word on trouble; each look takes so many seconds."""
-    coming, clock = iter(answers), [0.0]
-
-    def ask() -> dict[str, Any]:
-        clock[0] += lasting
-        found = next(coming)
-        if isinstance(found, CallFailed):
-            raise found
-        return dict(found)
-
-    for job, trouble in looks(ask, now=lambda: clock[0], sleep=lambda _: None, tell=said.append):
-        yield job["status"], bool(trouble)
-
-
-@pytest.mark.parametrize(
-    ("answers", "seen", "said"),
-    [
-        ((RUNS, SILENT, AWAY, RUNS, SILENT, DONE), "RTTRTD", []),
-        ((SILENT, SILENT, AWAY, DONE), "D", ["no answer; retrying for up to 30 s"]),
-    ],
-    ids=["a silence is waited out", "a node that is just being started is waited for"],
-)
-def test_watching_goes_on_through_a_restart_of_the_node(answers: tuple[Any, ...], seen: str, said: list[str]):
-    told: list[str] = []
-    states = {"R": ("RUNNING", False), "T": ("RUNNING", True), "D": ("FINISHED", False)}
-    assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen] and told == said
-
-
-@pytest.mark.parametrize(
-    ("answers", "times"),
-    [
-        ((SILENT,) * 2, 0),  # nothing was ever seen: the address is wrong
-        ((UNKNOWN,), 0),
-        ((SILENT, UNKNOWN), 0),
-        ((RUNS, UNKNOWN), 1),
-        ((RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20), 9),  # it begins to count anew with each answer
-    ],
-)
-def test_watching_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], times: int):
-    seen = []
-    with pytest.raises(CallFailed):
-        for look in watched([], answers, SILENT_SECONDS / 4):
-            seen.append(look)
-    assert len(seen) == times
-
-
 class Interrupted(Client):
     """A node at which somebody loses patience."""
 
     def __init__(self) -> None:
-        pass
+        self.wire = BlockingWire("http://127.0.0.1:9")
 
     def call(self, *_: object, **__: object) -> object:
         raise KeyboardInterrupt

@@ -1,23 +1,23 @@
-"""Writes the pages that follow from the code into ``docs``: ``make docs``."""
+"""Writes what follows from the code, pages of ``docs`` and the Python client's types: ``make docs``."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tools.docs import endpoints, reasons, settings
+from tools.docs import client_types, endpoints, reasons, settings
 
 PAGES: dict[str, Callable[[], str]] = {
-    f"{name}{ending}.md": partial(make, language)
+    f"docs/{name}{ending}.md": partial(make, language)
     for name, make in (("settings", settings.page), ("reasons", reasons.page), ("endpoints", endpoints.page))
     for language, ending in (("en", ""), ("zh", ".zh-CN"))
-}
-"""file name -> what it holds"""
+} | {f"{client_types.CLIENT}/types.py": client_types.module}
+"""file -> what it holds"""
 
 
-def main(folder: Path = Path("docs")) -> None:
-    """Write every page."""
+def main(root: Path = Path()) -> None:
+    """Write every file."""
     for name, make in PAGES.items():
-        (folder / name).write_text(make(), encoding="utf-8")
+        (root / name).write_text(make(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def paths(listener: str) -> list[tuple[str, str, str]]:
     """Return (method, path, summary) of everything that a listener describes, by path."""
     found = [
         (method.upper(), path, str(operation.get("summary", "")))
-        for path, methods in _described()[listener]["paths"].items()
+        for path, methods in described()[listener]["paths"].items()
         for method, operation in methods.items()
         if method in ("get", "put", "post", "patch", "delete")
     ]
@@ -75,8 +75,8 @@ def _roles(method: str, path: str, language: str) -> str:
 
 
 @cache
-def _described() -> dict[str, Any]:
-    """Build a node that serves everything, and ask its applications; nothing of it is started."""
+def described() -> dict[str, Any]:
+    """Return the OpenAPI documents of a node that serves everything, by listener; nothing of it is started."""
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         home = Path(folder)
         any_port = {"bind": "127.0.0.1:0"}

@@ -206,7 +206,7 @@ def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, p
     answer = caller.getresponse()
     said = json.loads(answer.read())
     caller.close()
-    assert answer.status == 404 and said["data"] == {"reason": "PATH_UNKNOWN"}
+    assert answer.status == 404 and said["data"]["reason"] == "PATH_UNKNOWN"
 
 
 def test_the_default_route_sends_but_admits_no_node(allowed: SimpleNamespace):

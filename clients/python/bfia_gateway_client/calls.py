@@ -1,0 +1,116 @@
+"""Calls are coroutines, each written once; `call` and `stream` make methods of both clients of them.
+
+Over a `wire.AsyncWire` such a method is the coroutine itself. Over a `wire.BlockingWire` nothing in it ever
+suspends, so that one step runs it to its end, without an event loop.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from functools import update_wrapper, wraps
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from bfia_gateway_client.wire import AsyncWire, BlockingWire, Wire
+
+P = ParamSpec("P")
+T = TypeVar("T")
+W = TypeVar("W", bound="Wire")
+Entries = list
+"""a list, in classes with a method of that name"""
+
+
+class Group(Generic[W]):
+    """Calls about one subject, made over a wire."""
+
+    def __init__(self, wire: W) -> None:
+        self._wire: W = wire
+
+
+class call(Generic[P, T]):
+    """Decorates a coroutine as a method: it returns the result, or over an `AsyncWire` what is awaited for it."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self.function = function
+        update_wrapper(cast(Any, self), function)
+
+    @overload
+    def __get__(self, obj: None, owner: Any) -> "call[P, T]": ...
+    @overload
+    def __get__(self, obj: "Group[BlockingWire]", owner: Any) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        if obj is None:
+            return self
+        method = MethodType(self.function, obj)
+        if not obj._wire.blocks:
+            return method
+
+        @wraps(method)
+        def blocking(*given: P.args, **named: P.kwargs) -> T:
+            made: Coroutine[Any, Any, T] = method(*given, **named)
+            return completed(made)
+
+        return blocking
+
+
+class stream(Generic[P, T]):
+    """Decorates an asynchronous generator as a method: it returns an iterator, or over an `AsyncWire` itself."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self.function = function
+        update_wrapper(cast(Any, self), function)
+
+    @overload
+    def __get__(self, obj: None, owner: Any) -> "stream[P, T]": ...
+    @overload
+    def __get__(self, obj: "Group[BlockingWire]", owner: Any) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        if obj is None:
+            return self
+        method: Callable[..., Any] = MethodType(self.function, obj)
+        if not obj._wire.blocks:
+            return method
+
+        @wraps(method)
+        def blocking(*given: P.args, **named: P.kwargs) -> Iterator[T]:
+            return each(method(*given, **named))
+
+        return blocking
+
+
+def completed(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run what never suspends; return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        found: T = done.value
+        return found
+    coroutine.close()
+    raise RuntimeError("a call over a BlockingWire must not wait for an event loop")
+
+
+def each(values: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield what an asynchronous generator that never suspends yields."""
+    try:
+        while True:
+            try:
+                value = completed(values.__anext__())
+            except StopAsyncIteration:
+                return
+            yield value
+    finally:
+        completed(values.aclose())
+
+
+def path_of(kind: str, *parts: str) -> str:
+    """Return a path of the node's API: names are parts of it, whatever characters they have."""
+    return "/".join(["/api/v1", kind, *map(segment, parts)])
+
+
+def segment(name: str) -> str:
+    """Return a name as one part of a path."""
+    return quote(name, safe="")

@@ -1,0 +1,115 @@
+"""The two clients: the same calls, blocking or to be awaited."""
+
+import os
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Generic, Self
+
+from bfia_gateway_client import types
+from bfia_gateway_client.calls import Group, W, call, path_of
+from bfia_gateway_client.data import Data
+from bfia_gateway_client.jobs import Jobs
+from bfia_gateway_client.models import Models
+from bfia_gateway_client.providers import Providers
+from bfia_gateway_client.routes import Routes
+from bfia_gateway_client.wire import AsyncWire, BlockingWire
+
+URL = "BFIA_GATEWAY_URL"
+TOKEN = "BFIA_GATEWAY_TOKEN"
+
+
+class _Calls(Group[W], Generic[W]):
+    """All calls of a client, by subject."""
+
+    def __init__(self, wire: W) -> None:
+        super().__init__(wire)
+        self.jobs = Jobs(wire)
+        self.data = Data(wire)
+        self.models = Models(wire)
+        self.providers = Providers(wire)
+        self.routes = Routes(wire)
+
+    @property
+    def url(self) -> str:
+        """The node's address."""
+        return self._wire.url
+
+    @call
+    async def session(self) -> types.Session:
+        """Return which node this is, and for whom and in which role it takes the token."""
+        return types.Session.model_validate(await self._wire.call("GET", path_of("session")))
+
+    @call
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        seconds: float = 60,
+    ) -> Any:
+        """Send any request that docs/endpoints.md names; return the response's JSON.
+
+        ``seconds``: how long to wait for the response.
+        """
+        return await self._wire.call(method, path, body, query=query, timeout=seconds)
+
+
+class Client(_Calls[BlockingWire]):
+    """A node's API; calls block. Use it as a context, or `close` it. Threads may share it."""
+
+    def __init__(
+        self,
+        url: str = "",
+        token: str = "",
+        *,
+        ca: str | PathLike[str] | None = None,
+        language: str = "",
+    ) -> None:
+        """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
+
+        ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate authority of an
+        https address; default: those of this machine. ``language``: of messages, ``en`` or ``zh``. Raises
+        `Invalid`.
+        """
+        super().__init__(BlockingWire(*_at(url, token), ca=ca, language=language))
+
+    def close(self) -> None:
+        """Close the connections to the node."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(_Calls[AsyncWire]):
+    """A node's API; calls are awaited, logs and states iterated with ``async for``. For one event loop."""
+
+    def __init__(
+        self,
+        url: str = "",
+        token: str = "",
+        *,
+        ca: str | PathLike[str] | None = None,
+        language: str = "",
+    ) -> None:
+        """As `Client`. Raises `Invalid`."""
+        super().__init__(AsyncWire(*_at(url, token), ca=ca, language=language))
+
+    async def close(self) -> None:
+        """Close the connections to the node."""
+        await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _at(url: str, token: str) -> tuple[str, str]:
+    return url or os.environ.get(URL, ""), (token or os.environ.get(TOKEN, "")).strip()

@@ -1,0 +1,302 @@
+"""``client.jobs``: draft, plan, submit and watch a job; read what its runs here wrote, left and reported."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bfia_gateway_client import drafting, types
+from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment, stream
+from bfia_gateway_client.errors import JobFailed, Problem, Refused, invalid
+from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
+from bfia_gateway_client.lookup import entries, provider_named
+from bfia_gateway_client.progress import Progress
+from bfia_gateway_client.transfers import download
+from bfia_gateway_client.watching import looks
+
+_SCHEDULE = "/v1/platform/schedule/job"
+
+
+class Jobs(Group[W]):
+    """Jobs. A party is named by role and index, such as ``guest.0``; default: the only one here."""
+
+    @call
+    async def draft(
+        self,
+        components: Sequence[str],
+        parties: Mapping[str, str],
+        data: Mapping[str, str],
+        *,
+        parameters: Mapping[str, Mapping[str, Any]] | None = None,
+        flow: str = "draft",
+    ) -> dict[str, Any]:
+        """Return a job of components in their order, each reading what those before it wrote; creates nothing.
+
+        ``components``: PROVIDER/COMPONENT, as in ``reference/HeteroLR``; the tasks are named after them in lower
+        case. ``parties``: role -> node. ``data``: role -> dataset of that node. ``parameters``: task -> values;
+        what is left out is the component's default. The result may be changed before `plan` and `submit`. Raises
+        `Invalid` with everything that is missing or unknown.
+        """
+        described = [await self._described(one) for one in components]
+        return drafting.job(drafting.chained(described), parties, data, parameters or {}, flow)
+
+    async def _described(self, text: str) -> drafting.Component:
+        given, _, name = text.rpartition("/")
+        if not given or not name:
+            raise invalid(Problem("components", "must read PROVIDER/COMPONENT, such as reference/HeteroLR", text))
+        path = path_of("providers", await provider_named(self._wire, given))
+        provider = await self._wire.call("GET", path)
+        if name not in provider["components_description"]:
+            there = ", ".join(provider["components_description"])
+            raise invalid(Problem("components", f"is not a component of {given}; it has {there}", name))
+        form = await self._wire.call("GET", f"{path}/components/{segment(name)}/parameters")
+        return drafting.of_description(provider, name, form)
+
+    @call
+    async def plan(self, job: Mapping[str, Any]) -> types.Plan:
+        """Ask every party what would happen to a job, and create nothing; ``good``: no obstacle is known.
+
+        Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
+        """
+        found = await self._wire.call("POST", path_of("jobs", "plan"), {**job}, timeout=120)
+        return types.Plan.model_validate(found)
+
+    @call
+    async def submit(self, job: Mapping[str, Any]) -> str:
+        """Submit a job, and return its id when every node of it has accepted it.
+
+        Raises `Invalid` with every mistake and its path, and `Refused`; where the job is kept all the same, its id
+        is ``data["job_id"]`` of the error.
+        """
+        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", {**job})
+        return str(found["data"]["job_id"])
+
+    @call
+    async def list(
+        self,
+        *,
+        status: str = "",
+        outcome: str = "",
+        flow: str = "",
+        partner: str = "",
+        since: str = "",
+        limit: int = 20,
+    ) -> Entries[types.ListedJob]:
+        """Return jobs that this node schedules or takes part in, at most ``limit``, the newest first.
+
+        ``status`` and ``outcome``: words with commas between. ``since``: a date or time in UTC.
+        """
+        narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
+        found = await entries(self._wire, path_of("jobs"), "jobs", limit, narrow)
+        return [types.ListedJob.model_validate(one) for one in found]
+
+    @call
+    async def show(self, job_id: str) -> types.Job:
+        """Return a job: its tasks at each party, why it failed or what it waits for, its parameters."""
+        return types.Job.model_validate(await self._wire.call("GET", path_of("jobs", job_id)))
+
+    @call
+    async def watch(self, job_id: str, *, check: bool = True, progress: bool = True) -> types.Job:
+        """Wait until a job is over, also through a restart of the node, and return it.
+
+        A progress bar stands in the notebook or on the terminal meanwhile. Raises `JobFailed` where it did not
+        succeed, unless ``check`` is False; `NoAnswer` where the node is silent for five minutes.
+        """
+        job: dict[str, Any] = {}
+        with Progress(job_id, shown=progress) as shown:
+            async for job, trouble in looks(lambda: self._look(job_id), self._wire.sleep):
+                shown.show(job["progress"] / 100, trouble or _in_short(job))
+        if check and job["outcome"] != "SUCCEEDED":
+            failure = job["failure"] or {"reason": job["outcome"], "message": ""}
+            where = " ".join(f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key))
+            text = f"{job_id} {job['outcome']}: {failure['reason']} {where}: {failure.get('message', '')}"
+            raise JobFailed(text, reason=failure["reason"], data=failure)
+        return types.Job.model_validate(job)
+
+    @stream
+    async def states(self, job_id: str) -> AsyncIterator[types.Job]:
+        """Yield a job several times a second until it is over."""
+        async for job, _ in looks(lambda: self._look(job_id), self._wire.sleep):
+            yield types.Job.model_validate(job)
+
+    async def _look(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._wire.call("GET", path_of("jobs", job_id))
+        return found
+
+    @stream
+    async def logs(
+        self,
+        job_id: str,
+        task: str = "",
+        party: str = "",
+        *,
+        tail: int = 0,
+        level: str = "debug",
+        follow: bool = False,
+    ) -> AsyncIterator[str]:
+        """Yield the lines that a run here wrote; with ``follow`` until it is over.
+
+        ``tail``: only so many at the end, 0: all. ``level``: debug (all), info or error, and worse.
+        """
+        job = await self._look(job_id)
+        runs = [{**run, "party": f"{run['party']['role']}.{run['party']['index']}"} for run in job["runs"]]
+        runs = [run for run in runs if task in ("", run["task_name"])]
+        chosen = _one("run", [{**run, "task": run["task_name"]} for run in runs], party, newest=True)
+        event = ""
+        query = {"tail": tail or None, "level": level, "follow": follow}
+        async for line in self._wire.lines(chosen["log"], query):
+            if not follow:
+                yield line
+            elif line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: ") and event != "end":
+                yield line.removeprefix("data: ")
+
+    @call
+    async def timeline(self, job_id: str) -> Entries[types.TimelineEntry]:
+        """Return all that happened to a job here, in its order."""
+        found = await self._wire.call("GET", path_of("jobs", job_id, "timeline"))
+        return types.Timeline.model_validate(found).timeline
+
+    @call
+    async def outputs(self, job_id: str) -> Entries[types.Output]:
+        """Return what the runs here left: tables, models, reports."""
+        found = await self._wire.call("GET", path_of("jobs", job_id, "outputs"))
+        return types.Outputs.model_validate(found).outputs
+
+    @call
+    async def table(
+        self,
+        job_id: str,
+        task: str,
+        key: str,
+        party: str = "",
+        *,
+        to: str = "",
+        text: Sequence[str] = (),
+        progress: bool = True,
+    ) -> Any:
+        """Return a table that a run left as a frame of pandas or polars (``to``; default: what is installed).
+
+        Columns that the run declares as text, its ids, and those that ``text`` names are kept as text. Raises
+        `Invalid` for another kind of output, and where neither library is installed.
+        """
+        with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as shown:
+            party = party or await self._party(job_id, "outputs", task, key)
+            try:
+                about = await self._wire.call("GET", path_of("jobs", job_id, "metadata", task, party, key))
+                (described,) = about["outputs"]
+                known = text_columns(described["columns"], described["id_column"])
+            except Refused:  # nothing is known of it: the cells decide
+                known = []
+            await self._fetch(job_id, task, party, key, reading.file, shown)
+            return reading.frame([*text, *known])
+
+    @call
+    async def download(
+        self, job_id: str, task: str, key: str, party: str = "", *, file: str | Path = "", progress: bool = True
+    ) -> Path:
+        """Write an output as it lies in the storage into a file (default: the key), and return its path."""
+        target = Path(file or key)
+        with Progress(f"fetching {key}", shown=progress) as shown:
+            party = party or await self._party(job_id, "outputs", task, key)
+            await self._fetch(job_id, task, party, key, target, shown)
+        return target
+
+    async def _fetch(self, job_id: str, task: str, party: str, key: str, file: Path, shown: Progress) -> None:
+        path = path_of("jobs", job_id, "outputs", task, party, key, "download")
+        await download(self._wire, path, file, shown.moved)
+
+    @call
+    async def reports(self, job_id: str) -> types.Reports:
+        """Return which reports the runs here wrote, and warnings about what they left."""
+        return types.Reports.model_validate(await self._wire.call("GET", path_of("jobs", job_id, "reports")))
+
+    @call
+    async def report(self, job_id: str, task: str, key: str, party: str = "") -> types.Report:
+        """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
+        party = party or await self._party(job_id, "reports", task, key)
+        found = await self._wire.call("GET", path_of("jobs", job_id, "reports", task, party, key))
+        return types.Report.model_validate(found)
+
+    @call
+    async def curve(
+        self, job_id: str, task: str, key: str, party: str = "", *, series: str = "", to: str = ""
+    ) -> Any:
+        """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
+        party = party or await self._party(job_id, "reports", task, key)
+        found = await self._wire.call("GET", path_of("jobs", job_id, "reports", task, party, key))
+        fits = [one for one in found["series"] if series in ("", one["name"])]
+        if not fits:
+            there = ", ".join(one["name"] for one in found["series"]) or "none"
+            raise invalid(Problem("series", f"is not a table of this report; there are: {there}", series))
+        return of_points(fits[0]["columns"], fits[0]["points"], to)
+
+    @call
+    async def plot(self, job_id: str, task: str, key: str, party: str = "", *, series: str = "") -> Picture:
+        """Return a report as a picture, which a notebook shows; ``series``: one of its ``plots``."""
+        party = party or await self._party(job_id, "reports", task, key)
+        pieces: Entries[bytes] = []
+        path = path_of("jobs", job_id, "reports", task, party, key, "plot")
+        await self._wire.fetch(path, lambda piece, _: pieces.append(piece), {"series": series})
+        return Picture(b"".join(pieces).decode())
+
+    async def _party(self, job_id: str, kind: str, task: str, key: str) -> str:
+        """Return the one party here that has an output or a report. Raises `Invalid`."""
+        found = (await self._wire.call("GET", path_of("jobs", job_id, kind)))[kind]
+        fits = [one for one in found if (one["task"], one["key"]) == (task, key)]
+        return str(_one(kind.removesuffix("s"), fits or found, "", sure=bool(fits))["party"])
+
+    @call
+    async def stop(self, job_id: str, task: str = "") -> None:
+        """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
+        body = {"job_id": job_id, **({"task_name": task} if task else {})}
+        await self._wire.call("POST", f"{_SCHEDULE}/{'stop_task' if task else 'stop_all'}", body)
+
+    @call
+    async def rerun(
+        self, job_id: str, start: str = "", *, parameters: Mapping[str, Any] | None = None
+    ) -> types.Rerun:
+        """Run an ended job again from a task on, as a new job; what was finished before is taken over.
+
+        ``start``: default the first task that has not succeeded. ``parameters``: as in ``task_params`` of a job.
+        """
+        body = {"from": start, "parameters": {**(parameters or {})}}
+        return types.Rerun.model_validate(await self._wire.call("POST", path_of("jobs", job_id, "rerun"), body))
+
+    @call
+    async def approve(self, job_id: str, *, reason: str = "") -> types.Decided:
+        """Agree to a job at this node."""
+        found = await self._wire.call("POST", path_of("jobs", job_id, "approve"), {"reason": reason})
+        return types.Decided.model_validate(found)
+
+    @call
+    async def reject(self, job_id: str, *, reason: str = "") -> types.Decided:
+        """Refuse a job at this node; it is then rejected at every node, and the reason goes there."""
+        found = await self._wire.call("POST", path_of("jobs", job_id, "reject"), {"reason": reason})
+        return types.Decided.model_validate(found)
+
+    @call
+    async def delete(self, job_id: str, *, here: bool = False, reason: str = "") -> types.Deleted:
+        """Delete an ended job with its logs and outputs, at every node of it or only ``here``."""
+        query = {"here": here, "reason": reason}
+        found = await self._wire.call("DELETE", path_of("jobs", job_id), query=query, timeout=120)
+        return types.Deleted.model_validate(found)
+
+
+def _one(
+    kind: str, found: Sequence[Mapping[str, Any]], party: str, *, newest: bool = False, sure: bool = True
+) -> Any:
+    """Return the one entry of a party, or its newest attempt. Raises `Invalid` where that is not clear."""
+    fits = [one for one in found if party in ("", one["party"])] if sure else []
+    if len({(one["task"], one["party"]) for one in fits}) == 1:
+        return max(fits, key=lambda one: int(one.get("attempt", 0))) if newest else fits[-1]
+    there = ", ".join(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found) or "none"
+    what = f"more than one {kind}" if fits else f"no {kind}"
+    raise invalid(Problem("party" if fits else "task", f"{what} here matches; there are: {there}"))
+
+
+def _in_short(job: Mapping[str, Any]) -> str:
+    """Return the state of a job in a line: what runs, or what is waited for."""
+    running = [task["name"] for task in job["tasks"] if task["status"] == "RUNNING"]
+    waiting = (job["waiting"] or {}).get("message", "")
+    return " ".join(filter(None, (job["outcome"] or job["status"], ", ".join(running) or waiting)))

@@ -1,0 +1,82 @@
+"""A progress bar: in a notebook as an element of its page, on a terminal as a line, elsewhere not at all."""
+
+import html
+import sys
+from typing import Any, TextIO
+
+_WIDTH = 30
+
+
+class Progress:
+    """How far something is. Use as a context."""
+
+    def __init__(self, title: str, *, shown: bool = True, screen: TextIO | None = None, page: Any = None) -> None:
+        """``page``: IPython's ``display``, in whose cell it stands; default: that of the notebook this runs in."""
+        self._title = title
+        self._screen = screen or sys.stderr
+        self._page: Any = (page or _notebook()) if shown else None
+        self._on_screen = shown and self._page is None and self._screen.isatty()
+        self._handle: Any = None
+        self._last = ""
+        self._done = 0
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._on_screen and self._last:
+            self._screen.write("\n")
+            self._screen.flush()
+
+    def moved(self, length: int, total: int | None) -> None:
+        """Show that so many more bytes of a total were moved."""
+        self._done += length
+        text = f"{self._done / 2**20:.1f} MiB"
+        self.show(self._done / total if total else None, f"{text} of {total / 2**20:.1f} MiB" if total else text)
+
+    def show(self, part: float | None, text: str) -> None:
+        """Show which part is done, 0 to 1, None where that is not known, and a text beside it."""
+        line = f"{part:.3f} {text}" if part is not None else text
+        if line == self._last:
+            return
+        self._last = line
+        clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+        if self._page is not None:
+            self._on_page(part, clean)
+        elif self._on_screen:
+            filled = round(_WIDTH * min(part, 1)) if part is not None else 0
+            bar = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} " if part is not None else ""
+            self._screen.write(f"\r\x1b[K{self._title}: {bar}{clean}")
+            self._screen.flush()
+
+    def _on_page(self, part: float | None, text: str) -> None:
+        value = "" if part is None else f' value="{min(part, 1):.3f}"'
+        shown = _Html(
+            f"<div>{html.escape(self._title)} <progress{value}></progress> {html.escape(text)}</div>", text
+        )
+        if self._handle is None:
+            self._handle = self._page(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+class _Html:
+    """What a notebook shows."""
+
+    def __init__(self, text: str, plain: str) -> None:
+        self._text, self._plain = text, plain
+
+    def _repr_html_(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return self._plain
+
+
+def _notebook() -> Any:
+    """Return IPython's ``display`` in a notebook; None elsewhere, also in IPython's terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    return sys.modules["IPython.display"].display

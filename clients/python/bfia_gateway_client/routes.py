@@ -1,0 +1,70 @@
+"""``client.routes``: which nodes there are, how to reach them, and whether that works."""
+
+from typing import Any
+
+from bfia_gateway_client import types
+from bfia_gateway_client.calls import Entries, Group, W, call, path_of
+from bfia_gateway_client.lookup import entries
+
+
+class Routes(Group[W]):
+    """Routes. Every change is a version, which can be rolled back."""
+
+    @call
+    async def list(self, *, limit: int = 100) -> Entries[types.Route]:
+        """Return the routes in force, at most ``limit``."""
+        found = await entries(self._wire, path_of("routes"), "routes", limit)
+        return [types.Route.model_validate(one) for one in found]
+
+    @call
+    async def show(self, node: str) -> types.Route:
+        """Return the route to a node."""
+        found = await self._wire.call("GET", path_of("routes", node))
+        return types.Route.model_validate(found["route"])
+
+    @call
+    async def add(self, node: str, /, *, reason: str = "", **entry: Any) -> types.NewRouteVersion:
+        """Add a route, or write its entry anew, such as ``url="https://gw.example:7380"`` or ``via="JG…"``.
+
+        ``entry``: the keys of the route file. Raises `Invalid` (ROUTE_INVALID) with every mistake.
+        """
+        return await self._edit("PUT", node, entry, reason)
+
+    @call
+    async def change(self, node: str, /, *, reason: str = "", **entry: Any) -> types.NewRouteVersion:
+        """Change some keys of a route, such as ``enabled=False``; None removes a key."""
+        return await self._edit("PATCH", node, entry, reason)
+
+    @call
+    async def remove(self, node: str, *, reason: str = "") -> types.NewRouteVersion:
+        """Remove a route."""
+        found = await self._wire.call("DELETE", path_of("routes", node), query={"reason": reason})
+        return types.NewRouteVersion.model_validate(found)
+
+    @call
+    async def test(self, node: str) -> types.RouteTest:
+        """Test a route in both directions, step by step; ``good`` says whether every step worked."""
+        path = path_of("routes", node, "test")
+        return types.RouteTest.model_validate(await self._wire.call("POST", path, {}, timeout=150))
+
+    @call
+    async def history(self, *, limit: int = 20) -> Entries[types.RouteVersion]:
+        """Return who changed the routes, when and why; the newest first."""
+        found = await entries(self._wire, path_of("route-versions"), "versions", limit)
+        return [types.RouteVersion.model_validate(one) for one in found]
+
+    @call
+    async def version(self, number: int, *, since: int | None = None) -> types.FullRouteVersion:
+        """Return one version, with what differs from another one (``since``; default: the one before)."""
+        path = path_of("route-versions", str(number))
+        return types.FullRouteVersion.model_validate(await self._wire.call("GET", path, query={"since": since}))
+
+    @call
+    async def rollback(self, version: int, *, reason: str = "") -> types.NewRouteVersion:
+        """Make the routes what they were at a version, as a new version, which can be rolled back too."""
+        path = path_of("route-versions", str(version), "rollback")
+        return types.NewRouteVersion.model_validate(await self._wire.call("POST", path, {"reason": reason}))
+
+    async def _edit(self, method: str, node: str, entry: dict[str, Any], reason: str) -> types.NewRouteVersion:
+        body = {"route": entry, "reason": reason}
+        return types.NewRouteVersion.model_validate(await self._wire.call(method, path_of("routes", node), body))

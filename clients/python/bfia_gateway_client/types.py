@@ -1,0 +1,713 @@
+"""What a node responds, as it describes itself: written by ``make docs``, never by hand.
+
+A response may have further fields, of a node that is newer than this client: they are kept as attributes.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Response(BaseModel):
+    """What all of them are."""
+
+    model_config = ConfigDict(extra="allow", defer_build=True, protected_namespaces=(), populate_by_name=True)
+
+
+class Dataset(Response):
+    dataset_id: str
+    namespace: str
+    name: str
+    count: int | None
+    """rows; null: not counted"""
+    columns: int
+    partitions: int
+    size: int
+    disabled: bool
+    description: str
+    created_at: datetime
+    url: str
+
+
+class Decided(Response):
+    job_id: str
+    local_status: str
+    approval: dict[str, Any] | None
+    repeated: bool
+
+
+class RemovedItem(Response):
+    """One thing to remove."""
+
+    kind: str
+    name: str
+    job: str
+    bytes: int
+    why: str
+    removed: bool = False
+    cause: str = ""
+
+
+class Deleted(Response):
+    job_id: str
+    dry_run: bool
+    items: list[RemovedItem]
+    bytes: int
+    nodes: dict[str, dict[str, Any]] | None
+    """result at the other nodes; null: only here"""
+
+
+class DeletedDataset(Response):
+    deleted: Dataset
+
+
+class Model(Response):
+    model_id: str
+    version: str
+    deployed: bool
+    deployed_at: datetime | None
+    granted: list[str]
+    """nodes that may use it beside its training's parties"""
+    here: list[str]
+    """the parties whose parts are at this node"""
+    imported: bool
+    job_id: str
+    flow_id: str
+    created_at: datetime
+    bytes: int
+    url: str
+
+
+class DeletedModel(Response):
+    deleted: Model
+
+
+class Column(Response):
+    """A column of a table: its name and type, as its task wrote them."""
+
+    name: str
+    type: str
+
+
+class Grant(Response):
+    dataset_id: str
+    node: str
+    state: str
+    """in force, expired or revoked"""
+    granted_at: datetime
+    granted_by: str
+    reason: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class FullDataset(Response):
+    dataset_id: str
+    namespace: str
+    name: str
+    count: int | None
+    """rows; null: not counted"""
+    columns: list[Column]
+    partitions: int
+    size: int
+    disabled: bool
+    description: str
+    created_at: datetime
+    url: str
+    origin: str
+    checksum: str
+    format: str
+    """csv or parquet"""
+    in_place: bool
+    """registered where it lies: deleting it leaves its files"""
+    delimiter: str
+    encoding: str
+    label_name: str
+    match_id_name: str
+    meta: dict[str, Any]
+    sid: str
+    grants: list[Grant]
+    published: list[str]
+    """partners that see it; *: all with a contract"""
+    grants_default: str
+    used_by: list[str]
+    changed: str
+    """what became of the files of a registered table; empty: nothing"""
+    there: bool
+    away: str
+    """why it is not known what is there; empty: the storage answers"""
+
+
+class TrainingParty(Response):
+    """One role of a job: its position in the role's list, and the node that plays it."""
+
+    role: str
+    index: int
+    node: str
+
+
+class FullModel(Response):
+    model_id: str
+    version: str
+    deployed: bool
+    deployed_at: datetime | None
+    granted: list[str]
+    """nodes that may use it beside its training's parties"""
+    here: list[str]
+    """the parties whose parts are at this node"""
+    imported: bool
+    job_id: str
+    flow_id: str
+    created_at: datetime
+    bytes: int
+    url: str
+    parties: list[TrainingParty]
+    models: list[dict[str, Any]]
+
+
+class ProviderWarning(Response):
+    path: str
+    rule: str
+
+
+class FullProvider(Response):
+    provider_name: str
+    name: str
+    version: str
+    device: str
+    image: str
+    images: dict[str, str | None]
+    """image -> pinned digest"""
+    retired: bool
+    components: list[str]
+    warning_count: int
+    owner: str
+    revision: int
+    protocol: str
+    metadata: dict[str, Any]
+    digests: dict[str, str]
+    jobs: list[str]
+    """jobs that use it"""
+    warnings: list[ProviderWarning]
+    components_description: dict[str, Any]
+
+
+class RouteChange(Response):
+    node: str
+    field: str
+    """empty: the whole route was added or removed"""
+    before: Any
+    after: Any
+
+
+class FullRouteVersion(Response):
+    version: int
+    at: datetime
+    author: str
+    reason: str
+    source: str
+    changes: list[RouteChange]
+    diff: str
+    text: str
+
+
+JobStatus = str
+"""A job's states, in the standard's words. One of PENDING, READY, RUNNING, FINISHED, REJECTED."""
+
+
+TaskStatus = str
+"""A task's states, in the standard's words. One of PENDING, READY, RUNNING, SUCCESS, FAILED."""
+
+
+class Failure(Response):
+    """Why something did not work, in words that every party gets alike."""
+
+    reason: str
+    message: str = ""
+    node: str = ""
+    role: str = ""
+    task: str = ""
+    exit_code: int | None = None
+
+
+class TaskAttempt(Response):
+    """A failed attempt of a task, which was retried under another id."""
+
+    number: int
+    task_id: str
+    failure: Failure
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class Waiting(Response):
+    """What is waited for; ``next_check`` None: only an event can change it."""
+
+    reason: str
+    message: str
+    since: datetime
+    next_check: datetime | None = None
+
+
+class Lineage(Response):
+    """The task of an earlier job whose outputs this one inherits: of the job in which it ran."""
+
+    job_id: str
+    task_id: str
+
+
+class Task(Response):
+    """A task as it is reported to others."""
+
+    task_id: str
+    name: str
+    status: TaskStatus
+    failure: Failure | None = None
+    nodes: dict[str, dict[str, TaskStatus]] | None = None
+    since: datetime | None = None
+    attempt: int = 0
+    attempts: list[TaskAttempt] = Field(default_factory=list)
+    waiting: Waiting | None = None
+    inherited: Lineage | None = None
+
+
+Outcome = str
+"""How a job ended. One of SUCCEEDED, FAILED, STOPPED, REJECTED."""
+
+
+class Party(Response):
+    role: str
+    index: int | None
+    node: str
+
+
+class Origin(Response):
+    """The job that this one runs again."""
+
+    job_id: str
+    start: str
+    by: str
+    changed: list[str] = Field(default_factory=list)
+    parameters: dict[str, Any] | None = None
+
+
+class Run(Response):
+    task_id: str
+    task_name: str
+    party: Party
+    image: str
+    attempt: int
+    status: str
+    failure: Failure | None
+    waiting: Waiting | None
+    log: str
+    """path of its log"""
+
+
+class ComponentRef(Response):
+    """The key of a component: vendor, version, class name."""
+
+    provider: str
+    version: str
+    name: str
+
+
+class DagInput(Response):
+    """An input that is another instance's output."""
+
+    type: str
+    task: str
+    key: str
+
+
+class DagOutput(Response):
+    """What an output is called by those who take it."""
+
+    output_artifact_key_alias: str = ""
+    output_artifact_type_alias: str = ""
+
+
+class DagNode(Response):
+    """One named component instance; its name is the task's name."""
+
+    name: str
+    component: ComponentRef
+    inputs: list[DagInput] = Field(default_factory=list)
+    outputs: list[DagOutput] = Field(default_factory=list)
+
+
+class OnTopic(Response):
+    session: str
+    topic: str
+    messages: int
+    bytes: int
+    oldest: float
+    readers: list[str]
+
+
+class Amendment(Response):
+    """One change of parameters; its version is its place among the job's, from 1."""
+
+    id: str
+    parameters: dict[str, Any]
+    by: str
+    reason: str
+    at: datetime
+    bundle: dict[str, Any] | None = None
+
+
+class Job(Response):
+    job_id: str
+    status: JobStatus
+    tasks: list[Task]
+    outcome: Outcome | None
+    failure: Failure | None
+    progress: int
+    flow_id: str
+    scheduler: str
+    warnings: list[str]
+    waiting: Waiting | None
+    parties: list[Party]
+    tolerated: list[str]
+    old_job_id: str
+    origin: Origin | None
+    initiator: str
+    trace_id: str | None
+    parameters: dict[str, dict[str, dict[str, Any]]]
+    runs: list[Run]
+    inherited_runs: list[dict[str, Any]]
+    flow: list[DagNode]
+    local_warnings: list[str]
+    resources: dict[str, Any] | None
+    model: dict[str, Any] | None
+    channel: list[OnTopic]
+    amendments: list[Amendment]
+
+
+class ListedJob(Response):
+    """A job as lists show it."""
+
+    job_id: str
+    flow_id: str
+    status: str
+    outcome: str | None
+    created_at: datetime
+    sides: list[str] = Field(default_factory=list)
+
+
+class NewGrant(Response):
+    dataset_id: str
+    node: str
+    state: str
+    """in force, expired or revoked"""
+    granted_at: datetime
+    granted_by: str
+    reason: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+    warnings: list[str]
+    """such as: the node has no route"""
+
+
+class NewRouteVersion(Response):
+    version: int
+    at: datetime
+    author: str
+    reason: str
+    source: str
+    changes: list[RouteChange]
+    not_in_file: list[str]
+    """why route_table.file cannot be used, and does not hold the change until then"""
+
+
+class Output(Response):
+    task: str
+    party: str
+    key: str
+    namespace: str
+    name: str
+    task_id: str
+    attempt: int
+    inherited_from: str | None
+    output: str
+    there: bool
+    """it is in this node's storage"""
+    value: Any
+    """content of a small report"""
+
+
+class Outputs(Response):
+    outputs: list[Output]
+
+
+Standing = str
+"""What was found of one thing that a job needs. One of ok, warning, waits, problem, unknown."""
+
+
+class Check(Response):
+    """One thing that was checked."""
+
+    check: str
+    standing: Standing
+    found: str = ""
+    cause: str = ""
+    remedy: str = ""
+    about: str = ""
+
+
+class NodePlan(Response):
+    node: str
+    parties: list[str]
+    checks: list[Check]
+
+
+class Plan(Response):
+    good: bool
+    nodes: list[NodePlan]
+
+
+class Difference(Response):
+    path: str
+    before: Any
+    after: Any
+
+
+class PredictionJob(Response):
+    job_id: str
+    differences: list[Difference]
+
+
+class Provider(Response):
+    provider_name: str
+    name: str
+    version: str
+    device: str
+    image: str
+    images: dict[str, str | None]
+    """image -> pinned digest"""
+    retired: bool
+    components: list[str]
+    warning_count: int
+    owner: str
+
+
+class ValueChange(Response):
+    path: str
+    before: Any
+    after: Any
+
+
+class ProviderChanged(Response):
+    provider_name: str
+    revision: int
+    at: datetime
+    author: str
+    action: str
+    reason: str
+    created: bool
+    changed: bool
+    """false: it was so before, and this is its newest revision"""
+    changes: list[ValueChange]
+    retired: bool
+    digests: dict[str, str]
+    warnings: list[ProviderWarning]
+
+
+class RegisteredDataset(Response):
+    dataset_id: str
+    namespace: str
+    name: str
+    count: int | None
+    """rows; null: not counted"""
+    columns: list[Column]
+    partitions: int
+    size: int
+    disabled: bool
+    description: str
+    created_at: datetime
+    url: str
+    origin: str
+    checksum: str
+    format: str
+    """csv or parquet"""
+    in_place: bool
+    """registered where it lies: deleting it leaves its files"""
+    delimiter: str
+    encoding: str
+    label_name: str
+    match_id_name: str
+    meta: dict[str, Any]
+    sid: str
+    grants: list[Grant]
+    published: list[str]
+    """partners that see it; *: all with a contract"""
+    grants_default: str
+    used_by: list[str]
+    changed: str
+    """what became of the files of a registered table; empty: nothing"""
+    there: bool
+    away: str
+    """why it is not known what is there; empty: the storage answers"""
+    warnings: list[str]
+    """which images may not be able to read it"""
+
+
+class Series(Response):
+    """A table of a report: its name is the path to it, empty for the report as a whole."""
+
+    name: str
+    columns: list[str]
+    points: list[list[float | str | bool | None]]
+    left_out: int = 0
+
+
+class Report(Response):
+    task: str
+    party: str
+    key: str
+    namespace: str
+    name: str
+    format: str
+    values: dict[str, Any]
+    series: list[Series]
+    problem: str
+    plots: list[str]
+    """what can be drawn: names of tables, and `values`"""
+
+
+class ReportLine(Response):
+    task: str
+    party: str
+    key: str
+    namespace: str
+    name: str
+    output: str
+    there: bool
+    """it is in this node's storage"""
+    url: str
+
+
+class RunWarning(Response):
+    task: str
+    party: str
+    warning: str
+
+
+class Reports(Response):
+    reports: list[ReportLine]
+    warnings: list[RunWarning]
+
+
+class Rerun(Response):
+    job_id: str
+    old_job_id: str
+    from_: str = Field(alias="from")
+    runs: list[str]
+    inherits: list[str]
+
+
+class Revision(Response):
+    provider_name: str
+    revision: int
+    at: datetime
+    author: str
+    action: str
+    reason: str
+
+
+class Route(Response):
+    """How one node is reached."""
+
+    node: str
+    url: str
+    profile: str = "spec"
+    institution: str | None = None
+    deadline: float = 10.0
+    enabled: bool = True
+    via: str | None = None
+    relay: bool = False
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    components: list[str] = Field(default_factory=list)
+    peer_certificate: list[str] = Field(default_factory=list)
+    keys: list[str] = Field(default_factory=list)
+    signing: str | None = None
+    bundles: str = "accepted"
+    transport: str | None = None
+
+
+Result = str
+"""How a step ended; a warning does not make the trial a failed one. One of ok, warning, failed, skipped."""
+
+
+class Step(Response):
+    """One step of a trial."""
+
+    name: str
+    result: Result
+    found: str = ""
+    cause: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+
+
+class RouteTest(Response):
+    node: str
+    good: bool
+    steps: list[Step]
+
+
+class RouteVersion(Response):
+    version: int
+    at: datetime
+    author: str
+    reason: str
+    source: str
+    changes: list[RouteChange]
+
+
+class Session(Response):
+    node: str
+    institution: str
+    version: str
+    user: str
+    role: str
+
+
+class Stored(Response):
+    """What was stored."""
+
+    namespace: str
+    name: str
+    dataset_id: str
+    """namespace#name, as jobs name the dataset."""
+    count: int
+    """Rows."""
+    columns: list[str]
+    """As in the storage: with sid, if it was asked for."""
+    partitions: int
+    checksum: str
+    """sha256 of the uploaded file, hex."""
+    encoding: str
+    """In which the file was read."""
+    delimiter: str
+    """With which the file was read."""
+
+
+class TimelineEntry(Response):
+    """One written line of a job's timeline."""
+
+    at: datetime
+    side: str
+    event: str
+    by: str
+    detail: dict[str, Any]
+
+
+class Timeline(Response):
+    timeline: list[TimelineEntry]
