@@ -133,6 +133,22 @@ class Component:
 DEVICES = ("docker", "swarm", "k8s")
 """what a job's components may be registered for; of one that is registered for several, the first is meant"""
 
+
+def differing(one: Component, other: Component) -> list[str]:
+    """Return in which of its parts a component differs from that of another vendor, as flows use them."""
+
+    def parts(component: Component) -> dict[str, Any]:
+        return {
+            "roles": set(component.roles),
+            "inputs": [(one.name, one.group) for one in component.inputs],
+            "outputs": [(one.name, one.group) for one in component.outputs],
+            "parameters": {one.name: one.type for one in component.parameters},
+        }
+
+    theirs = parts(other)
+    return [name for name, part in parts(one).items() if part != theirs[name]]
+
+
 FATE, YACL = "fate", "yacl"
 """``metadata.profile`` of an image that swaps namespace and name, or reads ``system.storage.host.url``"""
 

@@ -25,9 +25,10 @@ from adapter.bfia.validation import unknown_fields
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
-from gateway.domain.spec import NodeId
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, problems_of, shorten
+from gateway.jobs.contracts import ALL_SITES
 from gateway.jobs.coordinator import Coordinator
 from gateway.ports import Callback, Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_problem
@@ -70,8 +71,12 @@ def operator_router(
     coordinator_node: NodeId,
     profile_of: Callable[[NodeId], Profile],
     limiters: Limiters,
+    expanded: Callable[[JobSpec], JobSpec],
 ) -> APIRouter:
-    """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here."""
+    """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here.
+
+    ``expanded`` puts the nodes of the job's project in place of the word for them.
+    """
     router = APIRouter(tags=["platform"], route_class=Route)
 
     @_spelled(router, "/job/create_all", "POST", summary="Submit a job")
@@ -80,10 +85,11 @@ def operator_router(
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
-        nodes = {coordinator_node, *(node for named in body.config.role.values() for node in named)}
-        job_id = new_id(map(profile_of, nodes - {own_node}))
-        spec = translate.job_spec(body, job_id, coordinator_node, trace)
-        spec = replace(spec, unknown_fields=unknown_fields(body))
+        spec = translate.job_spec(body, "", coordinator_node, trace)
+        if any(party.node == ALL_SITES for party in spec.parties):
+            spec = await on(limiters.rest, sender, lambda: expanded(spec))
+        job_id = new_id(map(profile_of, {coordinator_node, *spec.nodes} - {own_node}))
+        spec = replace(spec, job_id=job_id, unknown_fields=unknown_fields(body))
         job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))

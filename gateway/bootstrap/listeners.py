@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
     """Return what would happen to the job of a body that submits it."""
     scheduler, trace = node.settings.node.scheduler, current_trace() or new_trace_id()
-    return node.dry_run.plan(node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace))
+    spec = node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace)
+    return node.dry_run.plan(node.offers.expanded(spec))
 
 
 def mounted(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
@@ -144,7 +145,12 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for_operators = [
         Mounted(
             platform.operator_router(
-                node.coordinator, settings.node.id, settings.node.scheduler, node.peer_table.profile_of, limiters
+                node.coordinator,
+                settings.node.id,
+                settings.node.scheduler,
+                node.peer_table.profile_of,
+                limiters,
+                node.offers.expanded,
             ),
             body,
             bfia.Refusal,

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
-from gateway.domain.dag import Dag
+from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.problems import Problem
 from gateway.domain.states import Outcome
 
@@ -72,6 +72,10 @@ class Party:
     def label(self) -> str:
         """Role and index, such as ``guest.0``."""
         return f"{self.role}.{self.index}"
+
+
+PROVIDERS = "providers"
+"""of a party in ``job_params``: task -> name:version of the provider whose component runs there"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,24 @@ class JobSpec:
         mine = {p.label for p in self.parties_at(node)}
         bundles = {to: bundle for to, bundle in self.bundles.items() if to == node}
         params, tasks = _only(self.job_params, mine), _only(self.task_params, mine)
-        return replace(self, job_params=params, task_params=tasks, bundles=bundles)
+        return replace(self, dag=self.dag_at(node), job_params=params, task_params=tasks, bundles=bundles)
+
+    def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
+        """Return for which tasks a party has another provider of the same component, and which."""
+        found = {}
+        for task, one in overlay(self.job_params, party, PROVIDERS).items():
+            provider, _, version = str(one.value).partition(":")
+            if (node := self.dag.get(task)) is not None:
+                found[task] = ComponentRef(provider, version, node.component.name)
+        return found
+
+    def dag_at(self, node: NodeId) -> Dag:
+        """Return the flow as a node runs it: with the providers that its parties have."""
+        own = {task: ref for party in self.parties_at(node) for task, ref in self.providers_of(party).items()}
+        if not own:
+            return self.dag
+        nodes = (replace(one, component=own.get(one.name, one.component)) for one in self.dag.nodes)
+        return Dag(tuple(nodes), self.dag.version)
 
     def one_by_one(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Write entries of several indices, such as ``0|1``, once for each: not every peer reads them otherwise.

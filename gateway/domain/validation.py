@@ -6,6 +6,7 @@ Where a job is submitted (with ``roles_of``) more rejects it: an entry that no t
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
-from gateway.domain.spec import JobSpec, NodeId, data_location, overlay
+from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overlay
 
 MOST_WARNINGS = 100
 """of one job"""
@@ -39,6 +40,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         *_indices(spec),
         *_common_settings(spec),
         *_party_settings(spec),
+        *_providers(spec),
         *_quorum(spec),
         *_inheritance(spec),
     ]
@@ -260,7 +262,8 @@ COMMON = frozenset(_OF_JOBS) | {
     "tolerable_tasks",
 }
 """``sync_type`` is the standard's, the rest are extensions"""
-_OF_PARTIES = frozenset({"resources"})
+_OF_PARTIES = frozenset({"resources", PROVIDERS})
+_PROVIDER = re.compile(r"[^\s:@*/\\]{1,128}:[^\s:@*/\\]{1,128}")
 _AT = "config.job_params"
 
 
@@ -311,6 +314,26 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
                     yield Problem(f"{at}.resources.{kind}", rule, amounts[kind])
         elif amounts is not None:
             yield Problem(f"{at}.resources", "must be an object of cpu, memory and disk", amounts)
+
+
+def _providers(spec: JobSpec) -> Iterator[Problem]:
+    """Find providers of parties that cannot be: also two at one node, which gets one flow."""
+    for at, settings in _all_settings(spec):
+        entries = settings.get(PROVIDERS) if at != f"{_AT}.common" else None
+        if entries is not None and not isinstance(entries, Mapping):
+            yield Problem(f"{at}.{PROVIDERS}", "must be an object: name:version by the name of a task", entries)
+            continue
+        for task, named in (entries or {}).items():
+            if spec.dag.get(task) is None:
+                yield Problem(f"{at}.{PROVIDERS}.{task}", "names a task that is not in the flow", task)
+            elif not isinstance(named, str) or not _PROVIDER.fullmatch(named):
+                yield Problem(f"{at}.{PROVIDERS}.{task}", "must be the name and version of a provider", named)
+    for node in spec.nodes:
+        first, *others = spec.parties_at(node)
+        for party in others:
+            if spec.providers_of(party) != spec.providers_of(first):
+                at = f"{_AT}.{party.role}.{party.index}.{PROVIDERS}"
+                yield Problem(at, f"differ from those of {first.label} at the same node", node)
 
 
 def _all_settings(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:

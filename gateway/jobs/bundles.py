@@ -166,7 +166,7 @@ def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, A
                     "input": [[i.type, i.task, i.key] for i in task.inputs],
                     "output": [[o.type, o.key] for o in task.outputs],
                 }
-                for task in spec.dag.nodes
+                for task in spec.dag_at(node).nodes
             ],
         },
         "parties": {

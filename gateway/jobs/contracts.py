@@ -6,9 +6,10 @@ to the partner that applied, to the dataset, to a time and to a number of jobs. 
 whether it came with the permit is kept, so that its start needs only that the permit still holds.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.datasets import Dataset, Wanted
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
@@ -32,6 +33,8 @@ from route_table.document import Change
 from route_table.live import LiveRoutes
 from route_table.model import InvalidRoutes
 
+ALL_SITES = "ALL_SITES"
+"""as a node of a role: every node of the job's project"""
 ALL = "*"
 """among the nodes that a dataset is published for: every one with a contract"""
 
@@ -97,6 +100,34 @@ class Offers:
         if found is None:
             raise NotFound(f"no project of that id is shared with {partner}", reason="PROJECT_UNKNOWN")
         return found
+
+    def expanded(self, spec: JobSpec) -> JobSpec:
+        """Return a job with the nodes of its project in place of `ALL_SITES`. Raises `Invalid`.
+
+        A project has the id of the flow; nodes that the job names otherwise are left out.
+        """
+        wild = [party for party in spec.parties if party.node == ALL_SITES]
+        if not wild:
+            return spec
+        project = next((one for one in self._shared(None) if one.subject == spec.flow_id), None)
+        named = {party.node for party in spec.parties}
+        sites = [node for node in (self._nodes(project) if project else ()) if node not in named]
+        if not sites or len(wild) > 1:
+            rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
+            if project is None:
+                rule = f"needs a project {spec.flow_id!r} of this node, which the job names by flow_id"
+            rule = rule if len(wild) == 1 else f"{ALL_SITES} may be named once"
+            raise Invalid(
+                [Problem(f"config.role.{one.role}[{one.index}]", rule, ALL_SITES) for one in wild],
+                reason="PROJECT_UNKNOWN" if project is None else None,
+            )
+        parties: list[Party] = []
+        count: Counter[str] = Counter()
+        for party in spec.parties:
+            for node in sites if party.node == ALL_SITES else [party.node]:
+                parties.append(Party(party.role, count[party.role], node))
+                count[party.role] += 1
+        return replace(spec, parties=tuple(parties))
 
     def components(self, partner: NodeId) -> Iterator[tuple[Provider, Component]]:
         """Yield the components that a partner may have run here."""

@@ -18,7 +18,7 @@ from gateway.domain.dag import Dag, DagNode
 from gateway.domain.dry_run import Item, JobPlan, NodePlan, Standing, as_problems, fine, in_order, problem, warning
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.errors import GatewayError, Invalid, NotServed, Refused
 from gateway.ports import Clock
@@ -27,7 +27,7 @@ from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, tr
 from gateway.runtime.loop import Loop
 from gateway.store import queries
 from gateway.store.store import Store
-from provider_registry.model import ANY
+from provider_registry.model import ANY, differing
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
@@ -183,11 +183,32 @@ class NewJobs:
                 at = f"config.role.{party.role}[{party.index}]"
                 problems.append(Problem(at, str(error), party.node))
         filled, chosen, open_ = with_versions(spec, self._registry)
+        unlike, not_compared = self._other_providers(filled)
+        problems += unlike
+        warnings += not_compared
         if spec.scheduler == self._peers.node:
             problems += open_
         if problems:
             raise Invalid(problems, reason="NODE_UNKNOWN" if all(map(_names_a_party, problems)) else None)
         return filled, [str(w) for w in warnings], chosen
+
+    def _other_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
+        """Compare the components that parties have in place of the flow's with those: (problems, warnings)."""
+        problems, warnings = [], []
+        for party in spec.parties:
+            for task, ref in spec.providers_of(party).items():
+                at = f"config.job_params.{party.role}.{party.index}.{PROVIDERS}.{task}"
+                both = (spec.dag[task].component, ref)
+                try:
+                    usual, own = (self._registry.find(one.provider, one.version, one.name)[1] for one in both)
+                except Unknown as error:
+                    rule = f"is not compared with {both[0]} here: {error.message}"
+                    warnings.append(Problem(at, rule, str(ref)))
+                    continue
+                if parts := differing(usual, own):
+                    rule = f"differs from {both[0]} in {', '.join(parts)}: the parties could not work together"
+                    problems.append(Problem(at, rule, str(ref)))
+        return problems, warnings
 
     def made(self, spec: JobSpec) -> Job:
         """Return the record of a job that begins. Raises `Invalid` with every problem."""

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.bfia.examples import A_JOB
 from gateway.bootstrap.node import Gateway
+from tests.builders import a_spec
 from tests.cli import asking, written
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
@@ -46,6 +48,17 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         project = tmp_path / "project.yml"
         project.write_text(yaml.safe_dump({"name": "scoring"}))
         done(me, "apply", "project", PEER, "project-1", "--fields", str(project))
+        spec = a_spec(roles={"guest": (ME,), "host": ("ALL_SITES",)}, flow_id="project-1")
+        assert [(p.label, p.node) for p in me.offers.expanded(spec).parties] == [("guest.0", ME), ("host.0", PEER)]
+        for role, flow, reason in (
+            (["ALL_SITES"], "project-2", "PROJECT_UNKNOWN"),
+            (["ALL_SITES", "ALL_SITES"], "project-1", "INVALID"),
+            ([PEER, "ALL_SITES"], "project-1", "INVALID"),
+        ):
+            job = {**A_JOB, "flow_id": flow, "config": {**A_JOB["config"], "role": {"guest": [ME], "host": role}}}
+            for path in ("/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"):
+                refused = ask(me, "operator", "POST", path, json=job).json()
+                assert reason in str(refused) and f"config.role.host[{len(role) - 1}]" in str(refused), refused
         [waits] = listed(peer, "--waiting")
         done(peer, "reject", str(waits["number"]))
         mine = str(listed(me)[-1]["number"])

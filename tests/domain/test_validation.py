@@ -108,6 +108,18 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         for kind in ("cpu", "memory", "disk")
         for value in (*NUMBERS, *(one for one in NO_NUMBERS if one is not True))
     },
+    "no object of providers": (
+        own(host={"providers": "x:1"}),
+        [("config.job_params.host.0.providers", "must be an object")],
+    ),
+    "a provider of nothing": (
+        own(host={"providers": {"z": "x:1"}}),
+        [("config.job_params.host.0.providers.z", "names a task that is not in the flow")],
+    ),
+    "a provider without a version": (
+        own(host={"providers": {"a": "x"}}),
+        [("config.job_params.host.0.providers.a", "must be the name and version of a provider")],
+    ),
     "no amounts": (own(host={"resources": 3}), [("config.job_params.host.0.resources", "must be an object")]),
     "no parallelism": (common(task_parallelism=0), [(SETTING + "task_parallelism", "at least 1")]),
     **{
