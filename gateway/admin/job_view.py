@@ -1,6 +1,7 @@
 """A job in full, and all that this node knows of it as an archive."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from gateway.data.logs import STREAMS
 from gateway.domain import rerun, waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Amendment, CallState, JobSpec, Party, effective
+from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_location, effective
 from gateway.domain.states import RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundles
@@ -100,6 +101,25 @@ def approval_of(local: LocalJob) -> dict[str, Any] | None:
     if local.approval is None:
         return None
     return {name: value for name, value in vars(local.approval).items() if name != "confirm"}
+
+
+def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, str]]:
+    """Return what a job would run at this node, of which image, and which dataset each task would read."""
+    found = []
+    for task in local.spec.dag.nodes:
+        ref, image, digest, roles = task.component, "", "", None
+        with suppress(Unknown):
+            provider, component = parts.registry.find(ref.provider, ref.version, ref.name)
+            image, roles = provider.image_for(ref.name), component.roles
+            digest = provider.digests.get(image, "")
+        for party in local.spec.parties_at(local.node):
+            if roles is None or party.role in roles:
+                where = data_location(local.spec.task_params, party, task.name) or {}
+                names = [where[key] for key in ("namespace", "name") if key in where]
+                about = {"image": image, "digest": digest, "dataset": where.get("dataset_id") or "#".join(names)}
+                component_ = f"{ref.provider}/{ref.name} {ref.version}"
+                found.append({"task": task.name, "party": party.label, "component": component_, **about})
+    return found
 
 
 def _parameters(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from gateway.admin.deps import (
     paged,
     shape,
 )
-from gateway.admin.job_view import approval_of, archived, job_in_full
+from gateway.admin.job_view import approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
 from gateway.broker.session import Waiting as OnTopic
@@ -94,6 +94,8 @@ _asked = View(
     ),
     approval=(Object | None, approval_of),
 )
+_PIECE = shape("ApprovalTask", task=str, party=str, component=str, image=str, digest=str, dataset=str)
+_APPROVALS = paged("approvals", shape("ApprovalInFull", **_asked.types, tasks=[_PIECE]))
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
 _AMENDED = shape("ParametersChanged", job_id=str, version=int)
 _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
@@ -237,10 +239,14 @@ def router(parts: AdminParts) -> APIRouter:
         noted(request, None, {"version": version, "parameters": body.parameters}, body.reason)
         return Reply({"job_id": job_id, "version": version})
 
-    @paths("GET", "/approvals", "Jobs here that wait for a person", paged("approvals", _asked.model))
+    @paths("GET", "/approvals", "Jobs here that wait for a person", _APPROVALS)
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
-        """The oldest first."""
-        return Reply(page_of("approvals", parts.participant.waiting(), _created, after, limit, _asked))
+        """The oldest first. ``tasks``: what would run here, of which image, and which dataset it would read."""
+
+        def asked(local: LocalJob) -> dict[str, Any]:
+            return {**_asked(local), "tasks": pieces_here(parts, local)}
+
+        return Reply(page_of("approvals", parts.participant.waiting(), _created, after, limit, asked))
 
     def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Response:
         before = store.local_jobs.find(job_id)

@@ -24,8 +24,8 @@ from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.outputs import upload_router
+from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import applications as admin_applications
-from gateway.admin import datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import only_known
 from gateway.auth import Access
@@ -176,6 +176,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.metadata_router(node.outputs, limiters),
         outputs.router(node.store, node.storage),
         jobs.router(node),
+        about.router(node),
         session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),

@@ -86,16 +86,16 @@ def accept(
     The words stand for both invitations: ids, addresses and keys. Compare them by telephone, with somebody whose
     voice or number you know. Needs the running node.
     """
-    from gateway.identity.keys import six_words
+    from gateway.errors import Invalid
+    from gateway.identity.keys import invitation_of, six_words
 
     own, theirs = _own(settings_of(config), address), read_object(file)
-    theirs = {key: theirs.get(key) for key in own}
-    node, url, keys = theirs.values()
-    texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
-    # text with spaces or line feeds could show other words in the prompt
-    if any(not isinstance(text, str) or text.split() != [text] for text in texts) or node == own["node"]:
+    try:
+        theirs = invitation_of(theirs, own["node"])
+    except Invalid as error:
         text = f"{file} is not the invitation of another node, which has node, address and keys"
-        raise CallFailed(text, EXIT_BAD_INPUT)
+        raise CallFailed(text, EXIT_BAD_INPUT) from error
+    node, url, keys = theirs.values()
     words = six_words(own, theirs)
     with connect(config) as client:
         version = client.get("/api/v1/routes", limit=1)["version"]

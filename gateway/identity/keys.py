@@ -94,6 +94,17 @@ def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
     return True
 
 
+def invitation_of(found: Mapping[str, Any], me: str) -> dict[str, Any]:
+    """Return node, address and keys of another node's invitation. Raises `Invalid` where it is none."""
+    theirs = {key: found.get(key) for key in ("node", "address", "keys")}
+    node, url, keys = theirs.values()
+    texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
+    # text with spaces or line feeds could show other words in a prompt
+    if any(not isinstance(text, str) or text.split() != [text] for text in texts) or node == me:
+        raise Invalid([Problem("invitation", "must be another node's, with node, address and keys")])
+    return theirs
+
+
 def six_words(*invitations: Mapping[str, Any]) -> str:
     """Return six words that stand for invitations (node, address, keys), for people at each node to compare.
 

@@ -21,6 +21,7 @@ _OVER = ("FINISHED", "REJECTED")
 _WAITING = ("PENDING", "READY")
 _MANY = 500
 """values in one ``in (…)``, rows read in one go"""
+_SIDES = {"scheduler": schema.job, "participant": schema.local_job}
 _ROWS = (
     schema.job,
     schema.local_job,
@@ -178,6 +179,7 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     t = schema.local_job
     scheduled = [r.job_id for side, r in shown if side == "scheduler"]
     both = set(store.values(sa.select(t.c.job_id).where(t.c.job_id.in_(scheduled))))
+    more_of = {side: _more(store, side, [r.job_id for of, r in shown if of == side]) for side in _SIDES}
     entries = [
         Listed(
             r.job_id,
@@ -186,11 +188,34 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
             r.outcome,
             as_time(r.created_at),
             (side, "participant") if r.job_id in both else (side,),
+            *more_of[side].get(r.job_id, (None, "", 0)),
         )
         for side, r in shown
     ]
     more = len(found) > limit and bool(shown)
     return Page(entries, Place(shown[-1][1].created_at, shown[-1][1].job_id) if more else None)
+
+
+def _more(store: Store, side: str, ids: list[str]) -> dict[str, tuple[datetime | None, str, int]]:
+    """Return of jobs when they ended, who submitted them, and their progress in per cent."""
+    if not ids:
+        return {}
+    t, c = _SIDES[side], schema.task.c
+    state = sa.type_coerce(t.c.state, sa.JSON)
+    texts = [state[key].as_string() for key in ("ended_at", "user", "progress")]
+    rows = store.rows(sa.select(t.c.job_id, t.c.outcome, *texts).where(t.c.job_id.in_(ids)))
+    open_ = [job_id for job_id, outcome, *_ in rows if outcome != "SUCCEEDED"]
+    good = sa.func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
+    counted = sa.select(c.job_id, good, sa.func.count()).where(c.job_id.in_(open_)).group_by(c.job_id)
+    done = {job_id: min(99, 100 * int(good) // all_) for job_id, good, all_ in store.rows(counted)}
+    return {
+        job_id: (
+            datetime.fromisoformat(ended) if ended else None,
+            user or "",
+            100 if outcome == "SUCCEEDED" else done.get(job_id, int(progress or 0)),
+        )
+        for job_id, outcome, ended, user, progress in rows
+    }
 
 
 def _queries(wanted: Wanted) -> list[tuple[str, sa.Select[Any]]]:

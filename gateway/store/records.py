@@ -42,6 +42,11 @@ class Listed:
     created_at: datetime
     sides: tuple[str, ...] = ()
     """scheduler, participant: what this node is to the job; the state is that of the first"""
+    ended_at: datetime | None = None
+    user: str = ""
+    """who submitted it at this node, where people say who they are"""
+    progress: int = 0
+    """per cent"""
 
 
 class Records(Generic[R]):

@@ -98,6 +98,8 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
 
     go(bob, "approvals")
     expect(bob.get_by_text(HOSTILE).first).to_be_visible()
+    expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()  # what it would read
+    expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()  # and run
     bob.get_by_role("button", name="同意").click()
     bob.locator("dialog input").fill("与数据部门确认")
     bob.locator("dialog button.main").click()
@@ -169,7 +171,7 @@ def test_a_job_is_drawn_from_the_registered_components(nodes: Federation, browse
     page.locator("input[type=file]").set_input_files(file)
     page.get_by_label("Flow").fill("drawn again")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as a file").click()
+        page.get_by_role("button", name="Save as JSON").click()
     assert json.loads(Path(download.value.path()).read_text()) == job | {"flow_id": "drawn again"}
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_text("Every node would take this job.")).to_be_visible()

@@ -1,6 +1,7 @@
 """The console's files and a browser's session: words, weight, policy, and what a cookie may do."""
 
 import gzip
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -62,6 +63,13 @@ def test_every_word_is_there_in_both_languages():
         assert not re.search(r"[\u4e00-\u9fff][,;?!]", text), f"{key}: ASCII punctuation"
 
 
+def test_what_comes_from_others_is_as_they_published_it():
+    vendor = FILES / "vendor"
+    sums = dict(reversed(line.split()) for line in (vendor / "SHA256SUMS").read_text().splitlines())
+    assert sums == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in vendor.glob("*.js")}
+    assert all((vendor / name.replace(".min.js", ".LICENSE")).is_file() for name in sums)
+
+
 def test_words_that_are_put_together():
     known = words()["zh"]
     names = re.findall(r'\["(\w+)", \w+Page', (FILES / "app.js").read_text(encoding="utf-8"))
@@ -83,7 +91,7 @@ def test_words_that_are_put_together():
 
 def test_the_first_visit_is_light_and_no_file_asks_another_host():
     weight = 0
-    for file in FILES.iterdir():
+    for file in (file for file in FILES.rglob("*") if file.is_file()):
         content = file.read_bytes()
         weight += len(gzip.compress(content))
         assert not re.search(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://", content), file.name

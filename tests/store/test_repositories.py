@@ -15,7 +15,7 @@ from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
-from gateway.domain.states import Outcome, RunStatus
+from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import Conflict
 from gateway.store import queries
 from gateway.store.audit import SqlAudit
@@ -242,6 +242,16 @@ def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyP
     assert read and all('"n2"' in spec for spec in read)  # the others stay in the database
     running = page(store, Wanted(statuses=["RUNNING"], since=at(2)), 10).entries
     assert [entry.job_id for entry in running] == ["job-4", "job-2"]
+
+
+def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store: Store):
+    job = a_job("a; b: a", JobStatus.RUNNING, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
+    store.jobs.add(replace(job, user="li.na"), job.spec.flow_id)
+    spec = a_spec("a", job_id="job-over")
+    over = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, created_at=at(9), ended_at=at(12))
+    store.local_jobs.add(replace(over, ending=Ending(Outcome.SUCCEEDED, at(12)), progress=50), spec.flow_id)
+    listed = [(e.job_id, e.user, e.ended_at, e.progress) for e in page(store, Wanted(), 10).entries]
+    assert listed == [("job-over", "", at(12), 100), (job.id, "li.na", None, 50)]
 
 
 def test_the_audit_is_found_by_what_was_done_and_how_it_went(store: Store):

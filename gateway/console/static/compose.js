@@ -1,5 +1,5 @@
-// A new job: drawn from the registered components, or written as JSON. Both change one and the same body.
-import { add, badge, button, call, card, get, h, notice, problems, segment, t, table } from "./core.js";
+// A new job: drawn from the registered components, or written as JSON or YAML. All change one and the same body.
+import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, segment, t, table } from "./core.js";
 import { picture } from "./graph.js";
 
 const ROLES = ["guest", "host", "arbiter"];
@@ -61,7 +61,7 @@ export async function submitPage(body, { session }) {
       const planned = await call("POST", "/api/v1/jobs/plan", given);
       found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}` }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
-          table(["check", "about", "state", "found", "next step"], n.checks.map((c) => [c.check, c.about, badge(c.standing), [c.found, c.cause && h("p", { class: "faint" }, c.cause)], c.remedy])))));
+          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, c.check), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
     } catch (error) { found.replaceChildren(problems(error)); }
   };
   const submit = async () => {
@@ -73,17 +73,57 @@ export async function submitPage(body, { session }) {
       location.hash = `#/jobs/${segment(made.data.job_id)}`;
     } catch (error) { found.replaceChildren(problems(error)); }
   };
-  const save = async () => {
-    const url = URL.createObjectURL(new Blob([text.value], { type: "application/json" }));
-    h("a", { href: url, download: `${job?.flow_id || "job"}.json` }).click();
+  const save = (ending, written) => async () => {
+    const given = read();
+    if (!given) return;
+    const url = URL.createObjectURL(new Blob([await written(given)], { type: "application/octet-stream" }));
+    h("a", { href: url, download: `${given.flow_id || "job"}.${ending}` }).click();
     URL.revokeObjectURL(url);
   };
-  const file = h("input", { type: "file", accept: ".json,application/json", onchange: async (event) => { text.value = await event.target.files[0].text(); take(); } });
-  add(body, h("h1", {}, t("page submit")), h("div", { class: "row" }, h("label", {}, t("from a file"), file)), drawn,
-    h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("job as JSON"))), h("p", { class: "faint" }, t("about submit")), text)),
-    h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main"), button("save as a file", save)), found);
+  const file = h("input", { type: "file", accept: ".json,.yaml,.yml,application/json", onchange: async (event) => {
+    const [chosen] = event.target.files, content = await chosen.text();
+    try {
+      text.value = /\.ya?ml$/i.test(chosen.name) ? JSON.stringify(await fromYaml(content), null, 2) : content;
+      take();
+    } catch (error) { found.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not YAML")}: ${error.message}`))); }
+  } });
+  const drafts = h("div", { class: "row" });
+  const listed = () => {
+    const kept = templates.all(), names = Object.keys(kept).sort();
+    const select = h("select", { "aria-label": t("template"), onchange: (e) => { if (e.target.value) { text.value = JSON.stringify(kept[e.target.value], null, 2); take(); } } },
+      option("", "", t("from a template")), names.map((name) => option(name, "")));
+    fill(drafts, h("label", {}, t("from a file"), file), names.length > 0 && h("label", {}, t("template"), select), names.length > 0 && button("delete the template", async () => { templates.put(select.value); listed(); }));
+  };
+  const keep = async () => {
+    const given = read();
+    if (!given) return;
+    const name = await confirmed(t("about templates"), { input: t("name"), value: given.flow_id });
+    if (name) { templates.put(name, given); listed(); notice("good", t("template saved", { name })); }
+  };
+  add(body, h("h1", {}, t("page submit")), drafts, h("div", { class: "beside" },
+    h("div", {}, drawn, h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("job as JSON"))), h("p", { class: "faint" }, t("about submit")), text))),
+    h("aside", { "aria-label": t("plan") }, h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main")),
+      h("div", { class: "row" }, button("save as JSON", save("json", (given) => JSON.stringify(given, null, 2))), button("save as YAML", save("yaml", toYaml)), button("save as template", keep)), found)));
+  listed();
   view.draw();
 }
+
+/** YAML without what JSON cannot hold, and so without loss; the library is fetched once somebody uses it. */
+async function yaml() {
+  await import("./vendor/js-yaml-4.3.2.min.js");
+  return globalThis.jsyaml;
+}
+const fromYaml = async (content) => { const { load, JSON_SCHEMA } = await yaml(); return load(content, { schema: JSON_SCHEMA }); };
+const toYaml = async (given) => (await yaml()).dump(given, { lineWidth: -1, noRefs: true });
+
+/** Templates of this browser, by name. */
+const templates = {
+  all: () => { try { return JSON.parse(localStorage.getItem("templates")) ?? {}; } catch { return {}; } },
+  put: (name, given) => {
+    const { [name]: _, ...others } = templates.all();
+    localStorage.setItem("templates", JSON.stringify(given ? { ...others, [name]: given } : others));
+  },
+};
 
 /** What jobs can be made of at this node; descriptions are asked for once they are used. */
 async function knownHere(session) {
@@ -98,8 +138,15 @@ async function knownHere(session) {
       .then(([whole, schema]) => ({ ...whole.components_description[component], schema })));
     return described.get(key);
   };
+  const own = datasets.datasets.map((d) => d.dataset_id), asked = new Map();
+  /** Ids of the datasets that a node offers: this one, or a partner with a contract. */
+  const offered = (node) => {
+    if (node === session.node) return Promise.resolve(own);
+    if (!asked.has(node)) asked.set(node, get(`/api/v1/partners/${segment(node)}/datasets`).then((found) => found.records.map((one) => one.dataset_id).filter(Boolean)).catch(() => []));
+    return asked.get(node);
+  };
   return {
-    node: session.node, describe, datasets: datasets.datasets.map((d) => d.dataset_id),
+    node: session.node, describe, offered,
     nodes: [session.node, ...routes.routes.filter((r) => r.enabled).map((r) => r.node)],
     providers: providers.providers.filter((p) => !p.retired),
   };
@@ -234,14 +281,19 @@ function datasets(job, task, described, known, view) {
   const wants = (described.inputData ?? []).some((d) => groupOf(d.category) === "dataset");
   if (!wants || (task.input ?? []).some((input) => groupOf(input.type) === "dataset")) return null;
   const roles = described.roleList ?? ROLES;
-  const own = h("datalist", { id: "datasets" }, known.datasets.map((id) => h("option", { value: id })));
+  const nodes = [...new Set(partiesOf(job).map((party) => party.node))];
+  const lists = nodes.map((node) => {
+    const list = h("datalist", { id: `datasets-${node}` });
+    known.offered(node).then((ids) => list.replaceChildren(...ids.map((id) => h("option", { value: id }))));
+    return list;
+  });
   const set = (party, id) => {
     const place = inside(job.config.task_params, party.role, String(party.index), task.name);
     if (id) place.dataset_id = id; else delete place.dataset_id;
     view.wrote();
   };
-  return h("div", { class: "row" }, own, partiesOf(job).filter((p) => roles.includes(p.role)).map((party) => h("label", {}, `${t("dataset")} ${party.role}.${party.index}`,
-    h("input", { list: party.node === known.node ? "datasets" : null, value: job.config.task_params?.[party.role]?.[party.index]?.[task.name]?.dataset_id ?? "", onchange: (e) => set(party, e.target.value.trim()) }))));
+  return h("div", { class: "row" }, lists, partiesOf(job).filter((p) => roles.includes(p.role)).map((party) => h("label", {}, `${t("dataset")} ${party.role}.${party.index}`,
+    h("input", { list: `datasets-${party.node}`, value: job.config.task_params?.[party.role]?.[party.index]?.[task.name]?.dataset_id ?? "", onchange: (e) => set(party, e.target.value.trim()) }))));
 }
 
 // ---------------------------------------------------------------- parameters
@@ -272,13 +324,13 @@ function control(field, value, set) {
 
 function parameters(job, task, schema, view) {
   const common = inside(job.config, "task_params", "common");
-  const field = ([name, about]) => h("label", { title: about.description }, `${about.title ?? name}${about.title && about.title !== name ? ` (${name})` : ""}`,
+  const field = ([name, about]) => h("label", {}, `${about.title ?? name}${about.title && about.title !== name ? ` (${name})` : ""}`,
     control(about, common[task.name]?.[name], (value) => {
       const own = inside(common, task.name);
       if (value === undefined) delete own[name]; else own[name] = value;
       view.wrote();
     }),
-    about["x-bfia"]?.dependsOn && h("small", {}, t("only with", { what: about["x-bfia"].dependsOn.join(", ") })));
+    about.description && ![about.title, name].includes(about.description) && h("small", {}, about.description), about["x-bfia"]?.dependsOn && h("small", {}, t("only with", { what: about["x-bfia"].dependsOn.join(", ") })));
   const all = Object.entries(schema.properties), folded = all.filter(([, about]) => about["x-bfia"]?.advanced);
   const shown = all.filter(([, about]) => !about["x-bfia"]?.advanced);
   return [h("h3", {}, t("parameters")), h("div", { class: "fields" }, shown.map(field)),

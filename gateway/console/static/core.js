@@ -42,6 +42,12 @@ export function add(place, ...children) {
   return place;
 }
 
+/** Puts what is there in the place of what was. */
+export function fill(place, ...children) {
+  place.replaceChildren();
+  return add(place, ...children);
+}
+
 export class Refused extends Error {
   constructor(status, body) {
     super(body?.msg ?? body?.message ?? `HTTP ${status}`);
@@ -109,10 +115,10 @@ export const value = (found) =>
 
 /** A table; columns are words of words.js (`raw`: as they are), cells texts, numbers or elements. */
 export function table(columns, rows, empty = "nothing here", raw = false) {
-  const names = columns.map((name) => (name && !raw ? t(name) : name));
+  const names = columns.map((name) => (name && !raw ? t(name) : name)), texts = names.map((name) => (name instanceof Node ? name.textContent : name));
   if (!rows.length) return h("p", { class: "faint" }, t(empty));
   const cell = (found) => h("td", { }, found instanceof Node || Array.isArray(found) ? found : value(found));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": names.filter(Boolean).join(", ") }, h("table", {},
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": texts.filter(Boolean).join(", ") }, h("table", {},
     h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
@@ -143,12 +149,12 @@ export function button(label, work, kind = "") {
 }
 
 /** Ask for a yes, with a reason where one is wanted; resolves with the reason, or null. */
-export function confirmed(question, { reason = false, danger = false } = {}) {
+export function confirmed(question, { reason = false, danger = false, input: label = "", value: usual = "" } = {}) {
   return new Promise((resolve) => {
-    const input = h("input", { name: "reason", maxlength: 1000, size: 40 });
+    const input = h("input", { name: label ? "text" : "reason", maxlength: 1000, size: 40, value: usual });
     const dialog = h("dialog", { "aria-label": question },
       h("form", { method: "dialog" }, h("p", {}, question),
-        reason && h("p", {}, h("label", {}, t("reason"), input)),
+        (reason || label) && h("p", {}, h("label", {}, label || t("reason"), input)),
         h("div", { class: "row" },
           h("button", { class: danger ? "danger" : "main", value: "yes" }, t("yes")),
           h("button", { value: "" }, t("cancel")))));

@@ -1,8 +1,9 @@
 // Jobs: the list, and one job.
-import { add, badge, button, call, card, confirmed, facts, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
+import { add, badge, button, call, card, confirmed, facts, fill, get, h, lang, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
 import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
+const bar = (progress) => [h("progress", { max: 100, value: progress, "aria-label": t("progress") }), ` ${progress} %`];
 const short = (id) => (id.length > 20 ? `${id.slice(0, 16)}…` : id);
 const link = (id) => h("a", { href: `#/jobs/${segment(id)}`, title: id, class: "mono" }, short(id));
 
@@ -24,9 +25,9 @@ export async function jobsPage(body, { stopped }) {
     const query = new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""));
     const page = await get(`/api/v1/jobs?${query}`);
     const jobs = [...before, ...page.jobs];
-    list.replaceChildren(
-      table(["job", "flow", "state", "outcome", "this node is", "created"],
-        jobs.map((j) => [link(j.job_id), j.flow_id, badge(j.status), j.outcome ? badge(j.outcome) : "–", j.sides.map(said).join(", "), moment(j.created_at)]), "no jobs"),
+    fill(list,
+      table(["job", "flow", "state", "progress", "created", "duration", "submitted by", "this node is"],
+        jobs.map((j) => [link(j.job_id), j.flow_id, badge(j.outcome ?? j.status), bar(j.progress), moment(j.created_at), lasted(j.created_at, j.ended_at), j.user, j.sides.map(said).join(", ")]), "no jobs"),
       page.next && h("div", { class: "row" }, button("older", () => load(page.next, jobs))));
   };
   const select = (name, words) => h("label", {}, t(name === "status" ? "state" : name),
@@ -51,17 +52,17 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     const job = await get(path);
     over = ["FINISHED", "REJECTED"].includes(job.status);
     if (stopped.aborted) return;
-    top.replaceChildren(...head(job, path, load, session));
+    fill(top, await head(job, path, load, session));
     graph.replaceChildren(job.flow.length ? card("tasks", picture(job.flow, states(job))) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
-    lanes.replaceChildren(job.runs.length ? card("runs here in time", gantt(job)) : "");
     const text = JSON.stringify([job.runs, job.parameters]);
     if (text !== shown) {
       runs.replaceChildren(card("runs here", runTable(job, log, stopped)), parameters(job));
       shown = text;
-      results.replaceChildren(await outputs(path));
+      results.replaceChildren(await outputs(path, over));
     }
     if (job.runs.length) await grown(curves, await reports(path));
     const { timeline: lines } = await get(`${path}/timeline`);
+    lanes.replaceChildren(card("over time", gantt(job, lines)));
     const opened = timeline.querySelector("details")?.open;
     timeline.replaceChildren(h("section", {}, h("details", { open: opened }, h("summary", {}, h("strong", {}, t("timeline")), ` (${lines.length})`),
       table(["time", "side", "event", "by", "detail"], lines.map((l) => [moment(l.at), said(l.side), l.event, l.by,
@@ -71,7 +72,27 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
   following(stopped, `/api/v1/events?follow=1&job_id=${segment(id)}`, async () => { if (!over) await load(); });
 }
 
-function head(job, path, load, session) {
+const explained = new Map();
+/** What a reason means and what to do next, in the user's language. */
+const explain = async (reason) => {
+  if (!explained.has(reason)) explained.set(reason, await call("GET", `/api/v1/reasons/${segment(reason)}`, undefined, { headers: { "accept-language": lang() } }).catch(() => null));
+  const found = explained.get(reason);
+  return found && [h("p", {}, found.means), h("p", {}, h("strong", {}, `${t("next step")}: `), found.next_step)];
+};
+
+/** Asks from which task on a job runs again; resolves with its name, "" for the first that has not succeeded, or null. */
+function fromWhich(job) {
+  return new Promise((resolve) => {
+    const select = h("select", { name: "from" }, h("option", { value: "" }, t("first not succeeded")), job.tasks.map((task) => h("option", { value: task.name }, task.name)));
+    const dialog = h("dialog", { "aria-label": t("run again") }, h("form", { method: "dialog" }, h("p", {}, t("run again?")), h("p", {}, h("label", {}, t("from task"), select)),
+      h("div", { class: "row" }, h("button", { class: "main", value: "yes" }, t("run again")), h("button", { value: "" }, t("cancel")))));
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? select.value : null); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+async function head(job, path, load, session) {
   const may = ["admin", "platform", ""].includes(session.role) || !session.user;
   const over = ["FINISHED", "REJECTED"].includes(job.status);
   const act = (label, verb, question, danger) => button(label, async () => {
@@ -86,8 +107,9 @@ function head(job, path, load, session) {
     await load();
   }, "danger");
   const rerun = button("run again", async () => {
-    if (await confirmed(t("run again?")) === null) return;
-    const made = await call("POST", `${path}/rerun`, {});
+    const from = await fromWhich(job);
+    if (from === null) return;
+    const made = await call("POST", `${path}/rerun`, from ? { from } : {});
     location.hash = `#/jobs/${segment(made.job_id)}`;
   });
   const asked = job.approval && job.local_status === "PENDING";
@@ -98,11 +120,11 @@ function head(job, path, load, session) {
       h("progress", { max: 100, value: job.progress, "aria-label": t("progress") }), `${job.progress} %`),
     may && h("div", { class: "row" },
       asked && act("approve", "approve", "approve?"), asked && act("reject", "reject", "reject?", true),
-      !over && job.scheduler === session.node && act("suspend", "suspend", "suspend?"), !over && job.scheduler === session.node && act("resume", "resume", "resume?"),
+      !over && job.scheduler === session.node && (waiting?.reason === "SUSPENDED" ? act("resume", "resume", "resume?") : act("suspend", "suspend", "suspend?")),
       !over && stop, over && job.scheduler === session.node && rerun, h("a", { class: "button", href: `${path}/archive` }, t("archive"))),
     failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message}`),
-      h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · "))),
-    waiting && !over && h("div", { class: "box wait" }, h("p", {}, h("strong", {}, `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since))),
+      h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · ")), await explain(failure.reason)),
+    waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason)),
     job.warnings.length + job.local_warnings.length > 0 && warned([...new Set([...job.warnings, ...job.local_warnings])]),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
@@ -112,6 +134,7 @@ function head(job, path, load, session) {
   ].filter(Boolean);
 }
 
+const party = (p) => `${p.role}${p.index === null ? "" : `.${p.index}`}`;
 const states = (job) => new Map(job.tasks.map((task) => [task.name, task.status]));
 const warned = (lines) => h("div", { class: "box wait" }, h("details", { open: lines.length < 4 }, h("summary", {}, `${t("warnings")} (${lines.length})`), lines.map((line) => h("p", {}, line))));
 
@@ -120,24 +143,43 @@ function tasks(job) {
     const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
     return own ? badge(own) : "–";
   };
-  return table(["task", "state", ...job.parties.map(() => ""), "why"], job.tasks.map((task) => [
+  return table([t("task"), t("state"), ...job.parties.map((p) => h("span", { title: p.node }, party(p))), t("why")], job.tasks.map((task) => [
     [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(task.status),
-    ...job.parties.map((p) => [h("span", { class: "faint" }, `${p.role}${p.index === null ? "" : `.${p.index}`} `), cell(task, p)]),
+    ...job.parties.map((p) => cell(task, p)),
     task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
-  ]));
+  ]), "nothing here", true);
 }
 
-function gantt(job) {
-  const begun = job.runs.filter((run) => run.started_at);
+/** When each task began and ended at each party: this node's runs, and what the scheduling node heard of the others. */
+function spans(job, lines) {
+  const found = new Map();
+  const mark = (task, who, status, at) => {
+    const key = `${task} ${who}`;
+    if (!found.has(key)) found.set(key, { task, who, status, from: null, to: null });
+    const one = found.get(key);
+    one.status = status;
+    if (status === "RUNNING") Object.assign(one, { from: one.from ?? at, to: null });
+    else if (["SUCCESS", "FAILED"].includes(status)) one.to = at;
+  };
+  const here = new Set(job.runs.map((run) => run.party.node));
+  for (const { event, by, at, detail } of lines)
+    if (event === "heard" && !here.has(by)) mark(detail.task, `${detail.role} ${by}`, detail.status, at);
+  for (const run of job.runs) if (run.started_at) found.set(`${run.task_id} ${party(run.party)} ${run.attempt}`, {
+    task: run.task_name, who: party(run.party), status: run.status, from: run.started_at, to: run.ended_at });
+  const order = new Map(job.tasks.map((task, at) => [task.name, at]));
+  return [...found.values()].filter((one) => one.from).sort((a, b) => order.get(a.task) - order.get(b.task));
+}
+
+function gantt(job, lines) {
+  const begun = spans(job, lines);
   if (!begun.length) return h("p", { class: "faint" }, t("nothing started"));
-  const first = Math.min(...begun.map((run) => new Date(run.started_at)));
-  const last = Math.max(...begun.map((run) => (run.ended_at ? new Date(run.ended_at) : Date.now())));
-  const whole = Math.max(1, last - first);
-  return table(["task", "party", "", "duration"], begun.map((run) => {
-    const start = new Date(run.started_at) - first, end = (run.ended_at ? new Date(run.ended_at) : Date.now()) - first;
-    return [run.task_name, `${run.party.role}.${run.party.index}`,
-      h("div", { class: "lane" }, h("span", { class: tone(run.status), style: { left: `${(100 * start) / whole}%`, width: `${(100 * (end - start)) / whole}%` } })),
-      lasted(run.started_at, run.ended_at)];
+  const over = ["FINISHED", "REJECTED"].includes(job.status);
+  const ends = (one) => (one.to ? new Date(one.to) : over ? new Date(lines.at(-1)?.at ?? one.from) : Date.now());
+  const first = Math.min(...begun.map((one) => new Date(one.from))), last = Math.max(...begun.map(ends));
+  const whole = Math.max(1, last - first), part = (ms) => `${(100 * ms) / whole}%`;
+  return table(["task", "party", "", "duration"], begun.map((one) => {
+    const start = new Date(one.from) - first;
+    return [one.task, one.who, h("div", { class: "lane", title: said(one.status) }, h("span", { class: tone(one.status), style: { left: part(start), width: part(ends(one) - first - start) } })), lasted(one.from, ends(one))];
   }));
 }
 
@@ -211,7 +253,7 @@ async function grown(place, found) {
   place.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? false; });
 }
 
-async function outputs(path) {
+async function outputs(path, over) {
   const found = await get(`${path}/outputs`).catch(() => ({ outputs: [] }));
   if (!found.outputs.length) return h("div");
   const preview = h("div");
@@ -221,6 +263,6 @@ async function outputs(path) {
       const one = await get(at);
       preview.replaceChildren(h("h2", {}, `${o.task} ${o.party} ${o.output || o.key}`), one.rows ? table(one.columns, one.rows, "nothing here", true) : h("pre", {}, JSON.stringify(one.value ?? one, null, 1)));
       preview.scrollIntoView({ block: "nearest" });
-    }), h("a", { class: "button", href: `${at}/download` }, t("download"))) : t("not there")];
+    }), h("a", { class: "button", href: `${at}/download` }, t("download"))) : t(over ? "not there" : "not yet")];
   })), preview);
 }

@@ -1,5 +1,5 @@
 // Approvals, data, providers, partners, and the node itself.
-import { add, badge, button, bytes, call, card, confirmed, facts, get, h, moment, notice, problems, said, segment, t, table, value } from "./core.js";
+import { add, badge, button, bytes, call, card, confirmed, facts, fill, get, h, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
 
 const all = async (path, key) => {
   const rows = [];
@@ -10,6 +10,7 @@ const all = async (path, key) => {
   }
   return rows;
 };
+const dataLink = (id) => h("a", { href: `#/data/${id.split("#").map(segment).join("/")}` }, id);
 const may = (session, ...roles) => !session.user || session.role === "admin" || roles.includes(session.role);
 
 // ---------------------------------------------------------------- approvals
@@ -25,9 +26,11 @@ export async function approvalsPage(body, { session, again }) {
   const both = (path, yes) => yes ? h("div", { class: "row" }, decide(path, "approve"), decide(path, "reject", true)) : "";
   const asked = applications.filter((a) => a.side !== "mine" && a.status === "APPLIED");
   add(body, h("h1", {}, t("page approvals")),
-    card("jobs that wait", table(["job", "flow", "initiator", "roles", "components", "until", ""], jobs.map((j) => [
-      h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), j.flow_id, j.initiator, j.roles.join(", "), j.components.join(", "), moment(j.approval?.until ?? j.approval?.deadline),
-      both(`/api/v1/jobs/${segment(j.job_id)}`, may(session, "platform"))]), "nothing waits")),
+    card("jobs that wait", jobs.length ? "" : h("p", { class: "faint" }, t("nothing waits")), jobs.map((j) => h("article", { "aria-label": j.job_id },
+      h("div", { class: "row" }, h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), both(`/api/v1/jobs/${segment(j.job_id)}`, may(session, "platform"))),
+      facts([["flow", j.flow_id], ["initiator", j.initiator], ["scheduling node", j.scheduler], ["until", moment(j.approval?.until ?? j.approval?.deadline)]]),
+      h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads"], j.tasks.map((one) => [one.task, one.party, one.component,
+        [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks")]))))),
     card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, may(session))]), "nothing waits")),
     card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]))));
 }
@@ -77,7 +80,11 @@ function uploading(again) {
 export async function datasetPage(body, { session, parts: [namespace, name], again }) {
   const path = `/api/v1/datasets/${segment(namespace)}/${segment(name)}`;
   const [d, routes] = await Promise.all([get(path), get("/api/v1/routes?limit=1000")]);
-  const preview = h("div");
+  const preview = h("div"), columns = h("div", {}, table(["name", "type"], d.columns.map((c) => [c.name, c.type])));
+  const count = async () => {
+    const one = await get(`${path}/preview?rows=1000`);
+    columns.replaceChildren(h("p", { class: "faint" }, t("about statistics", { rows: one.rows.length, all: d.count })), statistics(d.columns, one));
+  };
   const act = (label, method, at, question, danger) => button(label, async () => {
     const reason = await confirmed(t(question), { reason: true, danger });
     if (reason === null) return;
@@ -89,10 +96,10 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
     d.changed && h("div", { class: "box bad" }, d.changed),
     card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
       ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(", ")]]),
-    h("div", { class: "row" }, may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "nothing here", true)); }),
+    h("div", { class: "row" }, may(session, "platform") && button("statistics", count), may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "nothing here", true)); }),
       may(session, "platform") && h("a", { class: "button", href: `${path}/download` }, t("download")),
       may(session) && (d.disabled ? act("enable", "POST", `${path}/enable`, "enable?") : act("disable", "POST", `${path}/disable`, "disable?", true))), preview),
-    card("columns", table(["name", "type"], d.columns.map((c) => [c.name, c.type]))),
+    card("columns", columns),
     card("grants", d.grants_default === "open" && h("p", { class: "faint" }, t("grants open")), table(["partner", "state", "granted", "by", "why", "expires", ""], d.grants.map((g) => [g.node, badge(g.state), moment(g.granted_at), g.granted_by, g.reason, moment(g.expires_at),
       may(session) && g.state === "in force" ? act("revoke", "DELETE", `${path}/grants/${segment(g.node)}`, "revoke?", true) : ""]), "no grants"),
     may(session) && routes.routes.length > 0 && h("div", { class: "row" }, node, button("grant", async () => {
@@ -101,6 +108,18 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
       await call("PUT", `${path}/grants/${segment(node.value)}`, { reason });
       await again();
     }))));
+}
+
+/** What the values of each column are like. */
+function statistics(columns, { columns: names, rows }) {
+  return table(["name", "type", "missing", "distinct", "least", "mean", "most"], columns.map((column) => {
+    const at = names.indexOf(column.name), all = rows.map((row) => row[at]);
+    const there = all.filter((one) => one !== null && one !== undefined && one !== "");
+    const numbers = there.map(Number), numeric = there.length > 0 && column.type !== "string" && numbers.every(Number.isFinite);
+    const mean = numeric ? numbers.reduce((sum, one) => sum + one, 0) / numbers.length : null;
+    const edge = (fold) => (numeric ? numbers.reduce((a, b) => fold(a, b)) : null);
+    return [column.name, column.type, all.length - there.length, new Set(there.map(String)).size, edge(Math.min), mean, edge(Math.max)];
+  }));
 }
 
 // ---------------------------------------------------------------- providers
@@ -130,13 +149,16 @@ export async function providerPage(body, { session, parts: [name], again }) {
       facts([["roles", (c.roleList ?? []).join(", ")], ["storages", (c.storageEngine ?? []).join(", ")]]),
       table(["name", "type", "default", "description"], (c.inputParam ?? []).map((i) => [i.name, i.type, value(i.defaultValue), i.description ?? i.title]))))),
     card("history", table(["revision", "time", "by", "what", "why", ""], history.history.map((e) => [e.revision, moment(e.at), e.author, e.action, e.reason,
-      e.revision > 1 ? button("difference", async () => { difference.replaceChildren(h("pre", {}, JSON.stringify(await get(`${path}/diff?from=${e.revision - 1}&to=${e.revision}`), null, 1))); }) : ""])), difference));
+      e.revision > 1 ? button("difference", async () => { 
+        const { changes } = await get(`${path}/diff?since=${e.revision - 1}&until=${e.revision}`);
+        difference.replaceChildren(h("h3", {}, `${t("difference")} ${e.revision - 1} → ${e.revision}`), table(["where", "before", "after"], changes.map((c) => [h("code", {}, c.path), h("code", {}, value(c.before)), h("code", {}, value(c.after))])));
+        difference.scrollIntoView({ block: "nearest" }); }) : ""])), difference));
 }
 
 // ---------------------------------------------------------------- partners
 
 export async function partnersPage(body, { session, again }) {
-  const [found, versions] = await Promise.all([get("/api/v1/routes?limit=1000"), get("/api/v1/route-versions")]);
+  const [found, versions, ends] = await Promise.all([get("/api/v1/routes?limit=1000"), get("/api/v1/route-versions"), get("/api/v1/certificates")]);
   const steps = h("div");
   const test = (route) => button("test", async () => {
     steps.replaceChildren(h("p", { class: "faint" }, t("loading")));
@@ -155,9 +177,12 @@ export async function partnersPage(body, { session, again }) {
     card("", table(["node", "institution", "address", "through", "profile", "signing", "state", ""], found.routes.map((r) => [
       h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "ok" : "disabled"),
       h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && change(r))]), "no partners"),
-    h("p", { class: "faint" }, t("how to invite"), " ", h("code", {}, "bfia-gateway partner invite"))), steps,
+    may(session) && h("details", {}, h("summary", {}, h("strong", {}, t("new partner"))), inviting(session, again))), steps,
+    card("certificates", table(["where", "file", "until", "days left"], ends.certificates.map((c) => [h("code", {}, c.where), h("code", {}, c.file), moment(c.ends),
+      h("span", { class: `badge ${c.days < 0 ? "bad" : c.days < 30 ? "wait" : "good"}` }, String(c.days))]), "no certificates")),
     card("history", table(["version", "time", "by", "why", "changes", ""], versions.versions.map((v) => [v.version, moment(v.at), v.author, v.reason,
-      v.changes.length ? h("details", {}, h("summary", {}, v.changes.map((c) => [c.node, c.field].filter(Boolean).join(".")).join(", ")), h("pre", {}, JSON.stringify(v.changes, null, 1))) : "",
+      v.changes.length ? h("details", {}, h("summary", {}, v.changes.map((c) => [c.node, c.field].filter(Boolean).join(".")).join(", ")),
+        v.changes.map((c) => h("p", {}, h("code", {}, [c.node, c.field].filter(Boolean).join(".")), " ", h("code", { class: "faint" }, value(c.before)), " → ", h("code", {}, value(c.after))))) : "",
       may(session) && v.version !== found.version ? button("back to this", async () => {
         const reason = await confirmed(t("back?", { version: v.version }), { reason: true });
         if (reason === null) return;
@@ -166,20 +191,62 @@ export async function partnersPage(body, { session, again }) {
       }) : ""]))));
 }
 
+/** Exchange invitations, compare six words, and write the route. */
+function inviting(session, again) {
+  const address = h("input", { name: "address", type: "url", size: 34, placeholder: "https://gw.bank.example:7380" });
+  const own = h("div"), theirs = h("textarea", { class: "short", name: "invitation", spellcheck: "false", "aria-label": t("their invitation") }), compared = h("div");
+  const show = async () => {
+    const text = JSON.stringify(await get(`/api/v1/invitation?address=${segment(address.value.trim())}`), null, 1);
+    own.replaceChildren(h("pre", {}, text), h("div", { class: "row" }, h("a", { class: "button", download: `invitation-${session.node}.json`, href: `data:application/json,${segment(text)}` }, t("download"))));
+  };
+  const compare = async () => {
+    let invitation;
+    try { invitation = JSON.parse(theirs.value); } catch (error) { compared.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not JSON")}: ${error.message}`))); return; }
+    const one = await call("POST", "/api/v1/invitation/words", { invitation, address: address.value.trim() });
+    const accept = async () => {
+      if (await confirmed(t("same words?", { words: one.words })) === null) return;
+      const route = { url: one.address, keys: one.keys.join(", "), signing: "required", bundles: "required", ...(one.has_route ? { enabled: true } : {}) };
+      await call(one.has_route ? "PATCH" : "PUT", `/api/v1/routes/${segment(one.node)}?version=${one.version}`, { route, reason: "invitation accepted" });
+      notice("good", t("accepted", { node: one.node }));
+      await again();
+    };
+    compared.replaceChildren(h("div", { class: "box wait" }, h("p", {}, h("span", { class: "mono" }, one.node), " ", h("code", {}, one.address)), h("p", { class: "words" }, one.words), h("p", {}, t("compare words")),
+      !one.address.toLowerCase().startsWith("https:") && h("p", {}, t("not encrypted")), one.has_route && h("p", {}, t("replaces route")), h("div", { class: "row" }, button("accept", accept, "main"))));
+  };
+  return [h("p", { class: "faint" }, t("about inviting")), h("label", {}, t("own address"), address),
+    h("div", { class: "grid" }, h("div", {}, h("h3", {}, t("own invitation")), button("show invitation", show), own), h("div", {}, h("h3", {}, t("their invitation")),
+      h("input", { type: "file", accept: ".json,application/json", "aria-label": t("from a file"), onchange: async (event) => { theirs.value = await event.target.files[0].text(); } }), theirs, h("div", { class: "row" }, button("compare", compare)), compared))];
+}
+
 // ---------------------------------------------------------------- the node
 
 export async function nodePage(body, { session }) {
-  const [ready, engine, held] = await Promise.all([fetch("/health/ready").then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources")]);
-  const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [name, badge(ok ? "ok" : "bad"), Object.entries(rest).map(([k, v]) => `${k}: ${value(v)}`).join(", ")]);
+  const [ready, engine, held, kept] = await Promise.all([fetch("/health/ready").then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources"), get("/api/v1/storages")]);
+  const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [said(name), badge(ok ? "ok" : "bad"), Object.entries(rest).filter(([, v]) => !Array.isArray(v) || v.length).map(([k, v]) => `${k}: ${value(v)}`).join(", ")]);
+  const kinds = Object.keys(held.total), amounts = (of) => kinds.map((kind) => of[kind] ?? "–");
+  const job = (id) => h("a", { href: `#/jobs/${segment(id)}`, class: "mono" }, id);
+  const engines = [{ name: "", ...engine }, ...engine.engines];
   add(body, h("div", { class: "row" }, h("h1", {}, `${t("page node")} ${session.node}`), badge(ready.ready ? "ok" : "bad")),
     card("", facts([["institution", session.institution], ["version", session.version]])),
-    card("health", table(["check", "state", "found"], rows)),
-    card("resources", table(["", ...Object.keys(held.total)], ["total", "held", "remaining"].map((key) => [t(key), ...Object.keys(held.total).map((k) => held[key][k])]), "", true),
-      held.holders.length > 0 && table(["job", "held"], held.holders.map((x) => [x.job_id ?? value(x), value(x)])), held.waiting.length > 0 && table(["waits"], held.waiting.map((x) => [value(x)]))),
-    card("engine", facts([["kind", engine.kind], ["state", badge(engine.answers ? "ok" : "bad")]]), engine.isolation.gaps.map((gap) => h("div", { class: "box wait" }, gap))));
-  if (may(session)) {
-    const log = await get("/api/v1/audit?limit=50");
-    add(body, card("audit", table(["time", "by", "what", "result", "detail"], log.audit.map((a) => [moment(a.at), a.who, h("code", {}, a.action), a.code ?? a.status,
-      Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]))));
-  }
+    card("health", table(["check", "state", "found"], rows), h("p", { class: "faint" }, t("about doctor"), " ", h("code", {}, "bfia-gateway doctor"))),
+    card("resources", table(["", ...kinds.map(said)], ["total", "held", "remaining"].map((key) => [t(key), ...amounts(held[key])]), "", true),
+      h("h3", {}, t("held by jobs")), table([t("job"), ...kinds.map(said), t("since when")], held.holders.map((one) => [job(one.job_id), ...amounts(one), moment(one.since)]), "nothing held", true),
+      held.waiting.length > 0 && [h("h3", {}, t("waiting jobs")), table([t("job"), ...kinds.map(said), t("since when"), t("why")], held.waiting.map((one) => [job(one.job_id), ...amounts(one), moment(one.since), one.reason]), "", true)]),
+    card("engine", table(["name", "kind", "state", "isolation"], engines.map((one) => [one.name || "–", one.kind, badge(one.answers ? "ok" : "bad"), one.answers ? (one.isolation?.gaps ?? []).map((gap) => h("p", {}, gap)) : one.cause]))),
+    card("storages", table(["name", "kind", "address", "state", "uploads"], kept.storages.map((one) => [one.name, one.kind, h("code", {}, one.url), [badge(one.ok ? "ok" : "bad"), " ", one.cause], one.uploads ? "✓" : ""]))));
+  if (may(session)) add(body, await audit());
+}
+
+/** The audit log, newest first; by who and by what was done. */
+async function audit() {
+  const chosen = { who: "", action: "" }, lines = h("div");
+  const load = async (after = "", before = []) => {
+    const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
+    const all = [...before, ...found.audit];
+    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who, h("code", {}, a.action), a.code ?? a.status,
+      Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""])), found.next != null && button("older", () => load(found.next, all)));
+  };
+  const filter = (name, label) => h("label", {}, t(label), h("input", { name, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
+  await load();
+  return card("audit", h("div", { class: "row" }, filter("who", "by"), filter("action", "what")), lines);
 }
