@@ -12,6 +12,7 @@ from gateway.admin.models import model_of
 from gateway.data.logs import STREAMS
 from gateway.domain import rerun, waiting
 from gateway.domain.dag import DagNode
+from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_location, effective
 from gateway.domain.states import RunStatus
@@ -45,6 +46,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "channel": [],
         "amendments": _amendments(parts, job_id, local),
         "model": model_of(spec) if spec else None,
+        **_times(local, parts.store.jobs.find(job_id)),
         "flow": [],
     }
     if spec:
@@ -70,6 +72,18 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "channel": _channel(parts, local),
         }
     return found
+
+
+def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
+    """Return when a job was created, started and ended, as far as this node knows, and who submitted it."""
+    record = job or local
+    begun = [run.started_at for run in local.runs if run.started_at] if local else []
+    return {
+        "created_at": record.created_at if record else None,
+        "started_at": job.started_at if job else min(begun, default=None),
+        "ended_at": record.ended_at if record else None,
+        "user": job.user if job else "",
+    }
 
 
 def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:

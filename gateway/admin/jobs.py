@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_type_hints
 
 import anyio.to_thread
@@ -74,7 +74,8 @@ _JOB = shape(
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
     | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
-    | {"channel": [_ON_TOPIC], "amendments": [Amendment]},
+    | {"channel": [_ON_TOPIC], "amendments": [Amendment]}
+    | {"created_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None, "user": str},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
 _TIMELINE = shape("Timeline", timeline=[TimelineEntry])

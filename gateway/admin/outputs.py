@@ -268,7 +268,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         """
         found = _find(store, storage, wanted)
         name = f"{found.run.task_name}-{found.run.party.label}-{found.key}"
-        name += ".csv" if found.group == "data" else ""
+        name += {"data": ".csv", "metric": ".json"}.get(found.group, "")
         return download(storage, found.address, name, range_, if_range, want=want)
 
     @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)

@@ -8,10 +8,12 @@ import functools
 import inspect
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_WIDE = 10_000
-"""columns of a table in a pipe: a row is one line there, for grep and for ids that stay whole"""
+_NARROW = 80
+"""columns of a table in a pipe, where COLUMNS says nothing else"""
+
+_SHORT, _LONG = 12, 36
+"""characters of an id in a list, and of one that a node makes"""
 
 Column = str | Callable[[Any], Any]
 """a key of an entry, or a function of it"""
@@ -81,19 +86,19 @@ def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, tit
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. On a terminal long cells are folded; in a pipe a row is one line."""
+    """Print a table as wide as the terminal, in a pipe as COLUMNS says; long cells are folded, ids stay whole."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+        console = Console(width=_NARROW)
     if title:
         say(title)
-    made = Table(show_edge=False)
-    for column in columns:
-        made.add_column(Text(harmless(t(column))), overflow="fold")
+    made = Table(show_edge=False, pad_edge=False)
+    for n, column in enumerate(columns):
+        made.add_column(Text(harmless(t(column))), overflow="fold", no_wrap=not n and len(columns) > 2)
     for row in rows:
         made.add_row(*(Text(harmless(cell(value))) for value in row))
     console.print(made)
@@ -203,6 +208,8 @@ def command(
                     _show(function(**given), as_json)
                     return
                 with connect(given.pop("config"), given.pop("url"), timeout=timeout) as node:
+                    if "job_id" in given:
+                        given["job_id"] = whole_id(node, given["job_id"])
                     _show(function(node, **given), as_json)
 
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -219,6 +226,46 @@ def command(
         return function
 
     return register
+
+
+def whole_id(node: Client, given: str) -> str:
+    """Return the job that the beginning of an id, or ``last``, stands for; others stay as they are."""
+    if given != "last" and len(given) >= _LONG:
+        return given
+    ids: list[str] = []
+    with suppress(CallFailed):  # the command itself says what is the matter
+        ids = [job["job_id"] for job in node.get("/api/v1/jobs", limit=1 if given == "last" else 1000)["jobs"]]
+    if given == "last" and ids:
+        return ids[0]
+    fits = [job_id for job_id in ids if job_id.startswith(given)]
+    if given in fits or not fits:
+        return given
+    if len(fits) > 1:
+        text = f"{given} may be any of {', '.join(fits[:5])}{', …' if len(fits) > 5 else ''}: write more of it"
+        raise CallFailed(text, EXIT_BAD_INPUT, "JOB_AMBIGUOUS")
+    return fits[0]
+
+
+def short(ids: Sequence[str]) -> list[str]:
+    """Return ids as lists show them: so much of the beginning as tells them apart."""
+    length = next((n for n in range(_SHORT, _LONG) if len({one[:n] for one in ids}) == len(set(ids))), _LONG)
+    return [one[:length] if len(one) >= _LONG else one for one in ids]
+
+
+def lasted(since: str | None, until: str | None) -> str:
+    """Return how long something took, or takes until now: ``3 min 5 s``."""
+    if not since:
+        return ""
+    end = datetime.fromisoformat(until) if until else datetime.now(UTC)
+    seconds = max(int((end - datetime.fromisoformat(since)).total_seconds()), 0)
+    units = [
+        (seconds // 86400, "d"),
+        (seconds % 86400 // 3600, "h"),
+        (seconds % 3600 // 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    first = next((n for n, (count, _) in enumerate(units) if count), 3)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count or first == 3)
 
 
 def _show(output: Any, as_json: bool) -> None:
@@ -317,5 +364,7 @@ Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the hi
 After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
 AfterNumber = Annotated[int, typer.Option("--after", min=0, help="The next page: what the last one ended with.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")]
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=_jobs)]
+JobId = Annotated[
+    str, typer.Argument(help="The job's id or its beginning; last: the newest job.", autocompletion=_jobs)
+]
 NodeId = Annotated[str, typer.Argument(help="Id of the other node.", autocompletion=nodes)]

@@ -29,10 +29,12 @@ from gateway.cli.command import (
     command,
     group,
     harmless,
+    lasted,
     listing,
     nodes,
     print_json,
     say,
+    short,
     warn,
     when,
 )
@@ -158,8 +160,18 @@ def list_jobs(
     narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
     found = node.get("/api/v1/jobs", limit=limit, after=after, **narrow)
     yield found
-    columns = {"job": "job_id", "flow": "flow_id", "status": "status", "outcome": "outcome"}
-    listing(found, "jobs", "job", {**columns, "created (UTC)": when("created_at"), "this node is": "sides"})
+    whole = [job["job_id"] for job in found["jobs"]]
+    ids = dict(zip(whole, short(whole), strict=True))
+    columns: Columns = {
+        "job": lambda job: ids[job["job_id"]],
+        "flow": "flow_id",
+        "state": lambda job: job["outcome"] or job["status"],
+        "created (UTC)": when("created_at", 16),
+        "took": lambda job: lasted(job["created_at"], job["ended_at"]),
+        "owner": "user",
+        "here": lambda job: " ".join(job["sides"]),
+    }
+    listing(found, "jobs", "job", columns)
 
 
 @command(commands, "show", "job-0123")
@@ -389,6 +401,8 @@ def _warnings(job: Mapping[str, Any]) -> list[str]:
 
 
 _TOPICS_SHOWN = 10
+_NOT_BEGUN = {"PENDING", "READY"}
+"""states of a task that, once its job has ended, says no more than that it never began"""
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
 
 
@@ -413,19 +427,44 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
         for node in roles:
             by_role = task["nodes"].get(node, {})
             same = set(by_role.values())
+            if job.get("outcome"):
+                same, by_role = same - _NOT_BEGUN, {r: s for r, s in by_role.items() if s not in _NOT_BEGUN}
             state = next(iter(same)) if len(same) == 1 else " ".join(f"{r} {s}" for r, s in by_role.items())
             states.append(text(state or "–", _STYLE.get(state, "dim")))
-        cells.add_row(text(task["name"]), *states, text(_why(task), "dim"))
+        cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else _why(task), "dim"))
     line = Table.grid(padding=(0, 1))
     outcome = f" {job['outcome']}" if job.get("outcome") else ""
     bar = ProgressBar(total=100, completed=job["progress"], width=40)
     line.add_row(bar, text(f"{job['status']}{outcome}, {job['progress']} %"))
-    parts: list[RenderableType] = [text(f"{job['job_id']}, scheduled by {job['scheduler']}", "bold"), cells, line]
+    parts: list[RenderableType] = [text(f"{job['job_id']}, scheduled by {job['scheduler']}", "bold")]
+    parts += [text(about, "dim") for about in _begun(job)] + [cells, line]
     if why := _why(job):
         parts.append(text(why, "red" if job.get("failure") else "dim"))
     parts += [text(line, "dim") for line in (*_lineage(job), *_on_channel(job), *_last_lines(job))]
     parts += [text(line, "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
     return Group(*parts)
+
+
+def _begun(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whose job it is, when it was created, and how long it has run."""
+    if created := job.get("created_at"):
+        took = lasted(job.get("started_at"), job.get("ended_at"))
+        yield ", ".join(
+            filter(
+                None,
+                (
+                    f"of {job.get('user') or job.get('initiator') or ''}",
+                    f"created {created[:19].replace('T', ' ')} UTC",
+                    f"{'took' if job.get('ended_at') else 'running for'} {took}" if took else "",
+                ),
+            )
+        )
+
+
+def _is_cause(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Tell whether a task failed of what the job failed of, which is shown once, below."""
+    mine, whole = task.get("failure") or {}, job.get("failure") or {}
+    return bool(mine) and (mine["reason"], mine["message"]) == (whole.get("reason"), whole.get("message"))
 
 
 def in_short(warnings: Sequence[str], job_id: str, most: int | None) -> list[str]:
@@ -439,7 +478,10 @@ def _why(what: Mapping[str, Any]) -> str:
     """Return why something failed, or what it waits for."""
     if failure := what.get("failure"):
         where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), failure["message"])))
+        message = failure["message"]
+        while message.startswith(f"{failure['reason']}: "):
+            message = message.removeprefix(f"{failure['reason']}: ")
+        return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), message)))
     waiting = what.get("waiting") or {}
     return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
 

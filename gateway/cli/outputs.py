@@ -30,6 +30,7 @@ from gateway.cli.command import (
     warn,
 )
 from gateway.cli.jobs import Party, commands, job_at, path_of, run_of
+from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
 _ROWS = 20
@@ -59,13 +60,18 @@ def download(
     task: TaskName,
     key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
     party: Party = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: the key.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: key and extension.")
+    ] = None,
     force: Force = False,
 ) -> Output:
     """Save one output."""
     label = party or str(run_of(job_at(node, job_id), task, "")["party"])
-    path = path_of(job_id, "outputs", task, label, key, "download")
-    yield from save(node, path, output or Path(key), force)
+    path = path_of(job_id, "outputs", task, label, key)
+    if output is None:
+        kind = group(node.get(path, rows=1)["type"])
+        output = Path(key + {"data": ".csv", "metric": ".json", "model": ".model"}[kind])
+    yield from save(node, f"{path}/download", output, force)
 
 
 @command(commands, "archive", "job-0123 -o job.zip", timeout=600)

@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import print_json, reporting, say, table
+from gateway.cli.command import lasted, print_json, reporting, say, short, table
 from gateway.cli.jobs import _tree
 from gateway.cli.main import app
 from gateway.config.loader import load
@@ -221,12 +221,33 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path):
 # ---------------------------------------------------------------- what is printed
 
 
-def test_a_row_of_a_table_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]):
-    prose = "a sentence that goes on for quite a while " * 20
-    table("2 jobs", ["job", "why"], [[f"job-{i}", prose] for i in range(2)])
+def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    prose, job_id = "a sentence that goes on for quite a while " * 9, "job-" + "0" * 32
+    rows = [[job_id, "FAILED", prose]] * 2
+    monkeypatch.delenv("COLUMNS")
+    table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 jobs"
-    assert next(line for line in lines if "job-1" in line).count("sentence") == 20
+    assert max(map(len, lines)) <= 80 and sum(job_id in line for line in lines) == 2
+    monkeypatch.setenv("COLUMNS", "1000")
+    table("2 jobs", ["job", "state", "why"], rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if job_id in line).count("sentence") == 9
+
+
+def test_how_long_something_took_is_said_in_two_units():
+    took = [
+        lasted("2026-11-21T08:00:00+00:00", f"2026-11-2{at}+00:00")
+        for at in ("1T08:00:00.9", "1T09:00:07", "3T09:01:00")
+    ]
+    assert took == ["0 s", "1 h", "2 d 1 h"] and lasted(None, None) == ""
+
+
+def test_ids_are_shown_as_far_as_they_differ():
+    one, other = "job-" + "a" * 32, "job-" + "a" * 12 + "b" * 20
+    assert short([one, other, "job-mine"]) == ["job-" + "a" * 13, "job-" + "a" * 12 + "b", "job-mine"]
+    assert short([one]) == [one[:12]] and short([]) == []
 
 
 def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.CaptureFixture[str]):

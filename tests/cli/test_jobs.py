@@ -60,9 +60,12 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "FINISHED SUCCEEDED, 100 %" in done.stdout
     job_id = done.stdout.splitlines()[0]
-    assert job_id in cli(node, "list").stdout.replace("\n", "")
-    shown = cli(node, "show", job_id).stdout
-    assert "SUCCESS" in shown and ME in shown
+    assert job_id[:12] in (listed := cli(node, "list").stdout) and "SUCCEEDED" in listed
+    for word in (job_id, job_id[:20], "last"):
+        shown = cli(node, "show", word).stdout
+        assert shown.startswith(job_id) and "SUCCESS" in shown and ME in shown
+    assert f"of {ME}, created 20" in shown and ", took " in shown
+    assert "job-nothing" in cli(node, "show", "job-nothing").stderr
     assert [e["event"] for e in printed(cli(node, "timeline", job_id, "--json"))["timeline"]].count(
         "job RUNNING"
     ) == 1
@@ -74,6 +77,11 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
     target = tmp_path / "saved.csv"
     saved = cli(node, "download", job_id, "a", "data0", "-p", "guest.0", "-o", str(target))
     assert saved.returncode == 0 and target.read_text().startswith("id,x\n1,"), saved.stderr
+    named = forks.run(
+        ["job", "download", job_id, "a", "data0", "-p", "guest.0", "--url", node.addresses()["operator"]],
+        cwd=tmp_path,
+    )
+    assert named.returncode == 0 and (tmp_path / "data0.csv").exists(), named.stderr
     assert cli(node, "watch", job_id).returncode == 0
 
 
