@@ -1,6 +1,7 @@
 """The storages of a node: the folder that every node has, and named ones elsewhere (S3, HDFS)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -16,6 +17,14 @@ from gateway.domain.run import Address, Run
 from gateway.errors import Invalid, NotFound
 
 log = structlog.get_logger(__name__)
+
+
+def _failure(storage: RemoteStorage) -> StorageFailed | None:
+    try:
+        storage.check_answers()
+    except StorageFailed as error:
+        return error
+    return None
 
 
 class Storages(Storage):
@@ -47,13 +56,25 @@ class Storages(Storage):
 
     def find(self, namespace: str, name: str) -> Address:
         """Return where something lies that the database knows nothing of; in the folder where it lies nowhere."""
-        places = [Address(namespace, name), *(Address(namespace, name, storage) for storage in self.remotes)]
-        return next((place for place in places if self.exists(place)), places[0])
+        failed = None
+        for storage in ("", *self.remotes):
+            try:
+                if self.exists(place := Address(namespace, name, storage)):
+                    return place
+            except StorageFailed as error:  # it may lie in another
+                failed = error
+        if failed is not None:
+            raise failed
+        return Address(namespace, name)
 
     def check(self) -> None:
-        """Look whether every storage elsewhere answers. Raises `StorageFailed` for the first that does not."""
-        for remote in self.remotes.values():
-            remote.check_answers()
+        """Look whether every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
+        if not self.remotes:
+            return
+        with ThreadPoolExecutor(len(self.remotes)) as pool:  # one that hangs takes its time
+            failed = [error for error in pool.map(_failure, self.remotes.values()) if error is not None]
+        if failed:
+            raise StorageFailed("; ".join(error.message for error in failed), reason=failed[0].reason)
 
     @property
     def secrets(self) -> list[str]:

@@ -60,13 +60,11 @@ class Lack:
     """What is the matter with a place that every job needs, in words that another institution may read."""
 
     reason: str
-    """STORAGE_NOT_WRITABLE, NO_SPACE or TRANSPORT_DOWN; ENGINE_DOWN refuses nothing"""
+    """STORAGE_NOT_WRITABLE, NO_SPACE, TRANSPORT_DOWN, ENGINE_DOWN, or that of a storage elsewhere"""
     text: str
-
-    @property
-    def refuses(self) -> bool:
-        """Whether no task could begin, or none end well. Tasks wait for an engine, which may be back by then."""
-        return self.reason != EngineDown.reason
+    refuses: bool = True
+    """whether no task could begin, or none end well: not where an engine, which may be back by then, or a storage
+    elsewhere is away, as jobs whose data lies there are refused for that"""
 
 
 @dataclass(frozen=True)
@@ -125,11 +123,13 @@ class Readiness:
             except NoSpace as error:
                 found[name] = Lack(error.reason, f"the storage has too little room for tasks: {error}")
             except StorageFailed as error:
-                found[name] = Lack(error.reason, f"a storage of this node: {error.reason}")
+                found[name] = Lack(error.reason, error.message, refuses=False)
             except GatewayError as error:
                 away = error.reason == EngineDown.reason
                 found[name] = (
-                    Lack(error.reason, error.reason) if away else Lack(reason, f"{words}: {error.reason}")
+                    Lack(error.reason, error.reason, refuses=False)
+                    if away
+                    else Lack(reason, f"{words}: {error.reason}")
                 )
             else:
                 self._fine_until[name] = time.monotonic() + _RECHECK
@@ -370,8 +370,8 @@ class Admission:
         raise error
 
     def lacks(self) -> Sequence[Lack]:
-        """Return what keeps this node from taking any job just now."""
-        return [lack for lack in self._readiness.places().values() if lack.refuses]
+        """Return what keeps this node from taking any job just now, or those with data in some storage."""
+        return [lack for lack in self._readiness.places().values() if lack.reason != EngineDown.reason]
 
     # ------------------------------------------------------------ steps of a creation
 

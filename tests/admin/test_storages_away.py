@@ -1,0 +1,148 @@
+"""Storages elsewhere that are away, full, gone or locked: what the node says, and what uploads leave."""
+
+import copy
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from adapter.bfia.examples import A_PROVIDER
+from gateway.bootstrap.node import Gateway
+from gateway.data.file_storage import leftovers
+from gateway.domain.run import Address
+from gateway.errors import Refused
+from tests import storages as real
+from tests.admin.test_datasets import a_job
+from tests.e2e.nodes import ROOT, free_ports, wait_for
+from tests.inprocess import PEER, ask, running
+from tools.chaos.proxy import Proxy
+
+pytestmark = pytest.mark.s3
+MIB = 1024 * 1024
+TABLE = b"id,x\n" + b"".join(b"%d,%s\n" % (n, b"7" * 100) for n in range(20_000))
+
+
+@dataclass(frozen=True)
+class Site:
+    node: Gateway
+    way: Proxy
+    """to the storage lake"""
+    lake: real.Place
+    small: real.Place
+    """a bucket with a quota"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    host, port = os.environ["BFIA_TEST_S3"].removeprefix("http://").split(":")
+    with ExitStack() as stack:
+        lake, small = stack.enter_context(real.bucket()), stack.enter_context(real.bucket())
+        script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", small.name, "4096"]
+        subprocess.run(script, check=True, capture_output=True)
+        way = stack.enter_context(Proxy(host, int(port)))
+
+        def named(at: str, bucket: str, **more: str) -> dict[str, str]:
+            key = {"username": os.environ["BFIA_TEST_S3_KEY"], "password": os.environ["BFIA_TEST_S3_SECRET"]}
+            return {"url": f"s3://{at}/{bucket}", "region": "default", **key, **more}
+
+        settings = {
+            "cluster": {"url": f"hdfs://127.0.0.1:{free_ports(1)[0]}/joint"},
+            "lake": named(f"127.0.0.1:{way.port}", lake.name),
+            "small": named(f"{host}:{port}", small.name),
+            "gone": named(f"{host}:{port}", "no-such-bucket"),
+            "locked": named(f"{host}:{port}", lake.name, password="not-the-key"),
+        }
+        node = stack.enter_context(running(tmp_path_factory.mktemp("node"), storages=settings))
+        provider = copy.deepcopy(A_PROVIDER)
+        for described in provider["components_description"].values():
+            described["storageEngine"] = ["s3", "file"]
+        ask(node, "operator", "PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://127.0.0.1:1"}})
+        ask(node, "operator", "POST", "/v2/provider/register", json=provider)
+        yield Site(node, way, lake, small)
+
+
+def upload(node: Gateway, name: str, storage: str, table: bytes = b"id,x\n1,2\n") -> Any:
+    form, file = {"namespace": "ns", "name": name, "storage": storage}, {"file": ("t.csv", table)}
+    return ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=file).json()
+
+
+def health(node: Gateway) -> str:
+    return str(ask(node, "operator", "GET", "/health/ready").json()["checks"]["storage"]["cause"])
+
+
+def kept(place: real.Place) -> list[str]:
+    """Return what lies in a bucket, or is half sent."""
+    half = real.client().list_multipart_uploads(Bucket=place.name).get("Uploads", [])
+    whole = [one.path for one in place.operator.list("/", recursive=True) if not one.path.endswith("/")]
+    return [*whole, *(one["Key"] for one in half)]
+
+
+def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: Site) -> None:
+    node = site.node
+    assert upload(node, "here", "file")["code"] == upload(node, "there", "lake")["code"] == 0
+    assert "storage cluster (hdfs) cannot be reached" in health(node) and "lake" not in health(node)
+    node.participant.create_job(a_job("job-there", {"dataset_id": "ns#there"}), PEER)
+    site.way.turn("cut")
+    wait_for(lambda: "storage lake (s3) cannot be reached" in health(node), about="it is named")
+    with pytest.raises(Refused) as refused:
+        node.participant.create_job(a_job("job-late", {"dataset_id": "ns#there"}), PEER)
+    assert refused.value.reason == "STORAGE_UNREACHABLE" and "storage lake (s3)" in refused.value.message
+    node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
+    site.way.turn("")
+    for job_id in ("job-there", "job-here"):
+        node.participant.stop_job(job_id, "", None, PEER)
+    wait_for(
+        lambda: ask(node, "operator", "DELETE", "/api/v1/datasets/ns/there").is_success, about="it is not used"
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "reason"),
+    [
+        ("cluster", "STORAGE_UNREACHABLE"),
+        ("small", "STORAGE_FULL"),
+        ("gone", "STORAGE_GONE"),
+        ("locked", "STORAGE_DENIED"),
+    ],
+)
+def test_an_upload_that_cannot_be_stored_says_why(site: Site, storage: str, reason: str) -> None:
+    before = leftovers(site.node.storage.root)
+    refused = upload(site.node, "t", storage, TABLE)
+    assert refused["data"]["reason"] == reason and f"storage {storage} (" in refused["message"], refused
+    assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused) and "not-the-key" not in str(refused)
+    assert site.node.datasets.known(Address("ns", "t")) is None and kept(site.small) == []
+    # where nothing could be deleted either, a note stays for `gc`
+    assert (leftovers(site.node.storage.root) == before) is (storage == "small")
+
+
+def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site: Site) -> None:
+    """What it had been sent goes with ``gc``, as the node could not delete it then."""
+    node, way, before = site.node, site.way, set(leftovers(site.node.storage.root))
+
+    def body() -> Iterator[bytes]:
+        for key, value in (("namespace", "ns"), ("name", "t"), ("storage", "lake")):
+            yield f'--b\r\ncontent-disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
+        yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\nid,x\n'
+        for number in range(32):
+            yield b"".join(b"%d,%s\n" % (number * 9999 + n, b"7" * 1000) for n in range(1000))
+            if number == 16:
+                wait_for(lambda: kept(site.lake), about="a part of it was sent")
+                way.turn("cut")
+        yield b"\r\n--b--\r\n"
+
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    answer = ask(node, "operator", "POST", "/v2/component/upload/file", content=body(), headers=kind).json()
+    assert answer["data"]["reason"] == "STORAGE_UNREACHABLE" and "storage lake (s3)" in answer["message"], answer
+    (noted,) = set(leftovers(node.storage.root)) - before
+    assert node.datasets.known(Address("ns", "t")) is None
+    way.turn("")
+    assert upload(node, "t", "lake")["code"] == 0
+    ask(node, "operator", "POST", "/api/v1/gc", json={"orphans": True})
+    assert {name.split("/")[1].split(".")[0] for name in kept(site.lake)} == {"t"} and len(kept(site.lake)) == 2
+    assert noted not in leftovers(node.storage.root) and list(
+        node.storage.iter_rows(node.datasets.resolve("ns#t"))
+    )
