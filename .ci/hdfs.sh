@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe: a real HDFS 2.7 (NameNode, DataNode, WebHDFS) for the test suite.
+# hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe|quota PATH BYTES: a real HDFS 2.7 (NameNode, DataNode, WebHDFS) for the test suite.
 # Its classes come with an old pyspark of PyPI, the rest from Debian. `start` returns once a file could be written.
 # Set by the environment: HDFS_HOME, HDFS_HOST, HDFS_PORT (rpc; then the NameNode's http and the DataNode's three).
 set -euo pipefail
@@ -114,6 +114,7 @@ case ${1:-} in
   start) start ;;
   stop) stop "${@:2}" ;;
   status) if ready; then echo "hdfs up"; else echo "hdfs down"; exit 1; fi ;;
+  quota) find_java; run org.apache.hadoop.hdfs.tools.DFSAdmin -setSpaceQuota "$3" "$2" ;;
   wipe) stop; rm -rf "$home"/data "$home"/run ;;
-  *) die "usage: hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe" ;;
+  *) die "usage: hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe|quota PATH BYTES" ;;
 esac

@@ -372,3 +372,37 @@ def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
             parts.finish()
         assert unfinished(storage.remotes["lake"].remote) == [] and not storage.taken(address)
         put(storage, address, data_0="a\n1\n")
+
+
+STRANGER = """
+import sys
+from pathlib import Path
+from gateway.data.file_storage import FileStorage
+from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.storages import Storages
+from gateway.domain.run import Address
+from tests.contracts.test_storage import put
+
+storage = Storages(FileStorage(Path(sys.argv[1])), [eval(sys.argv[2])])
+try:
+    put(storage, Address("ns", "t", "lake"), data_0="a\\n1\\n")
+except StorageFailed as error:
+    print(error.reason, error.message, sep=": ")
+"""
+
+
+@pytest.mark.hdfs
+def test_each_fault_of_hdfs_has_its_reason(tmp_path: Path) -> None:
+    with real.folder() as place:
+        remote = remote_of(place)
+        stranger = Remote(**vars(remote) | {"username": "stranger"})  # a process has one user of HDFS
+        run = [sys.executable, "-c", STRANGER, str(tmp_path / "theirs"), repr(stranger)]
+        said = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        assert said == "STORAGE_DENIED: storage lake (hdfs) denies access\n"
+        script = ["bash", str(ROOT / ".ci" / "hdfs.sh"), "quota", place.name, "4096"]
+        subprocess.run(script, check=True, capture_output=True)
+        storage, address = Storages(FileStorage(tmp_path / "storage"), [remote]), Address("ns", "t", "lake")
+        with pytest.raises(StorageFailed) as full:
+            put(storage, address, data_0="a\n1\n")
+        assert full.value.reason == "STORAGE_FULL" and "storage lake (hdfs) is full" in full.value.message
+        assert not storage.taken(address) and leftovers(storage.root) == []
