@@ -25,7 +25,7 @@ _ABSENT: Any = object()
 
 
 class Action(StrEnum):
-    """What somebody did to a provider."""
+    """What was done to a provider."""
 
     REGISTERED = "registered"
     UPDATED = "updated"

@@ -1,4 +1,4 @@
-"""The JSON Schemas of descriptions and registrations, with errors in words that a vendor can act on."""
+"""The JSON Schemas of descriptions and registrations, with errors that a vendor can act on."""
 
 import json
 from collections.abc import Iterator, Mapping

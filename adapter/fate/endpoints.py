@@ -6,7 +6,7 @@ first request; the others have no effect.
 Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. It starts a job once every
 party has granted the job's resources, one job after the other: a refusal there would block all other jobs of the
 scheduling site. So the job may start there while nothing starts here, and its tasks' resources, which FATE
-requests in every cycle, are refused until somebody has approved it. A rejection has the scheduling site stop it.
+requests in every cycle, are refused until it is approved. A rejection has the scheduling site stop it.
 """
 
 from collections.abc import Callable, Mapping
@@ -142,7 +142,7 @@ _COMMANDS: Mapping[str, tuple[type[wire.Party], Work]] = {
     "/task/rerun": (wire.RerunTask, _known),
 }
 _LATER = ("/job/resource/apply", "/job/resource/return", "/job/start")
-"""FATE goes on with these, and they have no effect, while the job waits for approval"""
+"""FATE continues with these, and they have no effect, while the job waits for approval"""
 _DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 """FATE tells these to every party, to those too that had refused the job"""
 

@@ -2,7 +2,7 @@
 
 Order: priority, higher first, then age. Who fits may go, also past a larger one that does not (no blocked head);
 but what an earlier one that fits will come for is kept for it. Once a job has waited for longer than the ageing
-bound it goes before all younger ones, whatever their priority, and nobody who would delay it passes.
+bound it goes before all younger ones, whatever their priority, and no job that would delay it passes.
 """
 
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[st
     found = []
     for claim in queue(ledger, now, rules):
         if _silent(ledger, claim):
-            continue  # nothing is kept for it: nobody knows how long that lasts
+            continue  # nothing is kept for it: how long that lasts is not known
         if claim.portions.fits(left):
             found.append(claim.job_id)
             left -= claim.portions
@@ -78,7 +78,7 @@ def aged(claim: Claim, now: datetime, rules: Rules = Rules()) -> bool:
 
 
 def _reserved(left: Amounts, amounts: Amounts) -> Amounts:
-    """Return what others may take without delaying whoever waits for these amounts."""
+    """Return what others may take without delaying the job that waits for these amounts."""
     kept = {kind: max(have - dict(amounts)[kind], 0) if dict(amounts)[kind] else have for kind, have in left}
     return Amounts(**kept)
 

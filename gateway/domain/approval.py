@@ -257,7 +257,7 @@ def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
 
 
 def withdrawal(by: str, at: datetime, reported: Ending | None = None) -> Ending:
-    """Return how a job ends of which the node that asked thinks better: as it tells, where it tells why."""
+    """Return how a job ends that the node which asked withdraws: with its reason, if it gives one."""
     if reported is not None and reported.failure is not None:
         return reported
     return Ending(Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by)
@@ -272,7 +272,7 @@ def lapses_at(local: LocalJob) -> datetime | None:
 
 
 def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], LocalJob]) -> LocalJob:
-    """Return the job after it was not used, nobody decided, or its images were not pulled in time."""
+    """Return the job after it was not used or not decided on, or its images were not pulled, in time."""
     if local.status is not JobStatus.PENDING:
         text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
         return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
@@ -281,7 +281,7 @@ def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], Lo
         text = f"{', '.join(fetching.images)} not here by {now.isoformat()}: {fetching.progress}"
         return _concluded(local, event, now, Failure(LATE, text, local.node), words=text)
     since = local.approval.since.isoformat() if local.approval else ""
-    text = f"nobody at {local.node} decided on the job, which asked at {since}"
+    text = f"{local.node} did not decide on the job, submitted for approval at {since}, in time"
     event = event if local.preparation else "approval timed out"
     return _concluded(local, event, now, Failure(TIMEOUT, text, local.node), words=text)
 
@@ -414,7 +414,7 @@ def silent(job: Job, node: NodeId, now: datetime) -> Job:
     record = job.nodes[node]
     if record.consent is None or not record.decides:
         return job
-    words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not told whether it takes part"
+    words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not decided"
     # it has accepted the job all the same, and is to be stopped
     create = replace(record.create, reason=TIMEOUT, message=words)
     record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)

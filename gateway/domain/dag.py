@@ -174,7 +174,7 @@ def order(dag: Dag) -> list[str]:
 
 
 def ready(dag: Dag, done: Set[str], begun: Set[str]) -> list[str]:
-    """Return the tasks that may start now: not begun, and all they need is done."""
+    """Return the tasks that may start now: not started, and all they need is done."""
     return [n.name for n in dag.nodes if n.name not in begun and n.upstream <= done]
 
 

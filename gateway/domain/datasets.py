@@ -1,6 +1,6 @@
 """Whose jobs may use which of this node's datasets: what an admin granted to partner nodes, and what a job wants.
 
-A job shows what follows from a dataset to everybody who takes part, so every other node of the job counts, and the
+A job shows what follows from a dataset to all participants, so every other node of the job counts, and the
 one whose platform submitted it. Jobs among the own parties alone need no grant.
 
 What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
@@ -137,7 +137,7 @@ class Dataset:
     namespace: str
     name: str
     columns: tuple[str, ...]
-    count: int | None  # rows, headers not counted; None: nobody has counted them
+    count: int | None  # rows, headers not counted; None: not counted
     partitions: int
     meta: Mapping[str, Any]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
     checksum: str  # sha256 of the uploaded file, hex

@@ -13,7 +13,7 @@ class Standing(StrEnum):
 
     OK = "ok"
     WARNING = "warning"  # unusual, and perhaps not meant; the job runs all the same
-    WAITS = "waits"  # nothing is wrong, but somebody or something has to be waited for first
+    WAITS = "waits"  # nothing is wrong, but it has to wait first, such as for an approval
     PROBLEM = "problem"
     UNKNOWN = "unknown"  # the node does not report it, or cannot
 
@@ -107,6 +107,6 @@ def warning(check: str, cause: str, about: str = "") -> Item:
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return items in the order of a report; a check that nobody here knows comes last."""
+    """Return items in the order of a report; an unknown check comes last."""
     place = {name: number for number, name in enumerate(CHECKS)}
     return tuple(sorted(items, key=lambda item: place.get(item.check, len(CHECKS))))

@@ -71,7 +71,7 @@ class NodeJob:
 
     @property
     def decides(self) -> bool:
-        """Whether somebody there has still to approve the job."""
+        """Whether the job still waits for approval there."""
         return self.consent is not None and self.consent.status is JobStatus.PENDING
 
     @property
@@ -107,7 +107,7 @@ class NodeTask:
 
     @property
     def there(self) -> bool:
-        """Whether the node has taken the task: it said so, or told how it is."""
+        """Whether the node has taken the task: it said so, or reported its state."""
         return self.start.state is CallState.OK or any(s is not TaskStatus.PENDING for s in self.roles.values())
 
     @property

@@ -293,7 +293,7 @@ def not_allowed(spec: JobSpec, model: PartyModel, granted: Sequence[NodeId]) -> 
 
 
 def may_conclude(job: Job, at: datetime) -> bool:
-    """Whether a job's end may be told: a successful training only once every node has saved its model.
+    """Whether a job's end may be reported: a successful training only once every node has saved its model.
 
     A node saves it before it confirms the stop. One that does not answer is waited for no longer than `HOLD`.
     """

@@ -135,7 +135,7 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
         state = "error"
     if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
         by = consent.decides_by.isoformat()
-        state, reason, message = ("unknown", "APPROVAL", f"somebody there decides by {by}")
+        state, reason, message = ("unknown", "APPROVAL", f"waits for its approval until {by}")
         if consent.waits_for:
             reason, message = "PREPARING", f"{consent.waits_for}, by {by}"
     if state != "error" and node.excluded is not None:

@@ -1,10 +1,10 @@
-"""What a job takes over from an earlier one, and a job begun again from one of its tasks.
+"""What a job takes over from an earlier one, and a job that is rerun from one of its tasks.
 
 A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the same in both;
 with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused. The node that schedules both
 compares the flows, every party its own side (`Acceptance.inherited`), and the job begins only when all agree.
 
-To begin again makes a new job, because the standard's FINISHED is final. It has the same flow, roles and settings,
+A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and settings,
 takes over what is not downstream of the task and had succeeded; the rest runs again, with the changes asked for.
 """
 
@@ -161,12 +161,12 @@ def checkpoints(spec: JobSpec, task: str, party: Party) -> tuple[Address | None,
     return own, old
 
 
-# A job begun again.
+# A rerun.
 
 
 @dataclass(frozen=True)
 class Order:
-    """What somebody asks for."""
+    """What is requested."""
 
     job_id: str
     new_job_id: str
@@ -313,9 +313,9 @@ def _for_party(spec: JobSpec, by_index: Any, party: Party, changes: Mapping[str,
 
 
 def amendable(spec: JobSpec, parameters: Mapping[str, Any], begun: Iterable[str], by: NodeId) -> list[Problem]:
-    """Return what is wrong with new parameters, where some tasks have begun. ``by``: the node that asks."""
+    """Return what is wrong with new parameters, where some tasks have started; ``by``: the requesting node."""
     free = {node.name for node in spec.dag.nodes} - set(begun)
-    return changed(spec, parameters, free, by, "has begun, so its parameters cannot change")[0]
+    return changed(spec, parameters, free, by, "has started, so its parameters cannot change")[0]
 
 
 def amended(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:

@@ -145,7 +145,7 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
     task = job.tasks[name]
     if task.again_from is not None:
         first = task.failure or Failure("FAILED", task=name)
-        text = f"failed ({first.reason} {first.message}) and goes on all the same at {_where(task)}"
+        text = f"failed ({first.reason} {first.message}) and continues at {_where(task)}"
         failure = replace(first, reason="NOT_STOPPED", message=text)
     else:
         limit = job.spec.time_limits.of(name).timeout or 0.0

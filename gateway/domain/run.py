@@ -72,7 +72,7 @@ class Reporting:
 class Run:
     """One container run of (task, role, index, attempt) on this node."""
 
-    run_id: str  # random; the token in the callback address handed to the container begins with it
+    run_id: str  # random; the token in the callback address given to the container begins with it
     name: str  # deterministic: the container's name
     task_id: str
     task_name: str

@@ -23,7 +23,7 @@ class TaskLimits:
     """The limits of one task; times in seconds."""
 
     timeout: float | None = None  # of one attempt, from when its first start is sent
-    retries: int = 0  # how often it is begun again
+    retries: int = 0  # how often it is retried
     retry_delay: float = 0.0  # between the failure of an attempt and the start of the next one
 
 
@@ -335,7 +335,7 @@ that is none, as something gives that stands in the node's place."""
 
 @dataclass(frozen=True)
 class Failure:
-    """Why something did not work, in words that every party gets alike."""
+    """Why something failed, in the same words for every party."""
 
     reason: str
     message: str = ""

@@ -93,9 +93,9 @@ class RunTiming(Pauses):
     linger: float = 30.0  # a container that reported success may take this long to exit
     stop_grace: float = 5.0  # between asking a container to end and killing it
     engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
-    seal_deadline: float = 600.0  # reading a model's files is begun again after this; it changes nothing
+    seal_deadline: float = 600.0  # reading a model's files is repeated after this; it changes nothing
     prepare_deadline: float = 100_000.0
-    """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
+    """fetching keeps its own deadlines; a gateway that takes over or restarts does not wait for this one"""
     tell_tries: int = 40  # not seconds: how often a state is reported before the scheduling node has to ask
     orphan: float = 660.0
     """a scheduling node that sends nothing for this long is asked whether it still has the job"""

@@ -49,7 +49,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         (_unknown_parties(spec), _unknown_settings(spec)),
     )
     tasks = list(islice(_unknown_tasks(spec), MOST_WARNINGS))
-    if roles_of is None:  # somebody else's job, whose entries another platform may know how to use
+    if roles_of is None:  # another platform's job, which may know how to use these entries
         warnings = list(islice(chain(fields, tasks, *others), MOST_WARNINGS))
     else:
         refused, unplayed = idle_roles(spec, roles_of)

@@ -116,7 +116,7 @@ def _of_pending(job: Job) -> Waiting:
         what = "; ".join(f"{node}: {consent.waits_for}" for node, consent in asked.items())
         return Waiting("PREPARING", what, first)
     until = "; ".join(f"{node} until {consent.decides_by.isoformat()}" for node, consent in asked.items())
-    return Waiting("APPROVAL", f"somebody has to agree: {until}", first)
+    return Waiting("APPROVAL", f"waits for approval: {until}", first)
 
 
 def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
@@ -201,9 +201,9 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
     if ended(JOB, local.status):
         if (confirm := approval.to_confirm(local)) is not None:
             since = confirm.sent_at or local.created_at
-            return Waiting("CONFIRMING", f"tells {by} what was decided here", since)
+            return Waiting("CONFIRMING", f"reports to {by} what was decided here", since)
         if local.wish is not None and not local.wish.completed and not released:
-            text = f"tells {by} that the job was stopped here; it has not answered"
+            text = f"reports to {by} that the job was stopped here; it has not answered"
             return Waiting("CONFIRMING", text, local.wish.sent_at or local.ended_at or local.created_at)
         if local.closed or released:
             return None
@@ -215,7 +215,7 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
         text = f"fetches {', '.join(pull.images)} until {pull.until.isoformat()}: {pull.progress or 'begins'}"
         return Waiting("PREPARING", text, pull.since)
     if known is not None and local.status is JobStatus.PENDING:
-        return Waiting("APPROVAL", f"somebody here has to agree until {known.until.isoformat()}", known.since)
+        return Waiting("APPROVAL", f"waits for approval here until {known.until.isoformat()}", known.since)
     if local.status is JobStatus.READY:
         since = known.decided_at if known and known.decided_at else local.created_at
         if approval.unused(local):

@@ -27,7 +27,7 @@ from gateway.store.store import Store
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""after a gateway's death another on the same database goes on with its deliveries"""
+"""after a gateway's death another on the same database continues its deliveries"""
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _AT_ONCE = 100
 """events that a delivery reads together"""

@@ -1,7 +1,7 @@
 """Signatures of requests between nodes, and of the answers: RFC 9421, in ``x-auth-sign``. See docs/signing.md.
 
 Covered are method, path, query, body and both node ids, not scheme and host, which relays and proxies change: for
-whom a request is, its target's id says. There is one form, so that nobody chooses what a signature covers.
+whom a request is, its target's id says. There is one form, so that no sender chooses what a signature covers.
 """
 
 import hashlib

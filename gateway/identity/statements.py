@@ -146,7 +146,7 @@ def verify_log(lines: Iterable[Line], keys: Sequence[str]) -> Verification:
             trusted = known
         last, previous = number, line["hash"] or ""
     if found.lines > found.before and found.head is None:
-        problem("no line is a signed head: whoever can write the log can make all of it anew")
+        problem("no line is a signed head: anyone who can write the log could have rewritten all of it")
     elif found.head is not None and not trusted:
         problem(f"the newest head, line {found.head}, is signed with {found.key}, not a key of the node")
     return found

@@ -142,7 +142,7 @@ NOT_PINNED = "the first job that starts it pins it, unless `bfia-gateway provide
 
 
 class _TooLong(Exception):
-    """Fetching takes longer than somebody who registers is to wait."""
+    """Fetching takes longer than a registration may wait."""
 
 
 @dataclass(frozen=True)

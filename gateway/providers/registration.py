@@ -163,11 +163,11 @@ class Providers:
     def give(self, name: str, owner: str) -> str | None:
         """Make a vendor, by the name of its tokens, the owner of a provider's name; return who was.
 
-        Empty: the node's admins. Raises `NotFound` for a name that nobody ever registered.
+        Empty: the node's admins. Raises `NotFound` for a name that was never registered.
         """
         before = self.registry.repository.owner(name)
         if before is None:
-            raise NotFound(f"nobody has registered a provider {name[:128]}", reason="PROVIDER_UNKNOWN")
+            raise NotFound(f"no provider {name[:128]} was ever registered", reason="PROVIDER_UNKNOWN")
         self.registry.repository.give(name, owner)
         return before
 

@@ -161,7 +161,7 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         job["config"]["role"]["host"] = [PEER]
         handed = cli(bank, "submit", "-", stdin=json.dumps(job))
         job_id = handed.stdout.strip()
-        assert f"somebody has to agree: {PEER} until" in handed.stderr
+        assert f"waits for approval: {PEER} until" in handed.stderr
         asked = printed(cli(partner, "approvals", "--json"))["approvals"]
         assert [a["job_id"] for a in asked] == [job_id]
         assert job_id in cli(partner, "approvals").stdout

@@ -139,7 +139,7 @@ def test_the_message_of_a_node_that_does_not_know_its_task_is_kept():
     steps = [s for one, t in zip(unknown, range(0, 500, 100), strict=True) for s in (t, ok(A1, t), t + 50, one)]
     job = after(ALONE, *steps)
     assert job.ending is not None and job.ending.failure is not None
-    assert job.ending.failure.message.endswith("does not know it: n1 refuses /task/poll with code 1: no")
+    assert job.ending.failure.message.endswith("does not know the task: n1 refuses /task/poll with code 1: no")
 
 
 SILENT = [1, unsent(POLL_2, 2)]

@@ -118,7 +118,7 @@ def parties_of(parties: tuple[Party, ...]) -> list[dict[str, Any]]:
 
 
 def dependencies(spec: JobSpec, node_names: set[str]) -> dict[str, Any]:
-    """Return who needs whose output, as FATE's ``dag/dependency`` tells it, of these tasks."""
+    """Return who needs whose output, in the form of FATE's ``dag/dependency``, for these tasks."""
     shown = [node for node in spec.dag.nodes if node.name in node_names]
 
     def needed(node: DagNode) -> list[dict[str, Any]]:

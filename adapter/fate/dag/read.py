@@ -26,7 +26,7 @@ TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "re
 KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
 """settings of a job that mean the same here; ``engine`` so that a foreign one is refused explicitly"""
 STAGES = ("train", "predict", "default", "cross_validation")
-"""FATE's; only predict means anything here. A typo would train where somebody wanted to predict"""
+"""FATE's; only predict means anything here. A typo would train instead of predicting"""
 UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
 """settings of a job or a task that steer FATE's own engines; reported as warnings"""
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     provider: str
     version: str
     component: Component | None
-    """its description; None where it is not registered here: whoever schedules the job may know it"""
+    """its description; None where it is not registered here: the scheduling node may know it"""
 
 
 class Catalogue:

@@ -46,7 +46,7 @@ OF_TASKS: Mapping[str, Level] = {
     "task_warning": Level.INFO,
     "task_error": Level.ERROR,
 }
-"""FATE's kinds of logs -> the least serious lines in it. Warnings are not told apart here."""
+"""FATE's kinds of logs -> the least serious lines in it. Warnings are not distinguished here."""
 OF_JOB = ("schedule_info", "schedule_error")
 _IN_MEMORY = 1024 * 1024
 
@@ -194,12 +194,12 @@ def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
     peers=True,
 )
 def _clean(call: Call, asked: Annotated[schemas.CleanJob, Body(examples=[JOB_EXAMPLE])]) -> dict[str, Any]:
-    """A job that goes on is stopped, and its deletion refused until it has ended."""
+    """A job that has not ended is stopped, and its deletion refused until it has."""
     store = call.parts.store
     records = (store.local_jobs.find(asked.job_id), store.jobs.find(asked.job_id))
     if not asked.dry_run and any(record is not None and not ended(JOB, record.status) for record in records):
         call.parts.coordinator.stop(asked.job_id)
-        text = f"job {asked.job_id} goes on: it is being stopped; try again when it has ended"
+        text = f"job {asked.job_id} has not ended: it is being stopped; try again once it has"
         raise Conflict(text, reason="JOB_NOT_ENDED")
     return call.parts.deleting.delete(asked.job_id, by=call.by, here=True, dry_run=asked.dry_run).as_dict()
 

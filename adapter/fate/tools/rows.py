@@ -43,7 +43,7 @@ class JobRecords:
     """those that this node plays; all of a job that it has no part in"""
     created_at: datetime
     notes: str = ""
-    """what somebody noted about it here"""
+    """the note about it here"""
     user: str = ""
     """who submitted it here; empty if no token is needed"""
     begun_again: str = ""

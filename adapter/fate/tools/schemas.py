@@ -134,7 +134,7 @@ class CleanQueue(Wire):
 
 
 class AddNotes(OfParty):
-    """``job/notes/add``: what somebody wants remembered about a job."""
+    """``job/notes/add``: a note about a job."""
 
     notes: str = Field(max_length=LONGEST_NOTE)
 

@@ -222,7 +222,7 @@ TaskStatus = str
 
 
 class Failure(Response):
-    """Why something did not work, in words that every party gets alike."""
+    """Why something failed, in the same words for every party."""
 
     reason: str
     message: str = ""
@@ -395,6 +395,9 @@ class ListedJob(Response):
     outcome: str | None
     created_at: datetime
     sides: list[str] = Field(default_factory=list)
+    ended_at: datetime | None = None
+    user: str = ""
+    progress: int = 0
 
 
 class NewGrant(Response):

@@ -88,7 +88,7 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
                 yield Due(since + timedelta(seconds=limit), messages.Conclude(run.run_id))
         case RunStatus.STOPPING:
             yield from when_due(run.stop, messages.StopRun(run.run_id, timing.stop_grace), deadline)
-            if run.stop.state is CallState.OK:  # and nobody could look whether it is gone
+            if run.stop.state is CallState.OK:  # and it could not be seen whether it is gone
                 yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
         case RunStatus.SUCCESS | RunStatus.FAILED:
             if _to_collect(run):
@@ -116,7 +116,7 @@ def _to_collect(run: Run) -> bool:
 def step(
     local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = ""
 ) -> tuple[LocalJob, list[messages.Action]]:
-    """Take every decision that is due and mark every action that is due as begun."""
+    """Take every decision that is due and mark every action that is due as started."""
     actions: list[messages.Action] = []
     for command in plan(local, now, timing, owner):
         match command:
@@ -337,7 +337,7 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
 
 
 def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
-    """End the job here, as somebody here decided."""
+    """End the job here, as an operator decided."""
     return _stop_asked(local, messages.StopRequested(ending.at, None, ending, ending.by))
 
 
@@ -357,7 +357,7 @@ def _restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
 
 
 def _owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
-    """Give what a lost gateway had not begun to its heir; what it had begun has failed with it."""
+    """Give what a lost gateway had not started to its heir; what it had started has failed with it."""
     for run in local.runs:
         if run.owner == event.owner and not run.over:
             local = with_run(local, run.run_id, lambda r: runs.without_owner(r, event), at=event.at)

@@ -97,7 +97,7 @@ class AskStop(OnJob):
 
 
 class Expire(OnJob):
-    """Decision: nobody decided on the job in time."""
+    """Decision: the job was not decided on in time."""
 
 
 class Abandon(OnJob):

@@ -251,7 +251,7 @@ def reported(run: Run, status: TaskStatus, done: Callable[[Call], Call]) -> Run:
 
 
 def without_owner(run: Run, event: messages.OwnerLost) -> Run:
-    """Return the run of a lost gateway: what had not begun goes to its heir, what had has failed with it."""
+    """Return the run of a lost gateway: what had not started goes to its heir, the rest has failed with it."""
     if run.status is RunStatus.WAITING:
         return replace(run, owner=event.heir)
     if run.status is RunStatus.STOPPING or run.stop_at is not None:

@@ -163,7 +163,7 @@ def _advance_task(job: Job, task: Task, at: datetime) -> Job:
     detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
     job = job.with_task(task).noted(at, f"task {new}", **detail)
     if new is TaskStatus.FAILED and job.ending is None and task.ending is None:
-        # a party may end its own part of a job that is being stopped before this node hears of the stop
+        # a party may end its own part of a job that is being stopped before the stop reaches this node
         stopped = task.failure is not None and task.failure.reason == "STOPPED"
         ending = Ending(Outcome.STOPPED if stopped else Outcome.FAILED, at, task.failure)
         job = quorum.tolerated(job, task, at) or _ended_as(job, ending)
@@ -517,7 +517,7 @@ def _unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
             return _failed_part(job, task.name, part, Failure("TASK_UNKNOWN", "forgotten there"), event.at)
         return job.with_part(task.name, replace(part, start=Call(tries=part.start.tries), poll=Call()))
     if part.unknowns >= _MAX_UNKNOWNS:
-        text = f"the node was told {part.unknowns} times to start the task and does not know it"
+        text = f"the start was sent {part.unknowns} times, and the node does not know the task"
         text += f": {event.message}" if event.message else ""
         return _failed_part(job, task.name, part, Failure("TASK_UNKNOWN", text), event.at)
     part = replace(part, start=replace(part.start, state=CallState.IDLE, due_at=event.at), poll=Call())

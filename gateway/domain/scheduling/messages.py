@@ -45,7 +45,7 @@ class StartAt(Request):
 
 
 class StopAt(Request):
-    """Stop the job; tells how it ended."""
+    """Stop the job, with its outcome."""
 
     call, name = "stop", "stop"
 
@@ -87,7 +87,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Expire:
-    """Decision: nobody at a node approved the job in time."""
+    """Decision: the job was not approved at a node in time."""
 
     node: NodeId
 
@@ -201,7 +201,7 @@ class SuspendRequested:
 
 @dataclass(frozen=True)
 class ParametersAgreed:
-    """Every node has taken new parameters for tasks that have not begun."""
+    """Every node has taken new parameters for tasks that have not started."""
 
     amendment: Amendment
     after: int
