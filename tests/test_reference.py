@@ -16,6 +16,7 @@ ROOMS = ("gateway", "adapter", "provider_registry", "route_table", "engines", "c
 LOOKS_LIKE_ONE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 TLS = ("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN")
 ELSEWHERE = {
+    "ALL_SITES": "a word of a job's document",
     **dict.fromkeys((*TLS, "HANDSHAKE_FAILURE", "UNKNOWN_CA"), "alerts of TLS"),
     "BFIA_GATEWAY_SOURCE_PASSWORD": "the environment",
     "BFIA_GATEWAY_TOKEN": "the environment",

@@ -384,6 +384,10 @@ class Job(Response):
     model: dict[str, Any] | None
     channel: list[OnTopic]
     amendments: list[Amendment]
+    created_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    user: str
 
 
 class ListedJob(Response):
