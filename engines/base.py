@@ -173,6 +173,10 @@ class LaunchSpec:
     """this host's address in the engine's own network, as in the environment; empty: not in it"""
     reach: tuple[str, ...] = ()
     """services that it has to reach, ``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
+    own: tuple[str, ...] = ()
+    """folders that it alone sees, for as long as it is there, where no folder is shared with its machine"""
+    reserved: Limits = Limits(pids=None)
+    """what it asked for, which an engine of several machines keeps free for it"""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,12 @@ def _hdfs() -> None:
     httpx.get(f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", trust_env=False).raise_for_status()
 
 
+def _swarm() -> None:
+    with contextlib.closing(docker.APIClient(f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s", timeout=30)) as client:
+        states = [node["Status"]["State"] for node in client.nodes()]
+    assert states.count("ready") == 3, states
+
+
 def _registry() -> None:
     if not Path(registry.PROGRAM).exists():
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
@@ -99,6 +105,7 @@ PROBES = {
     "mariadb": _mariadb,
     "s3": _s3,
     "hdfs": _hdfs,
+    "swarm": _swarm,
     "registry": _registry,
     "own_docker": own_docker.usable,
     "sshd": sshd.usable,

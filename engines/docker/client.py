@@ -61,7 +61,8 @@ _PORT_TAKEN = re.compile(
 _NOT_READY = (502, 503, 504)
 """statuses of a daemon that starts or stops, or of a proxy before one that is away"""
 _PARTS_AWAY = re.compile(
-    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down",
+    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down"
+    r"|code = deadlineexceeded|does not have a leader",
     re.IGNORECASE,
 )
 """messages of a daemon (500) one of whose own processes is away, which it restarts"""
@@ -277,11 +278,15 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     if otherwise is CreateFailed:
         if error.status_code == 404 and "no such image" in text.lower():  # removed since it was found
             return ImageNotFound(text, HOW_TO_HAVE_IT)
-        if _PORT_TAKEN.search(text):
-            return PortInUse(text)
-        if _NO_EXECUTABLE.search(text):
-            return CommandNotFound(text)
+        return not_started(text)
     return otherwise(text)
+
+
+def not_started(text: str) -> EngineError:
+    """Return the error that a daemon's words about a container that did not start stand for."""
+    if _PORT_TAKEN.search(text):
+        return PortInUse(text)
+    return CommandNotFound(text) if _NO_EXECUTABLE.search(text) else CreateFailed(text)
 
 
 class EventWatch:

@@ -441,7 +441,7 @@ class ContainerdEngine:
         """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
         with translated():
             try:
-                yield from log_of(self._client(), name, stream)
+                yield from log_of(self._client(), f"containers/{name}", stream)
             except NotFound as error:
                 raise _Gone from error
 
@@ -495,17 +495,17 @@ def probe_of(state: Mapping[str, Any]) -> Probe:
 
 
 @contextmanager
-def _asked(api: APIClient, container: str, what: str, **params: str) -> Iterator[Any]:
+def _asked(api: APIClient, whose: str, what: str, **params: str) -> Iterator[Any]:
     """Give the stream in which the daemon responds. Raises APIError, OSError."""
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/{what}"
+    url = f"{api.base_url}/v{api.api_version}/{whose}/{what}"
     with closing(api.get(url, params=params, stream=True, timeout=api.timeout)) as answer:
         check_answer(answer)
         yield answer.raw
 
 
-def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
-    """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
-    with _asked(api, container, "logs", tail="all", **{stream: "1"}) as raw:
+def log_of(api: APIClient, whose: str, stream: str) -> Iterator[bytes]:
+    """Yield what ``containers/…`` or ``tasks/…`` wrote to a stream, piece by piece. Raises APIError, OSError."""
+    with _asked(api, whose, "logs", tail="all", **{stream: "1"}) as raw:
         while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
             left = unpack(">xxxxL", head)[0]
             while left and (piece := raw.read(left)):
@@ -519,7 +519,7 @@ def changes_of(api: APIClient, container: str, most: int) -> int:
     The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
     """
     found, rest = 0, b""
-    with _asked(api, container, "changes") as raw:
+    with _asked(api, f"containers/{container}", "changes") as raw:
         while found <= most and (piece := raw.read(65536)):
             piece = rest + piece
             found += piece.count(_CHANGE)

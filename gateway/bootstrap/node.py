@@ -54,7 +54,7 @@ from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.participant import Participant
-from gateway.jobs.planner import Inheritance, TaskPlanner
+from gateway.jobs.planner import Inheritance, Places, TaskPlanner
 from gateway.jobs.resources import EngineCapacities, Resources
 from gateway.jobs.retention import Cleaner, Deleting, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
@@ -219,7 +219,7 @@ class Gateway:
 
     def _build_engine(self, engine: Callable[[Settings, str], Engine]) -> None:
         settings = self.settings
-        docker = settings.engine.docker if settings.engine.kind == "docker" else None
+        docker = settings.engine.docker if settings.engine.main is not None else None
         self.engine = engine(settings, self.installation)
         self.signatures = Signatures(signers_of(docker.signatures) if docker else ())
         self.providers = Providers(
@@ -233,6 +233,7 @@ class Gateway:
             settings.storage.path,
             self.runs_folder,
             contained=docker is not None,
+            apart=parts.apart(settings),
             log_bytes=settings.limits.run_log_bytes,
             remote_of=self._remote_of,
         )
@@ -246,7 +247,7 @@ class Gateway:
             self.storage,
             self.models,
             self.capacities.defaults,
-            parts.engines_by_place(settings),
+            Places(parts.engines_by_place(settings), parts.apart(settings).storage),
         )
         rules = parts.admission_rules(settings)
         self.resources = Resources(self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats)
@@ -363,7 +364,7 @@ class Gateway:
                 "storage": partial(self._check_storages, reserve),
                 "transport": self._check_transport,
             },
-            docker if settings.engine.kind == "docker" else None,
+            docker if settings.engine.main is not None else None,
         )
         rules = admission.Rules(
             self.peer_table,

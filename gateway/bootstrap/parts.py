@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO, TypeGuard, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -17,12 +17,15 @@ from engines.docker import ContainerdEngine, DockerOptions, PullRules
 from engines.docker.engine import Source
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
-from gateway.config.engine import DaemonSettings, DockerEngineSettings
+from engines.swarm import SwarmEngine, SwarmOptions
+from engines.swarm.tasks import Form
+from gateway.config.engine import DaemonSettings, DockerEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import whole
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
+from gateway.data.workspace import Apart
 from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
@@ -181,13 +184,17 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
             run_root=settings.state_dir / "process",
             saved_log_size=settings.limits.run_log_bytes,
         )
-    docker = settings.engine.docker
     instance = instance or instance_of(settings.state_dir)
-    main = _daemon(settings, docker, docker.base_url, installation, instance)
-    others = {
-        name: _daemon(settings, one, one.base_url, installation, instance)
-        for name, one in settings.further_engines.items()
-    }
+
+    def made(place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings) -> Engine:
+        if _is_swarm(place):
+            return _swarm(settings, place, installation)
+        assert not isinstance(place, SwarmEngineSettings)
+        return _daemon(settings, place, place.base_url, installation, instance)
+
+    assert settings.engine.main is not None
+    main = made(settings.engine.main)
+    others = {name: made(one) for name, one in settings.further_engines.items()}
     return SeveralEngines(main, others) if others else main
 
 
@@ -198,11 +205,52 @@ def main_of(engine: Engine) -> Engine:
 
 def engines_by_place(settings: Settings) -> dict[str, str]:
     """Return what a provider may name (`Provider.place`), each with the name of the engine for it."""
-    if settings.engine.kind != "docker":
+    main = settings.engine.main
+    if main is None:
         return {"": ""}
     further = settings.further_engines
-    addresses = {one.base_url: name for name, one in further.items()}
-    return {"": "", settings.engine.docker.base_url: "", **addresses, **{name: name for name in further}}
+    places = {name: name for name in further}
+    for name, one in further.items():
+        places.setdefault(one.base_url, name)
+        if _is_swarm(one):
+            places.setdefault("swarm", name)
+    return {**places, "": "", main.base_url: ""} | ({"swarm": ""} if _is_swarm(main) else {})
+
+
+def apart(settings: Settings) -> Apart:
+    """Return the engines whose machines share no folder with this one."""
+    everywhere = {"": settings.engine.main, **settings.further_engines}
+    swarms = {name: one for name, one in everywhere.items() if one is not None and _is_swarm(one)}
+    return Apart(
+        frozenset(name for name, one in swarms.items() if one.storage_source is None),
+        frozenset(name for name, one in swarms.items() if one.runs_source is None),
+    )
+
+
+def _is_swarm(
+    place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings,
+) -> TypeGuard[SwarmEngineSettings | NamedEngine]:
+    return isinstance(place, SwarmEngineSettings) or (isinstance(place, NamedEngine) and place.kind == "swarm")
+
+
+def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, installation: str) -> SwarmEngine:
+    form = Form(
+        user=settings.engine.docker.user,
+        read_only_root=settings.engine.docker.read_only_root,
+        constraints=tuple(place.constraints),
+        grace=run_timing(settings).stop_grace,
+        log_size=settings.limits.run_log_bytes // 2,
+        room=settings.limits.run_log_bytes * 2,
+    )
+    options = SwarmOptions(
+        place.base_url,
+        _tls(place),
+        _pull(settings),
+        _sources(settings, place),
+        form,
+        saved_log_size=settings.limits.run_log_bytes,
+    )
+    return SwarmEngine(settings.node.id, installation, options)
 
 
 def _daemon(
@@ -216,28 +264,43 @@ def _daemon(
     docker = settings.engine.docker
     options = DockerOptions(
         base_url=base_url,
-        tls={name: str(path) for name, path in place.tls if path is not None} if place.tls else {},
-        pull=PullRules(
-            frozenset(docker.registries if docker.pull == "missing" else ()),
-            docker.pull_seconds,
-            docker.pull_stale_seconds,
-        ),
+        tls=_tls(place),
+        pull=_pull(settings),
         network=docker.network or None,
         network_mode=docker.network_mode,
         outside=place.outside,
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sources=tuple(
-            Source(root.absolute(), source.bind or "", source.volume or "")
-            for root, source in (
-                (settings.storage.path, place.storage_source),
-                (settings.state_dir / "runs", place.runs_source),
-            )
-            if source is not None
-        ),
+        sources=_sources(settings, place),
         sandboxes=_SANDBOXES,
         log_size=settings.limits.run_log_bytes // 2,
         saved_log_size=settings.limits.run_log_bytes,
     )
     return ContainerdEngine(settings.node.id, installation, options)
+
+
+def _tls(place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings) -> dict[str, str]:
+    return {name: str(path) for name, path in place.tls if path is not None} if place.tls else {}
+
+
+def _pull(settings: Settings) -> PullRules:
+    docker = settings.engine.docker
+    return PullRules(
+        frozenset(docker.registries if docker.pull == "missing" else ()),
+        docker.pull_seconds,
+        docker.pull_stale_seconds,
+    )
+
+
+def _sources(
+    settings: Settings, place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings
+) -> tuple[Source, ...]:
+    return tuple(
+        Source(root.absolute(), source.bind or "", source.volume or "")
+        for root, source in (
+            (settings.storage.path, place.storage_source),
+            (settings.state_dir / "runs", place.runs_source),
+        )
+        if source is not None
+    )

@@ -9,6 +9,7 @@ from gateway.config.values import Section
 from gateway.domain import validation
 
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
+Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
@@ -111,7 +112,44 @@ class DaemonSettings(Section):
 class NamedEngine(DaemonSettings):
     """A further engine, which providers may name as ``metadata.engine``."""
 
-    kind: Literal["docker"] = Field(default="docker", description="What it is.")
+    kind: Literal["docker", "swarm"] = Field(default="docker", description="What is at base_url.")
+    constraints: list[Constraint] = Field(
+        default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
+    )
+
+    @model_validator(mode="after")
+    def _of_swarm(self) -> Self:
+        if self.kind == "swarm":
+            _check_shared(self)
+        elif self.constraints:
+            raise ValueError("constraints belong to kind swarm")
+        return self
+
+
+class SwarmEngineSettings(Section):
+    """Algorithms as tasks of a Docker Swarm; images, users and allowances are as ``engine.docker`` says."""
+
+    base_url: str = Field(
+        default="",
+        pattern=f"^$|{_DAEMON}",
+        description="Address of a manager, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
+    )
+    tls: TlsSettings | None = Field(default=None, description="Certificates for a manager at tcp://.")
+    storage_source: StorageSource | None = Field(
+        default=None, description="Folder (bind) that is the storage on every machine; null: none is shared."
+    )
+    runs_source: StorageSource | None = Field(
+        default=None, description="The same for the folder of run logs; null: log files end with their run."
+    )
+    constraints: list[Constraint] = Field(
+        default_factory=list, description="Machines that may take runs, as of docker service create --constraint."
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _check_tls(self.tls, self.base_url)
+        _check_shared(self)
+        return self
 
 
 class SignatureRule(Section):
@@ -182,6 +220,13 @@ class DockerEngineSettings(Section):
         return self
 
 
+def _check_shared(one: NamedEngine | SwarmEngineSettings) -> None:
+    for name in ("storage_source", "runs_source"):
+        source: StorageSource | None = getattr(one, name)
+        if source is not None and source.volume is not None:
+            raise ValueError(f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)")
+
+
 def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
     if tls is not None and not base_url.startswith("tcp://"):
         raise ValueError("tls needs a base_url that begins with tcp://")
@@ -196,15 +241,22 @@ def _no_foreign_engine(kind: Any) -> Any:
 class EngineSettings(Section):
     """What runs the algorithms."""
 
-    kind: Annotated[Literal["docker", "process"], BeforeValidator(_no_foreign_engine)] = Field(
-        description="docker, or process (runs vendor code with the gateway's own rights). No default."
+    kind: Annotated[Literal["docker", "swarm", "process"], BeforeValidator(_no_foreign_engine)] = Field(
+        description="docker, swarm, or process (runs vendor code with the gateway's own rights). No default."
     )
     docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
+    swarm: SwarmEngineSettings = Field(default=SwarmEngineSettings(), description="For kind swarm.")
     process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
+
+    @property
+    def main(self) -> DockerEngineSettings | SwarmEngineSettings | None:
+        """What is set of the daemon that runs containers; None for processes."""
+        known: dict[str, DockerEngineSettings | SwarmEngineSettings] = {"docker": self.docker, "swarm": self.swarm}
+        return known.get(self.kind)
 
     @model_validator(mode="after")
     def _signatures_kept(self) -> Self:
-        if self.kind != "docker" and self.docker.signatures:
+        if self.main is None and self.docker.signatures:
             raise ValueError(
                 f"docker.signatures cannot be kept by kind {self.kind}, which runs no images:"
                 " take it out, or set kind: docker"

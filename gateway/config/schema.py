@@ -536,18 +536,24 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         listener = self.listen.container or self.listen.peer
-        if self.further_engines and listener.advertise is None:
+        needs = "engine.kind swarm needs" if self.engine.kind == "swarm" else ""
+        needs = "engines need" if self.engines else needs
+        needs = "engine.docker.daemons need" if self.engine.docker.daemons else needs
+        if needs and listener.advertise is None:
             raise ValueError(
-                f"{'engines' if self.engines else 'engine.docker.daemons'} need listen.container.advertise: where "
-                "containers of every engine reach this gateway, such as http://10.0.0.5:7381"
+                f"{needs} listen.container.advertise: where containers of every engine reach this gateway, "
+                "such as http://10.0.0.5:7381"
             )
         return self
 
     @model_validator(mode="after")
     def _engines_apart(self) -> "Settings":
-        if self.engines and self.engine.kind == "process":
-            raise ValueError("engines need engine.kind docker: local processes see other folders than containers")
-        known = {self.engine.docker.base_url, *(daemon.base_url for daemon in self.engine.docker.daemons)}
+        main = self.engine.main
+        if self.engines and main is None:
+            raise ValueError(
+                "engines need engine.kind docker or swarm: local processes see other folders than containers"
+            )
+        known = {main.base_url if main else "", *(daemon.base_url for daemon in self.engine.docker.daemons)}
         for name, one in self.engines.items():
             if one.base_url in known:
                 raise ValueError(f"engines.{name}.base_url: {one.base_url} is there twice")

@@ -77,6 +77,18 @@ class Placement:
     """the folder for checkpoints, as the run sees it; empty: it has none"""
     reach: tuple[str, ...] = ()
     """``host:port`` of what its storage elsewhere consists of"""
+    own: tuple[str, ...] = ()
+    """folders that its engine makes for it alone, for as long as it is there"""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The engines, by their names, whose machines share no folder with this one."""
+
+    storage: frozenset[str] = frozenset()
+    """not the storage's, so that data lies elsewhere and there are no checkpoints"""
+    runs: frozenset[str] = frozenset()
+    """not the runs', so that log files end with the run that wrote them"""
 
 
 class Workspace:
@@ -95,6 +107,7 @@ class Workspace:
         contained: bool,
         log_bytes: int = 32 * 1024**2,
         remote_of: Callable[[Run, bool], Remote | None] = lambda run, begins: None,
+        apart: Apart = Apart(),
     ) -> None:
         """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins."""
         self.root = root.absolute()
@@ -102,6 +115,7 @@ class Workspace:
         self._contained = contained
         self._log_bytes = log_bytes
         self._remote_of = remote_of
+        self._apart = apart
 
     def logs(self, run: Run) -> Path:
         """Return the directory in which a run's logs are kept."""
@@ -113,7 +127,7 @@ class Workspace:
         _closed(log.parent)
         log.mkdir(exist_ok=True)
         self._make_outputs(run, log)
-        if run.checkpoint is not None:
+        if self._checkpoint(run) is not None and run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
             copy_checkpoint(source, self._path(run.checkpoint))
         return self.placement(run, begins=True)
@@ -121,19 +135,25 @@ class Workspace:
     def placement(self, run: Run, *, begins: bool = False) -> Placement:
         """Return how a run sees its places; makes none of them."""
         log = self.logs(run) / "log"
-        checkpoint = self._path(run.checkpoint) if run.checkpoint else None
+        checkpoint = self._checkpoint(run)
         remote = self._remote_of(run, begins)
         elsewhere, reach = (remote.url(), remote.services) if remote else ("", ())
         if not self._contained:
             return Placement(elsewhere or f"file://{self.root}", str(log), checkpoint=str(checkpoint or ""))
-        mounts = [Mount(log, INSIDE_LOG, read_only=False)]
+        no_logs = run.engine in self._apart.runs
+        mounts = [] if no_logs else [Mount(log, INSIDE_LOG, read_only=False)]
         inputs = [a for a in _here(run.inputs) if self._path(a).exists()]  # an output before it may be missing
         mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in inputs]
         mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)]
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
         inside = INSIDE_CHECKPOINT if checkpoint else ""
-        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside, reach)
+        own = (INSIDE_LOG,) if no_logs else ()
+        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside, reach, own)
+
+    def _checkpoint(self, run: Run) -> Path | None:
+        """Return the folder of a run's checkpoints, None where it has none."""
+        return self._path(run.checkpoint) if run.checkpoint and run.engine not in self._apart.storage else None
 
     def _make_outputs(self, run: Run, log: Path) -> None:
         outputs = [self._path(address) for address in _here(run.outputs)]

@@ -220,7 +220,11 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
     files = [config] if config is not None else []
     peer = settings.listen.peer.tls
-    tls = [settings.engine.docker.tls, *(one.tls for one in settings.further_engines.values())]
+    tls = [
+        settings.engine.docker.tls,
+        settings.engine.swarm.tls,
+        *(one.tls for one in settings.further_engines.values()),
+    ]
     files += [one.key for one in tls if one is not None and one.key is not None]
     files += [peer.key] if peer is not None else []
     routes = _routes(settings).table.routes.values()
@@ -276,8 +280,8 @@ def _engine(node: Installation) -> Step:
     try:
         node.engine.check()
     except EngineError as error:
-        docker = "start the Docker daemon, or correct engine.docker.base_url"
-        remedy = docker if node.engine.kind == "docker" else "check the state folder"
+        daemon = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
+        remedy = daemon if node.settings.engine.main is not None else "check the state folder"
         return _failed(f"{error.reason}: {error}", remedy)
     others, away, capacities = _further(node.engine), [], []
     for name, other in others.items():
@@ -355,7 +359,7 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
             digest = engine.image_digest(name)
             return _Image([p.key for p in providers if p.digests.get(name, digest) != digest])
         except ImageNotFound:
-            fetched = docker.kind == "docker" and docker.docker.pull == "missing"
+            fetched = docker.main is not None and docker.docker.pull == "missing"
             if not fetched:
                 raise
             engine.offered(name, 10.0)

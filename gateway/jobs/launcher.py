@@ -222,11 +222,13 @@ class Launching:
                 local.node, place.installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
             limits=_limits(self._rules.limits(run)),
+            reserved=_limits(run.limits),
             mounts=(*placement.mounts, *more),
             digest=expected,  # else another image could come in between
             capabilities=tuple(allowed.capabilities),
             engine=run.engine,
             host="" if run.engine else place.host,
+            own=placement.own,
             reach=placement.reach,
         )
 

@@ -69,6 +69,16 @@ class _Part(NamedTuple):
         return match_outputs([(o.type, o.key) for o in self.node.outputs], self.component.outputs)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a provider's tasks may run."""
+
+    engines: Mapping[str, str]
+    """what a provider may name, and what the engine for it is called"""
+    apart: frozenset[str] = frozenset()
+    """engines that do not see this node's folder"""
+
+
 _Plans = Mapping[tuple[str, Party], tuple[_Part, Run]]
 """by the names of tasks and by parties"""
 
@@ -94,9 +104,8 @@ class TaskPlanner:
         storage: Storages,
         models: Models,
         defaults: Defaults,
-        engines: Mapping[str, str],
+        places: Places,
     ) -> None:
-        """``engines``: what a provider may name, and what the engine for it is called."""
         self.registry = registry
         self._node = context.node
         self._store = context.store
@@ -106,7 +115,7 @@ class TaskPlanner:
         self.storage = storage
         self.models = models
         self._defaults = defaults
-        self._engines = engines
+        self._engines, self._apart = places.engines, places.apart
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
@@ -136,11 +145,19 @@ class TaskPlanner:
         for (name, party), (part, run) in sorted(plans.items(), key=lambda plan: rank[plan[0][0]]):
             lies = [places[i.task, party] for i in part.node.inputs if (i.task, party) in places]
             lies += [address.storage for address in run.inputs.values()]
-            storage = self._storage_for(part.component, lies)
+            storage = self._storage_for(part.component, lies, run.engine)
             places[name, party] = storage or ""
             if storage is None:
                 kinds = sorted({self.storage.kind(one) for one in lies} or set(self.storage.kinds()))
                 listed = part.component.storage_engines
+                if run.engine in self._apart and self._storage_for(part.component, lies) == "":
+                    where = f"engine {run.engine}" if run.engine else "the engine"
+                    rule = (
+                        f"STORAGE_MISMATCH: {where} of node {self._node} does not see the node's folder, "
+                        f"where the data of {party.label} lies: use data at one of storages"
+                    )
+                    yield Problem(part.path, rule, list(listed))
+                    continue
                 rule = (
                     f"STORAGE_MISMATCH: the description's storageEngine lists {', '.join(listed)}; "
                     f"{'the data of ' if lies else ''}{party.label} "
@@ -148,9 +165,10 @@ class TaskPlanner:
                 )
                 yield Problem(part.path, rule, list(listed))
 
-    def _storage_for(self, component: Component, lies: Sequence[str]) -> str | None:
-        """Return where a task reads and writes: where its data lies; None where its component cannot."""
+    def _storage_for(self, component: Component, lies: Sequence[str], engine: str | None = None) -> str | None:
+        """Return where a task reads and writes: where its data lies; None where that is impossible."""
         serving = self.storage.serving(component.storage_engines)
+        serving = [one for one in serving if one or engine not in self._apart]
         if not lies:
             return serving[0] if serving else None
         return lies[0] if len(set(lies)) == 1 and lies[0] in serving else None
@@ -250,7 +268,8 @@ class TaskPlanner:
         )
         warnings += [Problem(part.path, rule, name) for name in of_model if name not in declared]
         inputs = {**of_model, **inputs}
-        storage = self._storage_for(component, [address.storage for address in inputs.values()]) or ""
+        engine = self._engines[provider.place]
+        storage = self._storage_for(component, [one.storage for one in inputs.values()], engine) or ""
         outputs = {name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()}
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
@@ -266,7 +285,7 @@ class TaskPlanner:
             image_profile=provider.metadata.get("profile") or "",
             declared={name: provider.metadata[name] for name in DECLARED if provider.metadata.get(name)},
             created_at=self._clock(),
-            engine=self._engines[provider.place],
+            engine=engine,
             parameters=values,
             inputs=inputs,
             outputs=outputs,

@@ -12,6 +12,8 @@ from typing import Any
 from engines.base import CAPABILITIES, Engine, LaunchSpec
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
+from engines.swarm import SwarmEngine, SwarmOptions
+from engines.swarm.tasks import Form
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
 from tests.memory_engine import MemoryEngine, MemoryWorld
 
@@ -98,6 +100,48 @@ class InSandboxes(ContainerdEngine):
     def launch(self, spec: LaunchSpec) -> None:
         self.sandboxes.prepare(self.network_id())
         super().launch(spec)
+
+
+class SwarmHarness:
+    """Three machines, of which the first is the manager."""
+
+    isolates = frozenset({"tasks"})
+    """what goes to other machines, only their own packet filters can stop"""
+    capabilities = frozenset({"fractional_cpu", "network", "capabilities"})
+    adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
+    daemon = True
+
+    def __init__(self, where: str = "!=3") -> None:
+        """``where``: on which machines; one of the tests takes the third away."""
+        self.where = where
+        self.image = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+        self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
+        self.installation, self.another = uuid.uuid4().hex, uuid.uuid4().hex
+        self._engines: list[SwarmEngine] = []
+        self._owners: set[Owner] = set()
+
+    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> SwarmEngine:
+        owner = (node, installation or self.installation)
+        form = Form(grace=2.0, constraints=(f"node.labels.machine{self.where}",))
+        engine = SwarmEngine(*owner, SwarmOptions(**{"base_url": self.manager, "form": form, **options}))
+        self._engines.append(engine)
+        self._owners.add(owner)
+        return engine
+
+    def command(self, act: Act) -> tuple[str, ...]:
+        return act.command
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[Engine]:
+        yield self.engine(base_url="unix:///no/such/socket")
+
+    def close(self) -> None:
+        for node, installation in list(self._owners):
+            engine = self.engine(node, installation)
+            for found in engine.list():
+                engine.remove(found.name)
+        for engine in self._engines:
+            engine.close()
 
 
 class DockerHarness:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.workspace import Workspace
+from gateway.data.workspace import Apart, Workspace
 from gateway.domain.run import Address
 from gateway.errors import Invalid
 from tests.builders import a_run
@@ -50,3 +50,18 @@ def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tm
     assert (mount.target, mount.read_only) == ("/bfia/storage/warehouse/2026/c.csv", True)
     with pytest.raises(Invalid, match="must not begin with a dot"):
         workspace.prepare(a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={}))
+
+
+def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_ends_with_the_run(tmp_path: Path):
+    workspace = Workspace(
+        tmp_path / "storage",
+        tmp_path / "runs",
+        contained=True,
+        apart=Apart(frozenset({"swarm"}), frozenset({"swarm"})),
+    )
+    places = {"outputs": {"out": Address("job-1-guest-0", "task-out", "lake")}, "inputs": {}}
+    checkpoint = Address("checkpoints", "one")
+    far = workspace.prepare(a_run(engine="swarm", checkpoint=checkpoint, **places))
+    assert (far.mounts, far.own, far.checkpoint, far.log_path) == ((), ("/bfia/log",), "", "/bfia/log")
+    near = workspace.prepare(a_run(engine="", checkpoint=checkpoint, **places))
+    assert [mount.target for mount in near.mounts] == ["/bfia/log", "/bfia/checkpoint"] and near.own == ()

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import apart, engines_by_place
 from gateway.cli.main import app
 from gateway.config.loader import effective, load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
+from gateway.data.workspace import Apart
 from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import opened
 from tests.e2e.nodes import ROOT
@@ -224,10 +226,41 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
             {"engines": {"big": {"base_url": "tcp://h:1"}}, "engine": {"kind": "process"}, **ADVERTISED},
             "engines need engine.kind docker",
         ),
+        ({"engine": {"kind": "swarm"}}, "engine.kind swarm needs listen.container.advertise"),
+        (
+            {"engine": {"kind": "swarm", "swarm": {"storage_source": {"volume": "v"}}}, **ADVERTISED},
+            "storage_source.volume: machines of a Swarm share no volumes",
+        ),
+        (
+            {"engine": {"kind": "swarm", "swarm": {"constraints": ["gpu"]}}, **ADVERTISED},
+            "engine.swarm.constraints[0]",
+        ),
+        (
+            {"engines": {"big": {"base_url": "tcp://h:1", "constraints": ["node.role==worker"]}}, **ADVERTISED},
+            "constraints belong to kind swarm",
+        ),
     ],
 )
 def test_further_engines_that_make_no_sense_are_refused(more: dict[str, Any], said: str) -> None:
     assert said in refusal(**{"engine": {"kind": "docker"}, **more})
+
+
+def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device() -> None:
+    more = {"far": {"base_url": "tcp://h:1"}, "farm": {"kind": "swarm", "base_url": "tcp://h:2"}}
+    docker = loaded(engine={"kind": "docker"}, engines=more, **ADVERTISED)
+    assert engines_by_place(docker) == {
+        "": "",
+        "far": "far",
+        "tcp://h:1": "far",
+        "farm": "farm",
+        "tcp://h:2": "farm",
+        "swarm": "farm",
+    }
+    assert apart(docker) == Apart(frozenset({"farm"}), frozenset({"farm"}))
+    shared = {"storage_source": {"bind": "/mnt/storage"}}
+    swarm = loaded(engine={"kind": "swarm", "swarm": shared}, engines=more, **ADVERTISED)
+    assert engines_by_place(swarm)["swarm"] == "" and engines_by_place(swarm)["tcp://h:2"] == "farm"
+    assert apart(swarm) == Apart(frozenset({"farm"}), frozenset({"", "farm"}))
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(

@@ -1,0 +1,444 @@
+"""Runs algorithm images as tasks of a Docker Swarm, through one of its managers.
+
+The managers hold all state: a run is a service of one task, with an overlay network of its own, so that no run
+reaches another. Exits are found by asking, as managers report none.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError, NotFound
+
+from engines import logs as engines_logs
+from engines.base import (
+    INSTALLATION,
+    NODE,
+    Capacity,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Found,
+    ImageMetadata,
+    ImageNotFound,
+    Isolation,
+    LaunchSpec,
+    Logs,
+    Missing,
+    NotSupported,
+    Probe,
+    Running,
+    Watch,
+    Written,
+    check_digest,
+    check_launch,
+    is_name,
+    owned,
+)
+from engines.docker.client import Connection, network_is_gone, not_started, remove, translated, words
+from engines.docker.engine import Source, as_the_daemon_sees, log_of
+from engines.docker.images import Image, Images, PullRules
+from engines.swarm.tasks import ENDING, Form, Task, alone, newest, template
+from engines.watch import Subscription
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SwarmOptions:
+    """Which Swarm to use, and how to run there."""
+
+    base_url: str = ""
+    """a manager; default as the environment says"""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    """files ``ca``, ``cert`` and ``key`` for one at tcp://"""
+    pull: PullRules = field(default_factory=PullRules)
+    """for the manager; other machines pull by themselves what comes from a registry"""
+    sources: tuple[Source, ...] = ()
+    """folders of the gateway that every machine has at the same place; there are no mounts of others"""
+    form: Form = field(default_factory=Form)
+    place_seconds: float = 30.0
+    """the longest that a run waits for a machine with room for it"""
+    saved_log_size: int = 32 * 1024 * 1024
+    """bytes of a stream that `save_logs` keeps"""
+
+
+_ISOLATION = Isolation(
+    tasks=True,
+    host=False,
+    outside=False,
+    gaps=(
+        "containers reach other machines, and what listens on all addresses of theirs: let each machine's packet "
+        "filter close docker_gwbridge but for this gateway and its storages (docs/swarm.md)",
+    ),
+)
+_CONFLICT = 409
+_PAUSE, _EVERY = 0.1, 1.0
+"""seconds between two looks at a run that begins or ends, and at all runs"""
+_NETWORK_SECONDS = 10.0
+"""for a manager to see that a network is not in use any more"""
+_LONGEST_WAIT = 5.0
+
+
+class SwarmEngine:
+    """Tasks of one Swarm; see `engines.base.Engine` for what each method promises."""
+
+    kind = "swarm"
+    capabilities = frozenset({"fractional_cpu", "network", "mounts", "capabilities"})
+
+    def __init__(self, node: str, installation: str, options: SwarmOptions = SwarmOptions()) -> None:
+        """Connects only when first used."""
+        self._node = node
+        self._installation = installation
+        self._options = options
+        self._client = Connection(options.base_url, options.tls)
+        self._images = Images(self._client, options.pull)
+        self._watches: list[Watch] = []
+        if not options.sources:
+            self.capabilities = self.capabilities - {"mounts"}
+
+    def check(self) -> None:
+        with translated(EngineDown):
+            swarm = self._client().info().get("Swarm") or {}
+        if not swarm.get("ControlAvailable"):
+            raise EngineDown("the daemon is not a manager of a Swarm: docker swarm init, or name one that is")
+
+    def capacity(self) -> Capacity:
+        machines = self._machines()
+        return Capacity(sum(cores for cores, _ in machines), sum(memory for _, memory in machines))
+
+    def image_digest(self, image: str) -> str:
+        return self._images.find(image).id
+
+    def image_facts(self, image: str) -> ImageMetadata:
+        found = self._images.find(image)
+        return ImageMetadata(found.id, found.labels, found.repo_digests)
+
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        return self._images.ensure(image, on_progress).id
+
+    def offered(self, image: str, seconds: float) -> str:
+        return self._images.offered(image, seconds)
+
+    def isolation(self) -> Isolation:
+        self.check()
+        return _ISOLATION
+
+    def launch(self, spec: LaunchSpec) -> None:
+        check_launch(spec)
+        if spec.mounts and not self._options.sources:
+            raise NotSupported(
+                "no folder is shared with the machines of this Swarm: use data at a storage elsewhere (storages), "
+                "or share the folder and say so (storage_source, runs_source)"
+            )
+        image = self._images.find(spec.image)
+        check_digest(spec, image.id)
+        with translated(CreateFailed):
+            if self._service(spec.name) is None:
+                self._check_executable(spec, image)
+                self._create(spec, image)
+            try:
+                self._wait_until_up(spec.name)
+            except _NeverBegan as error:
+                self.remove(spec.name)
+                raise _failure(str(error)) from error
+
+    def probe(self, name: str) -> Probe:
+        task = self._task(name)
+        if task is None or not task.begun or (task.perhaps_lost and self._is_gone(task.machine)):
+            return Missing()
+        return task.probe()
+
+    def address(self, name: str) -> str:
+        return ""  # requests come from its machine's address, which others there share
+
+    def written(self, name: str, most: int) -> Written:
+        return Written()  # only the daemon of its machine knows
+
+    def stop(self, name: str, grace: float) -> None:
+        """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
+        with translated():
+            asked = False
+            while isinstance(self.probe(name), Running):
+                service = self._service(name)
+                asked = asked or service is None or self._end(service)
+                time.sleep(_PAUSE)
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        return Logs(*(engines_logs.last(self._log(name, stream), tail) for stream in engines_logs.STREAMS))
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        task = self._task(name)
+        if task is None or not task.begun or self._is_gone(task.machine):
+            return
+        for stream in engines_logs.STREAMS:
+            with engines_logs.translated():
+                engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
+
+    def remove(self, name: str) -> None:
+        with translated():
+            service = self._service(name)
+            if service is None:
+                return
+            with suppress(NotFound):
+                self._api().remove_service(service["ID"])
+            self._remove_network(name, time.monotonic() + _NETWORK_SECONDS)
+
+    def list(self) -> Sequence[Found]:
+        with translated():
+            services = self._api().services(filters=self._filters())
+        found = []
+        for service in services:
+            name, labels = service["Spec"]["Name"], service["Spec"]["Labels"]
+            mine = {label: value for label, value in labels.items() if label.startswith("bfia.")}
+            found.append(Found(name, mine, self.probe(name)))
+        return found
+
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+        self._sweep()
+        watch = _Polling(self._over, on_exit, on_away)
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._client.close()
+
+    # ------------------------------------------------------------ beginning and ending
+
+    def _create(self, spec: LaunchSpec, image: Image) -> None:
+        """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
+        api = self._api()
+        mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
+        cores = min((cores for cores, _ in self._machines()), default=1.0)
+        # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
+        what = next(iter(image.repo_digests), image.id)
+        until = time.monotonic() + _NETWORK_SECONDS
+        while True:
+            network = self._network(spec.name)
+            task = template(spec, what, image.runs_as_root, mounts, network, cores, self._options.form)
+            labels = {**spec.labels, "bfia.image": spec.image}
+            try:
+                api.create_service(task, name=spec.name, labels=labels, **alone())
+                return
+            except APIError as error:
+                if _exists(error):
+                    if self._service(spec.name) is None:
+                        raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
+                    return
+                if not network_is_gone(error) or time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE)  # the network of a run of this name was just being removed
+
+    def _wait_until_up(self, name: str) -> None:
+        """Raise `_NeverBegan` with the words of the Swarm, `CreateFailed` for a service that was removed."""
+        placed = time.monotonic() + self._options.place_seconds
+        pulled = placed + self._options.pull.deadline
+        while True:
+            if self._service(name) is None:
+                raise CreateFailed("it was removed before it had begun")
+            task = self._task(name)
+            if task is not None and task.begun:
+                return
+            now = time.monotonic()
+            if task is not None and task.over:
+                raise _NeverBegan(task.error)
+            if now > placed and (task is None or not task.machine):
+                why = task.error if task is not None else "nothing was scheduled"
+                raise _NeverBegan(f"no machine of the Swarm takes it: {why}")
+            if now > pulled and task is not None:
+                raise _NeverBegan(f"it did not begin in time on its machine ({task.state}): {task.error}")
+            time.sleep(_PAUSE)
+
+    def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
+        """Check at the manager what the image has to start. Raises `CommandNotFound`, APIError."""
+        api = self._api()
+        made = api.create_container(image.id, command=None if spec.command is None else [*spec.command])["Id"]
+        try:
+            targets = [mount.target for mount in spec.mounts]
+            self._images.check_executable(made, image, spec.command, spec.environment, targets)
+        finally:
+            remove(api, made)
+
+    def _end(self, service: Mapping[str, Any]) -> bool:
+        """Have the task of a service end; return False if somebody else has just changed it. Raises APIError."""
+        with suppress(NotFound):
+            try:
+                self._api().update_service(
+                    service["ID"], service["Version"]["Index"], task_template=ENDING, fetch_current_spec=True
+                )
+            except APIError as error:
+                if "out of sequence" not in words(error):
+                    raise
+                return False
+        return True
+
+    # ------------------------------------------------------------ looking
+
+    def _api(self) -> Any:
+        """Return the client, most of whose calls for a Swarm have no types."""
+        return self._client()
+
+    def _service(self, name: str) -> Mapping[str, Any] | None:
+        """Return the service of a run of ours."""
+        if not is_name(name):
+            return None
+        with translated():
+            try:
+                found: Mapping[str, Any] = self._api().inspect_service(name)
+            except NotFound:
+                return None
+        return found if owned(found["Spec"].get("Labels") or {}, self._node, self._installation) else None
+
+    def _task(self, name: str) -> Task | None:
+        """Return the task of a run of ours, None before there is one."""
+        service = self._service(name)
+        if service is None:
+            return None
+        with translated():
+            return next(iter(newest(self._api().tasks(filters={"service": service["ID"]}))), None)
+
+    def _over(self) -> Iterator[str]:
+        """Yield the runs that have exited or are lost."""
+        with translated():
+            tasks = newest(self._api().tasks(filters=self._filters()))
+        gone: dict[str, bool] = {}
+        for task in tasks:
+            if task.perhaps_lost and task.machine not in gone:
+                gone[task.machine] = self._is_gone(task.machine)
+            if task.over or (task.perhaps_lost and gone[task.machine]):
+                yield task.name
+
+    def _is_gone(self, machine: str) -> bool:
+        """Whether a machine of the Swarm does not answer, or is none any more."""
+        with translated():
+            try:
+                return bool(self._api().inspect_node(machine)["Status"]["State"] == "down")
+            except NotFound:
+                return True
+
+    def _machines(self) -> Sequence[tuple[float, int]]:
+        """Return cores and memory of the machines that take runs. Raises `EngineDown`."""
+        with translated(EngineDown):
+            nodes = self._api().nodes()
+        has = [
+            node["Description"]["Resources"]
+            for node in nodes
+            if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
+        ]
+        return [(one["NanoCPUs"] / 1e9, int(one["MemoryBytes"])) for one in has]
+
+    def _log(self, name: str, stream: str) -> Iterator[bytes]:
+        task = self._task(name)
+        if task is None or not task.begun or self._is_gone(task.machine):
+            return
+        with translated(), suppress(NotFound):
+            yield from log_of(self._client(), f"tasks/{task.id}", stream)
+
+    def _filters(self) -> dict[str, Any]:
+        return {"label": [f"{NODE}={self._node}", f"{INSTALLATION}={self._installation}"]}
+
+    # ------------------------------------------------------------ networks
+
+    def _network(self, name: str) -> str:
+        """Return the network of a run, made here or by another thread."""
+        labels = {NODE: self._node, INSTALLATION: self._installation}
+        try:
+            return str(self._api().create_network(name, driver="overlay", scope="swarm", labels=labels)["Id"])
+        except APIError as error:
+            if not _exists(error):
+                raise
+            return name
+
+    def _remove_network(self, name: str, until: float) -> None:
+        while True:
+            try:
+                self._api().remove_network(name)
+                return
+            except NotFound:
+                return
+            except APIError:
+                if time.monotonic() > until:  # the next start of the gateway removes it
+                    return
+            time.sleep(_PAUSE)
+
+    def _sweep(self) -> None:
+        """Remove the networks of runs that are gone, as far as possible."""
+        with suppress(EngineError), translated():
+            api = self._api()
+            there = {service["Spec"]["Name"] for service in api.services(filters=self._filters())}
+            for network in api.networks(filters=self._filters()):
+                if network["Name"] not in there:
+                    self._remove_network(network["Name"], 0.0)
+
+
+class _NeverBegan(Exception):
+    """A task ended, or waits in vain, before its program was started."""
+
+
+def _exists(error: APIError) -> bool:
+    """Whether something has the name already; the managers say so with several statuses."""
+    return error.status_code == _CONFLICT or "conflicts with an existing object" in words(error)
+
+
+def _failure(text: str) -> EngineError:
+    """Return the error that the words of a Swarm about a task stand for."""
+    if "no such image" in text.lower():
+        remedy = "push it to a registry that every machine reaches, and register it from there, or load it at each"
+        return ImageNotFound(f"a machine of the Swarm lacks the image ({text})", remedy)
+    return not_started(text)
+
+
+def _no_volume(volume: str) -> str:
+    raise CreateFailed(f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has")
+
+
+class _Polling:
+    """Reports each exit once."""
+
+    def __init__(
+        self,
+        over: Callable[[], Iterator[str]],
+        on_exit: Callable[[str], None],
+        on_away: Callable[[str], None] | None,
+    ) -> None:
+        self._over = over
+        self._on_away = on_away
+        self._subscription = Subscription(on_exit)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="swarm-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._subscription.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LONGEST_WAIT)
+
+    def _run(self) -> None:
+        reported: set[str] = set()
+        wait = _EVERY
+        while not self._closed.is_set():
+            try:
+                over = set(self._over())
+                for name in over - reported:
+                    self._subscription.report(name)
+                reported, wait = over, _EVERY
+            except EngineError as error:
+                log.warning("the managers of the Swarm do not answer: %s", error)
+                wait = min(wait * 2, _LONGEST_WAIT)
+                self._away()
+            self._closed.wait(wait)
+
+    def _away(self) -> None:
+        if self._on_away is not None:
+            try:
+                self._on_away("")
+            except Exception:
+                log.exception("the subscriber failed on the engine's absence")

@@ -1,0 +1,169 @@
+"""What a run is in a Swarm: a service of one task that is never started again, and what its tasks say of it.
+
+A task that is to end is replaced by one that fits on no machine: Swarm then ends the first and keeps its exit code
+and its logs, which it does not if the service is removed.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from docker.types import (
+    ContainerSpec,
+    DriverConfig,
+    EndpointSpec,
+    LogConfig,
+    NetworkAttachmentConfig,
+    Resources,
+    RestartPolicy,
+    ServiceMode,
+    TaskTemplate,
+)
+from docker.types import Mount as DockerMount
+
+from engines.base import Exited, LaunchSpec, Probe, Running, signal_of
+from engines.docker.engine import NOBODY
+
+RUN = "bfia.run"
+"""Label of a task with the run's name."""
+NOWHERE = "node.id==none"
+"""Placement that no machine fits."""
+ENDING = {"Placement": {"Constraints": [NOWHERE]}}
+"""The change of a service in whose favour Swarm ends the task that runs."""
+
+_NANO = 10**9
+_OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})
+_BEFORE = frozenset({"new", "pending", "allocated", "assigned", "accepted", "preparing", "ready", "starting"})
+_OWN_EXIT = "task: non-zero exit"
+"""how the error of a task begins whose program has ended; others never began"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all runs of an engine have in common."""
+
+    user: str = NOBODY
+    """of containers whose image would run as root"""
+    read_only_root: bool = False
+    constraints: tuple[str, ...] = ()
+    """where runs may be placed, as of `docker service create --constraint`"""
+    grace: float = 10.0
+    """seconds between SIGTERM and SIGKILL"""
+    log_size: int = 10 * 1024 * 1024
+    """bytes of one log file, of which a container has three at most"""
+    room: int = 64 * 1024 * 1024
+    """bytes that a run may write to each folder that it alone sees"""
+
+
+class Task:
+    """One task as the manager describes it."""
+
+    def __init__(self, seen: Mapping[str, Any]) -> None:
+        self.id = str(seen["ID"])
+        self.machine = str(seen.get("NodeID") or "")
+        self.state = str(seen["Status"]["State"])
+        self.wanted = str(seen["DesiredState"])
+        self.error = str(seen["Status"].get("Err") or seen["Status"].get("Message") or "")
+        self.created = datetime.fromisoformat(seen["CreatedAt"])
+        self._at = datetime.fromisoformat(seen["Status"]["Timestamp"])
+        self._code = int((seen["Status"].get("ContainerStatus") or {}).get("ExitCode") or 0)
+        spec = seen["Spec"]
+        self.name = str((spec["ContainerSpec"].get("Labels") or {}).get(RUN, ""))
+        self.replaces = NOWHERE in ((spec.get("Placement") or {}).get("Constraints") or ())
+        """whether it only ends the run"""
+
+    @property
+    def over(self) -> bool:
+        """Whether it does not run and never will."""
+        return self.state in _OVER
+
+    @property
+    def begun(self) -> bool:
+        """Whether its program was started."""
+        if self.state == "failed":
+            return self.error.startswith(_OWN_EXIT)
+        return self.state not in _BEFORE and self.state not in ("rejected", "orphaned")
+
+    @property
+    def perhaps_lost(self) -> bool:
+        """Whether it may be on a machine that is gone: Swarm wants it to end, and it has not."""
+        return not self.over and self.wanted in ("shutdown", "remove") and bool(self.machine)
+
+    def probe(self) -> Probe:
+        """Return the state of a task whose program was started."""
+        if not self.over:
+            return Running(self.created)
+        return Exited(self._code, signal_of(self._code), False, self.created, max(self._at, self.created))
+
+
+def newest(seen: Iterable[Mapping[str, Any]]) -> list[Task]:
+    """Return each run's own task. Swarm started none a second time; what replaced it to end it is left out."""
+    found: dict[str, Task] = {}
+    for task in sorted(map(Task, seen), key=lambda task: task.created):
+        if task.name and not task.replaces:
+            found.setdefault(task.name, task)
+    return list(found.values())
+
+
+def template(
+    spec: LaunchSpec,
+    image: str,
+    as_root: bool,
+    mounts: Sequence[DockerMount],
+    network: str,
+    cores: float,
+    form: Form,
+) -> TaskTemplate:
+    """Return the task of a run; ``cores`` are those of the smallest machine."""
+    own = [DockerMount(target, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=form.room) for target in spec.own]
+    own += [DockerMount("/tmp", "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=form.room)] * form.read_only_root
+    container = ContainerSpec(
+        image,
+        args=None if spec.command is None else [*spec.command],
+        env=[f"{name}={_plain(value)}" for name, value in spec.environment.items()],
+        labels={**spec.labels, RUN: spec.name},
+        user=form.user if as_root else None,
+        mounts=[*mounts, *own],
+        stop_grace_period=round(form.grace * _NANO),
+        init=True,
+        cap_drop=["ALL"],
+        cap_add=list(spec.capabilities) or None,
+        read_only=form.read_only_root or None,
+    )
+    made = TaskTemplate(
+        container,
+        resources=Resources(),
+        restart_policy=RestartPolicy(condition="none"),
+        log_driver=DriverConfig(LogConfig.types.JSON, {"max-size": str(form.log_size), "max-file": "3"}),
+        networks=[NetworkAttachmentConfig(network)],
+    )
+    made["Resources"] = _resources(spec, cores)
+    made["Placement"] = {"Constraints": [*form.constraints]}
+    return made
+
+
+def alone() -> dict[str, Any]:
+    """Return what a service of one task needs besides it; an address of its own would need IPVS."""
+    return {"mode": ServiceMode("replicated", replicas=1), "endpoint_spec": EndpointSpec(mode="dnsrr")}
+
+
+def _resources(spec: LaunchSpec, cores: float) -> dict[str, Any]:
+    limits, kept = spec.limits, spec.reserved
+    cpu = limits.cpu if limits.cpu is None or kept.cpu is not None else min(limits.cpu, cores)
+    most = {
+        "NanoCPUs": None if cpu is None else round(cpu * _NANO),
+        "MemoryBytes": limits.memory,
+        "Pids": limits.pids,
+    }
+    least = {"NanoCPUs": None if kept.cpu is None else round(kept.cpu * _NANO), "MemoryBytes": kept.memory}
+    return {
+        "Limits": {name: value for name, value in most.items() if value is not None},
+        "Reservations": {name: value for name, value in least.items() if value is not None},
+    }
+
+
+def _plain(text: str) -> str:
+    """Return what Swarm, which fills in templates in variables, hands on as this text."""
+    return re.sub(r"\{\{", '{{"{{"}}', text)

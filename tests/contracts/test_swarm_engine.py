@@ -1,0 +1,186 @@
+"""The engine contract over a Swarm of three machines, and what only that engine promises.
+
+Of the contract, two cases are there in their second form: what a capability that the engine lacks has to be.
+
+==========================================================  ====================================================
+``test_mounts_are_seen_as_asked``                           no folder is shared: refused with NOT_SUPPORTED
+``test_a_run_does_not_get_more_memory_than_granted``        killed; managers do not report why: no ``oom_killed``
+==========================================================  ====================================================
+"""
+
+import contextlib
+import io
+import os
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from engines.base import CreateFailed, EngineDown, ImageNotFound, Limits, Missing, Mount, NotSupported, Running
+from engines.swarm import SwarmEngine, SwarmOptions
+from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, said, shell, wait_for
+from tests.contracts.engine_contract import EngineContract
+from tests.contracts.harnesses import SwarmHarness
+from tests.e2e.nodes import ROOT
+from tests.memory_engine import Script
+
+pytestmark = pytest.mark.swarm
+NOTHING = Script()
+
+
+@pytest.fixture
+def harness() -> Iterator[SwarmHarness]:
+    with contextlib.closing(SwarmHarness()) as harness:
+        yield harness
+
+
+@pytest.fixture
+def manager(harness: SwarmHarness) -> Iterator[docker.DockerClient]:
+    with contextlib.closing(docker.DockerClient(harness.manager, timeout=60)) as client:
+        yield client
+
+
+class TestSwarm(EngineContract):
+    """With the harness of this module."""
+
+
+def test_a_daemon_that_is_no_manager_is_none() -> None:
+    worker = f"unix://{os.environ['BFIA_TEST_SWARM']}/2/s"
+    with (
+        contextlib.closing(SwarmEngine("alpha", "first", SwarmOptions(worker))) as engine,
+        pytest.raises(EngineDown, match="not a manager of a Swarm"),
+    ):
+        engine.check()
+
+
+def test_a_task_is_hardened_and_limited_and_started_once(
+    harness: SwarmHarness, manager: docker.DockerClient
+) -> None:
+    engine = harness.engine()
+    spec = a_spec(
+        harness, WAITS, limits=Limits(cpu=64, memory=96 << 20, pids=33), reserved=Limits(memory=64 << 20)
+    )
+    engine.launch(spec)
+    template = manager.services.get(spec.name).attrs["Spec"]["TaskTemplate"]
+    container, resources = template["ContainerSpec"], template["Resources"]
+    assert container["Image"] == engine.image_digest(harness.image)  # by its content, whatever the name means
+    assert (container["CapabilityDrop"], container["Init"], container["User"]) == (["ALL"], True, "65534:65534")
+    assert template["RestartPolicy"]["Condition"] == "none"
+    machine = manager.nodes.list()[0].attrs["Description"]["Resources"]["NanoCPUs"]
+    assert resources["Limits"] == {"NanoCPUs": machine, "MemoryBytes": 96 << 20, "Pids": 33}
+    assert resources["Reservations"] == {"MemoryBytes": 64 << 20}
+    assert engine.capacity().cpu == 3 * machine / 1e9
+
+
+def test_nothing_that_reads_like_a_template_is_filled_in(harness: SwarmHarness) -> None:
+    told = '{{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
+    engine = harness.engine()
+    spec = a_spec(harness, shell(f"printf '%s\\n' \"$told\" '{told}'", NOTHING), environment={"told": told})
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0
+    assert engine.logs(spec.name).stdout.decode().splitlines() == [told, told]
+
+
+def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.DockerClient) -> None:
+    engine = harness.engine()
+    spec = a_spec(harness, exits(0))
+    engine.launch(spec)
+    ended(engine, spec.name)
+    assert [network.name for network in manager.networks.list(names=[spec.name])] == [spec.name]
+    engine.remove(spec.name)
+    assert manager.networks.list(names=[spec.name]) == [] and engine.list() == []
+
+
+def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
+    harness: SwarmHarness, manager: docker.DockerClient
+) -> None:
+    labels = {"bfia.node": "alpha", "bfia.installation": harness.installation}
+    left = manager.networks.create(f"bfia-{uuid.uuid4().hex[:16]}", driver="overlay", scope="swarm", labels=labels)
+    harness.engine().watch(Heard())
+    wait_for(lambda: manager.networks.list(ids=[left.id]) == [], "it is removed")
+
+
+def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: docker.DockerClient) -> None:
+    with contextlib.closing(SwarmHarness("==2")) as harness:
+        name, engine = f"bfia-contract-{uuid.uuid4().hex[:12]}", harness.engine()
+        text = f"FROM {harness.image}\nLABEL only={name}\n"
+        manager.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+        try:
+            spec = a_spec(harness, exits(0), image=name)
+            with pytest.raises(ImageNotFound, match="a machine of the Swarm lacks the image"):
+                engine.launch(spec)
+            assert engine.probe(spec.name) == Missing() and engine.list() == []
+        finally:
+            manager.images.remove(name, force=True)
+
+
+def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words() -> None:
+    with contextlib.closing(SwarmHarness("==9")) as harness:
+        engine, spec = harness.engine(place_seconds=1.0), a_spec(harness, exits(0))
+        with pytest.raises(
+            CreateFailed, match=r"no machine of the Swarm takes it: no suitable node .*constraints"
+        ):
+            engine.launch(spec)
+        assert engine.list() == []
+
+
+def test_a_folder_that_is_not_shared_is_refused_and_one_of_its_own_can_be_written(harness: SwarmHarness) -> None:
+    engine = harness.engine()
+    with pytest.raises(NotSupported, match="no folder is shared"):
+        engine.launch(a_spec(harness, exits(0), mounts=(Mount(Path("/tmp"), "/in"),)))
+    spec = a_spec(harness, shell("echo kept > /bfia/log/x && cat /bfia/log/x", NOTHING), own=("/bfia/log",))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0 and engine.logs(spec.name).stdout == b"kept\n"
+
+
+def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
+    engine = harness.engine()
+    first = a_spec(harness, shell("ip -4 -o address; exec python3 -m http.server 8000", NOTHING))
+    engine.launch(first)
+    said(engine, first.name, b"eth1")
+    seen = [line.split() for line in engine.logs(first.name).stdout.decode().splitlines()]
+    others = [words[3].split("/")[0] for words in seen if words[1] in ("eth0", "eth1")]
+    assert len(others) == 2, seen  # in its own network, and on its machine
+    host = os.environ["BFIA_TEST_SWARM_HOST"]
+    with socket.create_server((host, 0)) as server:
+        port = server.getsockname()[1]
+        targets = [*((address, 8000) for address in others), (first.name, 8000), (host, port)]
+        tries = "  try: socket.create_connection(to, 3); print(to[0])\n  except OSError: pass"
+        code = f"import socket\nfor to in {targets!r}:\n{tries}"
+        second = a_spec(harness, WAITS, command=("python3", "-c", code))
+        engine.launch(second)
+        assert ended(engine, second.name).code == 0
+        assert engine.logs(second.name).stdout.decode().split() == [host]
+
+
+def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(harness: SwarmHarness) -> None:
+    """The third machine loses its link: its run is missing, others go on; back again, it has ended what it had."""
+    with contextlib.closing(SwarmHarness("==3")) as third:
+        near, far = harness.engine(), third.engine()
+        stays, lost = a_spec(harness, WAITS), a_spec(third, WAITS)
+        near.launch(stays)
+        far.launch(lost)
+        heard = Heard()
+        far.watch(heard)
+        try:
+            _machine("cut", 3)
+            heard.of(lost.name)
+            assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
+            far.stop(lost.name, 1)
+            far.remove(lost.name)
+            assert far.list() == []
+        finally:
+            _machine("mend", 3)
+        again = a_spec(third, exits(0))
+        far.launch(again)
+        assert ended(far, again.name).code == 0
+
+
+def _machine(act: str, number: int) -> None:
+    home = Path(os.environ["BFIA_TEST_SWARM"]).parent
+    command = ["bash", str(ROOT / ".ci" / "swarm.sh"), act, str(number)]
+    subprocess.run(command, check=True, env={**os.environ, "BFIA_RT": str(home)}, timeout=120)
