@@ -47,7 +47,8 @@ KEYS: dict[str, str] = {
     "port": "1 to 65535",
     "scheme": "http (default) or https",
     "url": "in place of host and port; may have a path prefix",
-    "transport": "URL of the peer's transport layer (messages of containers); default: the same address",
+    "transport": "URL of the peer's transport layer (messages of containers); by gRPC: grpc://host:port, with TLS "
+    "grpcs://; default: the same address",
     "profile": f"the peer's dialect; default {DEFAULT_PROFILE}",
     "institution": "id of who owns the node",
     "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
@@ -75,6 +76,8 @@ _OPTIONS = (
 )
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
+_GRPC = ("grpc", "grpcs")
+"""further schemes of a transport"""
 MAX_DEADLINE = 3600.0
 
 ROOT = "(document)"
@@ -282,7 +285,7 @@ class _Entry:
 def _route(node: str, entry: _Entry) -> Route:
     """Make a route of an entry; a refused value is replaced by a default, and the table is never built."""
     url = _address(entry)
-    transport = _from_url(entry, "transport") if url and "transport" in entry.values else None
+    transport = _from_url(entry, "transport", _GRPC) if url and "transport" in entry.values else None
     _check_tls(entry, url, transport)
     if node == DEFAULT_ENTRY:
         for key in ("institution", "components", "peer_certificate", "keys"):
@@ -316,18 +319,19 @@ def _address(entry: _Entry) -> str:
     return _url(entry.read("scheme") or "http", entry.read("host") or "", entry.read("port"), "")
 
 
-def _from_url(entry: _Entry, key: str) -> str:
-    text = entry.values[key]
+def _from_url(entry: _Entry, key: str, more: tuple[str, ...] = ()) -> str:
+    text, schemes = entry.values[key], (*SCHEMES, *more)
     try:
         split = urlsplit(text)
         port, host = split.port, _host(split.hostname or "")
     except ValueError:
         entry.reject(key, "must be a URL such as https://gateway.example:7380/prefix")
         return ""
-    prefix = split.path.rstrip("/")
+    prefix, scheme = split.path.rstrip("/"), split.scheme.lower()
     for broken, rule in (
         (text != text.strip() or not text.isprintable(), "must not hold spaces or control characters"),
-        (split.scheme.lower() not in SCHEMES, f"must begin with {' or '.join(f'{s}://' for s in SCHEMES)}"),
+        (scheme not in schemes, f"must begin with {' or '.join(f'{s}://' for s in schemes)}"),
+        (scheme in more and (port is None or bool(prefix)), "must have a port and no path, for gRPC"),
         (host is None, "must name a host"),
         (port == 0 or split.netloc.endswith(":"), "must have a port from 1 to 65535 where it has one"),
         ("@" in split.netloc, "must not hold a user name or password"),
@@ -337,7 +341,7 @@ def _from_url(entry: _Entry, key: str) -> str:
         if broken:  # a password in it is not repeated
             entry.refuse(key, rule, "a URL with a user name or password" if "@" in text else short(text))
             return ""
-    return _url(split.scheme.lower(), host or "", port, prefix)
+    return _url(scheme, host or "", port, prefix)
 
 
 def _check_tls(entry: _Entry, url: str, transport: str | None) -> None:
@@ -346,7 +350,7 @@ def _check_tls(entry: _Entry, url: str, transport: str | None) -> None:
             continue
         if not url:
             entry.reject(key, "belongs to the entry of the node that via names")
-        elif not any((address or "").startswith("https://") for address in (url, transport)):
+        elif not any((address or "").startswith(("https://", "grpcs://")) for address in (url, transport)):
             entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
         else:
             entry.read(key)

@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
+from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from gateway.domain.run import Reporting
@@ -106,7 +107,8 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 
         gateway.sessions.on_end(end_session)
         gateway.start()
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], gateway.arrivals, gateway.tls)
+        further = (gateway.arrivals, gateway.tls, grpc(gateway))
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], *further)
         await gateway.courier.close()
         await asyncio.to_thread(gateway.stop)
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import httpx
 
+from adapter.bfia.channel.calls import GrpcMissing, by_grpc, call_once
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -302,6 +303,12 @@ class Peer:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
         route = self._route.channel
         seconds = min(route.deadline, LONGEST_CALL)
+        if by_grpc(route.url):
+            try:
+                verify = context(route.identity)
+                return call_once(route.url, route.identity, verify, path, body, headers, seconds)
+            except (OSError, GrpcMissing) as error:
+                raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         client = self._connections.to(route.url, route.identity)
         extensions, timeout = asked_name(route.identity), httpx.Timeout(seconds, connect=min(3.0, seconds))
         request = client.build_request(

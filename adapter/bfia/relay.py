@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from adapter.bfia.channel.codec import INVOKE, PART, read_ends
+from adapter.bfia.channel.calls import by_grpc
+from adapter.bfia.channel.codec import GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.peer import (
@@ -112,6 +113,8 @@ class Relay:
         try:
             route = judge(self._table(), self._node, source, target, _passed(request))
             route = route.channel if channel else route
+            if by_grpc(route.url):
+                raise Refused("RELAY_NO_ROUTE", f"{self._node} passes on by HTTP only, and the route says gRPC")
             async with self._places:
                 answer = await self._pass_on(request, route, channel)
         except Refused as error:
@@ -228,7 +231,8 @@ def _timeout(request: Request, route: Route, channel: bool) -> float:
 
 def _has_body(request: Request) -> bool:
     headers = request.headers
-    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    by_length = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    return by_length or request.scope["http_version"] == GRPC
 
 
 async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:

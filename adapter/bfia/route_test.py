@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, outgoing
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
@@ -304,8 +305,12 @@ class _Test:
         """Look for a message at the peer's transport, in each form in which messages are sent there."""
         profile = profile_named(self._route.profile)
         forms = (Form.RAW,) if profile.bare_payloads else (Form.JSON, Form.PROTOBUF)
+        if grpc := by_grpc(self._route.channel.url):
+            forms = (Form.PROTOBUF,)
         results = {form: self._peek(form, encapsulated=profile.encapsulates) for form in forms}
-        found = ", ".join(f"{form.name.lower()}: {result or 'ok'}" for form, result in results.items())
+        found = ", ".join(
+            f"{'grpc' if grpc else form.name.lower()}: {result or 'ok'}" for form, result in results.items()
+        )
         if not any(results.values()):
             return _ok(found)
         remedy = "set transport in the entry to the address of the peer's transport layer"

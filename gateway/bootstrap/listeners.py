@@ -14,6 +14,7 @@ from adapter.bfia import data, envelope, interconn, platform, relay, requests
 from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
+from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.management import client as management_client
 from adapter.bfia.management import router as management
@@ -279,6 +280,12 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         apps["operator"] = without_foreign(apps["operator"], from_elsewhere)
     apps["operator"] = noting_refusals(apps["operator"], refusals, _claimed, noting)
     return apps
+
+
+def grpc(node: "Gateway") -> dict[str, Grpc]:
+    """Return what serves gRPC beside the listeners' applications, and by them."""
+    most = node.settings.limits.message_bytes + 65536
+    return {name: Grpc(app, most) for name, app in node.apps.items() if name != "operator"}
 
 
 def _composing(node: "Gateway") -> admin_applications.Composing:

@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 import uvloop
 
-from adapter.bfia.channel.rpc import Grpc
 from engines.base import Engine
+from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from gateway.config.schema import Settings
@@ -56,11 +56,8 @@ def run(
                 part.replace(ready_file)
 
         following = asyncio.create_task(_follow_routes(gateway))
-        http2 = {}
-        if "container" in gateway.apps:
-            http2["container"] = Grpc(gateway.apps["container"], settings.limits.message_bytes + 65536)
         try:
-            await serve(gateway.apps, gateway.sockets, ready, None, gateway.arrivals, gateway.tls, http2)
+            await serve(gateway.apps, gateway.sockets, ready, None, gateway.arrivals, gateway.tls, grpc(gateway))
         finally:
             following.cancel()
             await gateway.courier.close()

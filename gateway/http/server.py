@@ -16,6 +16,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -120,14 +121,17 @@ class Tls:
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["http/1.1", "h2"])  # gRPC's clients offer h2 alone
         return context
 
 
 class Http2(Protocol):
-    """A server of HTTP/2 on a socket file."""
+    """A server of HTTP/2 inside."""
 
-    async def socket(self) -> str:
-        """Return the file's path. Raises GatewayError."""
+    def connected(
+        self, scope: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Connect to it; ``scope`` is what the requests of the connection have in theirs. Raises GatewayError."""
         ...
 
     async def close(self) -> None:
@@ -252,9 +256,10 @@ class Connection(HttpToolsProtocol):
         self, server: Http2, begun: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            inner, outer = await asyncio.open_unix_connection(await server.socket())
-            outer.write(begun)
-            await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
+            scope = {"client": self.client, "scheme": self.scheme, "extensions": self._extensions or {}}
+            async with server.connected(scope) as (inner, outer):
+                outer.write(begun)
+                await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
         except GatewayError as error:
             log.warning("a connection by HTTP/2 is refused", extra={"error": error.message})
         except OSError as error:

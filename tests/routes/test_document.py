@@ -146,6 +146,13 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (f"default: {{url: 'http://x', keys: {KEY}}}", "default.keys", "line 1: belongs to one node"),
         ("X: {url: 'http://x'}\nA: {via: X, host: h}", "A.host", "line 2: must not be given with via"),
         ("A: {host: h, port: 1, transport: t:2}", "A.transport", "line 1: must begin with http"),
+        ("A: {host: h, port: 1, transport: 'grpc://t'}", "A.transport", "line 1: must have a port and no path"),
+        (
+            "A: {host: h, port: 1, transport: 'grpcs://t:2/p'}",
+            "A.transport",
+            "line 1: must have a port and no path",
+        ),
+        ("A: {url: 'grpc://h:2'}", "A.url", "line 1: must begin with http:// or https://"),
         ("X: {url: 'http://x'}\nA: {via: X, transport: 'http://t'}", "A.transport", "line 2: must not be given"),
         ("A: {via: X}", "A.via", "line 1: names a node without an entry of its own"),
         ("D: {via: A}\nA: {via: B}\nB: {via: A}", "A.via", "line 2: leads in a circle"),

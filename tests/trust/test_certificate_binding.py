@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import yaml
 from cryptography import x509
 
+from adapter.bfia.channel import calls, rpc
+from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from gateway.bootstrap.node import Gateway
 from gateway.config import tls as peer_tls
 from gateway.errors import Invalid
@@ -72,6 +75,52 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tls = {"certificate": own[ME].certificate, "key": own[ME].key, "client_ca": authority.file, "revoked": revoked}
     with running(home, listen=listen | {"peer": listen["peer"] | {"tls": tls}}) as node:
         yield Site(node, authority, own, revoked)
+
+
+def by_grpc(site: Site, who: str, path: str, message: bytes, headers: dict[str, str]) -> str:
+    """Send a message with the certificate of ``who``, if any; return the code, or the status of a refusal."""
+    files = site.own.get(who)
+    shown = (Path(files.key).read_bytes(), Path(files.certificate).read_bytes()) if files else (None, None)
+    trusted = grpc.ssl_channel_credentials(Path(site.authority.file).read_bytes(), *shown)
+    metadata = list(headers.items())
+    with grpc.secure_channel(site.node.addresses()["peer"].partition("://")[2], trusted) as channel:
+        try:
+            if path.endswith("transport"):
+                stream = channel.stream_stream(path)(iter([message]), metadata=metadata, timeout=60)
+                answer = next(iter(stream))
+            else:
+                answer = channel.unary_unary(path)(message, metadata=metadata, timeout=60)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return str(TransportOutbound.FromString(answer).code)
+
+
+MESSAGE = Inbound(payload=PushInbound(topic="t", payload=b"hi").SerializeToString()).SerializeToString()
+TAKES, STREAMS, PARTS = (f"/{calls.SERVICE}/{name}" for name in ("invoke", "transport", "part"))
+DENIED = ("E0000000403", "PERMISSION_DENIED")
+
+
+def test_by_grpc_a_message_is_taken_only_from_the_node_of_the_certificate(site: Site):
+    """Attack: who has a certificate of another node, or none, sends by gRPC in a partner's name."""
+    about = {"x-ptp-session-id": "session_g", "x-ptp-source-node-id": PEER, "x-ptp-target-node-id": ME}
+    for path in (TAKES, STREAMS, PARTS):
+        for who in (OTHER, "nameless"):
+            assert by_grpc(site, who, path, MESSAGE, about) in DENIED
+        assert by_grpc(site, "nobody", path, MESSAGE, about) == "UNAVAILABLE"
+    assert by_grpc(site, OTHER, TAKES, MESSAGE, about | {"x-handed-on": "1"}) in DENIED
+    named = Inbound(payload=b"hi", metadata=about).SerializeToString()
+    assert by_grpc(site, OTHER, TAKES, named, {}) in DENIED
+    for path in (TAKES, STREAMS):  # headers that name the sender truly, and one that names another
+        assert by_grpc(site, OTHER, path, MESSAGE, about | {"x-ptp-from-node-id": OTHER}) in DENIED
+    assert site.node.broker.waiting("session_g") == []
+    for path in (TAKES, STREAMS):
+        assert by_grpc(site, PEER, path, MESSAGE, about) == "E0000000000"
+
+
+def test_what_is_for_containers_is_not_served_to_peers_by_grpc(site: Site):
+    for method in rpc.METHODS[rpc.SERVICE]:
+        about = {"x-ptp-session-id": "session_g", "x-ptp-token": "t"}
+        assert by_grpc(site, PEER, f"/{rpc.SERVICE}/{method}", b"", about) == "UNIMPLEMENTED"
 
 
 def reason(said: dict[str, Any]) -> str:

@@ -260,6 +260,8 @@ INVOKE = "/v1/interconn/chan/invoke"
 PART = "/v1/interconn/chan/part"
 """our own: what a peer makes of transport over HTTP is not known before it has stored it"""
 PASS_THROUGH = "1"
+GRPC = "2"
+"""the version of HTTP of requests that came by gRPC"""
 
 _PREFIX = "x-ptp-"
 _BEGINS = (b"x-", b"x_")
@@ -420,8 +422,14 @@ def outgoing(
     return {_PREFIX + name: value for name, value in headers.items()}
 
 
-def rewritten(body: bytes, ptp: Ptp, form: Form, profile: Profile) -> tuple[bytes, Ptp, Form]:
-    """Return a push as a peer's transport takes it. Raises Invalid."""
+def rewritten(body: bytes, ptp: Ptp, form: Form, profile: Profile, grpc: bool) -> tuple[bytes, Ptp, Form]:
+    """Return a push as a peer's transport takes it, by gRPC in protobuf. Raises Invalid."""
+    if grpc and form is not Form.PROTOBUF:
+        push = decode_push(body, form)
+        topic = push.topic if ptp.topic is None else ptp.topic
+        return forms.write_push(topic, push.payload, push.metadata), ptp, Form.PROTOBUF
+    if grpc:
+        return body, ptp, form
     if profile.bare_payloads and form is not Form.RAW:
         push = decode_push(body, form)
         return push.payload, replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic), Form.RAW

@@ -7,8 +7,9 @@ import time
 import anyio
 import httpx
 
+from adapter.bfia.channel.calls import Calls, by_grpc
 from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
-from adapter.bfia.channel.wire import BadAddress, Wires
+from adapter.bfia.channel.wire import Answered, BadAddress, Wires
 from adapter.bfia.peer import Clients
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
@@ -32,6 +33,7 @@ class Courier:
 
     def __init__(self) -> None:
         self._wires: Clients[Identity, Wires] = Clients(lambda _, verify: Wires(verify))
+        self._calls: Clients[tuple[str, Identity], Calls] = Clients(lambda key, verify: Calls(*key, verify))
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
@@ -53,7 +55,7 @@ class Courier:
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = await self._try(route.url + path, route, body, headers, may_be_unknown)
+                answer = await self._try(path, route, body, headers, may_be_unknown)
                 if answer.code != BUFFER_FULL or time.monotonic() + pause > end:
                     return answer
             except _NoAnswer as error:
@@ -64,7 +66,7 @@ class Courier:
 
     async def _try(
         self,
-        url: str,
+        path: str,
         route: Route,
         body: bytes | list[bytes],
         headers: list[tuple[bytes, bytes]],
@@ -72,8 +74,7 @@ class Courier:
     ) -> Answer:
         by = f"next hop {route.via}: " if route.via else ""
         try:
-            wires = self._wires.get(route.identity, route.identity)
-            status, kind, content = await wires.post(url, body, headers, route.deadline, route.server_name)
+            status, kind, content = await self._posted(path, route, body, headers)
         except BadAddress as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except OSError as error:
@@ -84,6 +85,16 @@ class Courier:
             raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
         return _understood(status, content, kind)
 
+    async def _posted(
+        self, path: str, route: Route, body: bytes | list[bytes], headers: list[tuple[bytes, bytes]]
+    ) -> Answered:
+        if not by_grpc(route.url):
+            wires = self._wires.get(route.identity, route.identity)
+            return await wires.post(route.url + path, body, headers, route.deadline, route.server_name)
+        calls = self._calls.get((route.url, route.identity), route.identity)
+        whole = body if isinstance(body, bytes) else b"".join(body)
+        return await calls.post(path, whole, headers, route.deadline)
+
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Return the client of the relay. Raises PeerUnreachable where the identity's files cannot be used."""
         return self._clients.get(identity, identity)
@@ -92,6 +103,8 @@ class Courier:
         """Close every connection."""
         for wires in self._wires.clear():
             wires.close()
+        for calls in self._calls.clear():
+            await calls.close()
         for client in self._clients.clear():
             await client.aclose()
 

@@ -109,6 +109,11 @@ def write_answer(form: Form, code: str, message: str, size: int, metadata: Mappi
     return raw + _number(tag) + _number(size)
 
 
+def write_push(topic: str, payload: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Return a PushInbound."""
+    return bytes(PushInbound(topic=topic, payload=payload, metadata=dict(metadata)).SerializeToString())
+
+
 def write_envelope(payload: bytes, metadata: Mapping[str, str]) -> bytes:
     """Return an Inbound."""
     return bytes(Inbound(payload=payload, metadata=dict(metadata)).SerializeToString())

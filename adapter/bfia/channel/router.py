@@ -22,7 +22,9 @@ from starlette.responses import Response
 
 from adapter.bfia.channel import bodies
 from adapter.bfia.channel import responses as schema
+from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import (
+    GRPC,
     INVOKE,
     PART,
     PASS_THROUGH,
@@ -39,6 +41,7 @@ from adapter.bfia.channel.codec import (
     frame,
     measured,
     outgoing,
+    read_ends,
     read_part,
     read_ptp,
     read_topic,
@@ -155,7 +158,7 @@ def peer_router(parts: ChannelParts) -> APIRouter:
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
     _add(router, PART, desk.part, schema.PART)
-    _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
+    _add(router, "/v1/interconn/chan/transport", desk.transport, schema.TRANSPORT)
     return router
 
 
@@ -187,10 +190,6 @@ def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
             await courier.close()
 
     return lifespan
-
-
-async def _no_stream(request: Request) -> Response:
-    raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
 
 
 class _Desk:
@@ -281,7 +280,8 @@ class _Desk:
 
     async def _send_part(self, ptp: Ptp, route: Route, pieces: list[bytes], part: Part) -> Answer:
         profile = profile_named(route.profile)
-        if profile.encapsulates or profile.bare_payloads:  # of another platform
+        unspeakable = by_grpc(route.url) and not (ptp.topic or "").isascii()
+        if profile.encapsulates or profile.bare_payloads or unspeakable:  # of another platform
             return Answer(code=NOT_PERMITTED)
         headers = self._outgoing(ptp, encapsulated=False) | part.header
         return await self._brought(ptp, route, pieces, headers, Form.RAW, PART, may_be_unknown=not part.offset)
@@ -299,8 +299,9 @@ class _Desk:
 
     async def _send(self, ptp: Ptp, route: Route, body: bytes, form: Form) -> Answer:
         profile = profile_named(route.profile)
-        if profile.bare_payloads or profile.encapsulates:
-            body, ptp, form = await self._written(len(body), partial(rewritten, body, ptp, form, profile))
+        grpc = by_grpc(route.url)
+        if profile.bare_payloads or profile.encapsulates or grpc:
+            body, ptp, form = await self._written(len(body), partial(rewritten, body, ptp, form, profile, grpc))
         headers = self._outgoing(ptp, encapsulated=profile.encapsulates)
         if profile.encapsulates:
             body = await self._written(len(body), partial(encode_envelope, body, headers, form))
@@ -435,6 +436,15 @@ class _Desk:
                 return _response_to(await self._hand_on(other, pieces, headers, PART), None, Form.RAW)
             await self._store_part(ptp, pieces, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
+
+    async def transport(self, request: Request) -> Response:
+        """Let a node of which this one knows begin a stream of messages by gRPC; each is an invoke of its own."""
+        if request.scope["http_version"] != GRPC:
+            raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
+        source, _ = read_ends(request.headers.raw) or ("", "")
+        if not self._parts.known_sender(source):
+            raise ChannelRefused(NOT_JOINED, f"node {source or '(none named)'} is not known here")
+        return success(Form.PROTOBUF)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
         if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):

@@ -1,68 +1,88 @@
-"""The channel's container service over gRPC: each call is passed on as the same request in protobuf over HTTP.
+"""The channel over gRPC: each call is passed on to the listener's application as the same request over HTTP.
 
-A container's metadata become the headers. Its address cannot be seen, so that it has to send its token.
+What that application checks therefore holds for gRPC, too: metadata become headers, and a call has the address and
+the certificate of the connection by which it came.
 """
 
 import asyncio
 import shutil
+import socket
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from starlette.types import ASGIApp, Message
 
+from adapter.bfia.channel import calls
+from adapter.bfia.channel.calls import GrpcMissing
+from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer
 from adapter.bfia.channel.forms import Form
-from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     import grpc.aio
 
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
-METHODS = ("push", "pop", "peek", "release")
+METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke", "part")}
+"""service -> its methods that take one message and return one; those that a listener lacks are not found there"""
+_STREAM = "transport"
 _PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
 _GRACE_SECONDS = 1.0
 _AT_ONCE = 16
-"""messages of one run in memory"""
-
-
-class GrpcMissing(GatewayError):
-    """The package grpcio is not installed."""
-
-    reason = "GRPC_MISSING"
-    code = 501
+"""messages of one run or node in memory"""
+_OF_ANYBODY = 4
+"""messages of which only the end tells whose they are"""
 
 
 class Grpc:
-    """A gRPC server on a socket file of its own, begun by the first connection. Belongs to one event loop."""
+    """A gRPC server inside, begun by the first connection. Belongs to one event loop."""
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        """``app`` is the containers' listener; ``most_bytes`` the largest message."""
+        """``app`` is what the listener answers; ``most_bytes`` the largest message."""
         self._app = app
         self._most_bytes = most_bytes
         self._lock = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self._folder: Path | None = None
-        self._places: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
+        self._numbers = count()
+        self._scopes: dict[str, Mapping[str, Any]] = {}
+        """name of a connection to the server -> who has connected to the listener"""
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def socket(self) -> str:
-        """Return the path of the server's socket. Raises `GrpcMissing`."""
+    @asynccontextmanager
+    async def connected(
+        self, scope: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Connect to it; ``scope`` is what the requests of the connection have in theirs. Raises `GrpcMissing`."""
         async with self._lock:
-            if self._folder is None:
-                await self._start()
-        return f"{self._folder}/grpc"
+            folder = self._folder or await self._start()
+        name = folder / str(next(self._numbers))
+        self._scopes[f"unix:{name}"] = scope
+        inside = socket.socket(socket.AF_UNIX)
+        try:
+            inside.setblocking(False)
+            inside.bind(str(name))
+            await asyncio.get_running_loop().sock_connect(inside, f"{folder}/grpc")
+            reader, writer = await asyncio.open_unix_connection(sock=inside)
+            try:
+                yield reader, writer
+            finally:
+                writer.close()
+        finally:
+            inside.close()
+            name.unlink(missing_ok=True)
+            del self._scopes[f"unix:{name}"]
 
-    async def _start(self) -> None:
+    async def _start(self) -> Path:
         try:
             import grpc
             import grpc.aio
         except ImportError:
-            raise GrpcMissing("a container speaks gRPC: install bfia-gateway[grpc]") from None
-        # what a client sends in one message is read like a stream: not before its sender is known
-        methods = {name: grpc.stream_unary_rpc_method_handler(self._handler(name)) for name in METHODS}
+            raise GrpcMissing from None
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._most_bytes),
@@ -70,10 +90,16 @@ class Grpc:
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
             ]
         )
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
+        for service, names in METHODS.items():
+            # what a client sends in one message is read like a stream: not before its sender is known
+            methods = {name: grpc.stream_unary_rpc_method_handler(self._single(name)) for name in names}
+            if service == calls.SERVICE:
+                methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
+            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-grpc-"))
         self._server.add_insecure_port(f"unix:{self._folder}/grpc")
         await self._server.start()
+        return self._folder
 
     async def close(self) -> None:
         """End all calls."""
@@ -82,44 +108,65 @@ class Grpc:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _handler(self, method: str) -> Any:
+    def _single(self, method: str) -> Any:
         async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            import grpc
-
-            status, answer = await self._ask(method, messages, context.invocation_metadata() or ())
-            if status not in (200, 413):
-                text = answer[:500].decode("utf-8", "replace")
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"HTTP {status}: {text}")
-            return answer
+            return await self._answer(method, messages, context)
 
         return call
 
-    async def _ask(self, method: str, messages: AsyncIterator[bytes], metadata: Any) -> tuple[int, bytes]:
+    async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Take each message of a stream as an invoke, one after the other, where the sender may begin a stream."""
+        begun = await self._answer(_STREAM, messages, context)
+        if not decode_answer(begun, Form.PROTOBUF.value).succeeded:
+            yield begun
+            return
+        sender = _first(_headers(context), b"x-ptp-source-node-id")
+        async with self._places_of(f"streams of {sender}", _AT_ONCE):
+            async for message in messages:
+                yield await self._answer("invoke", _only(message), context)
+
+    async def _answer(self, method: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
+        import grpc
+
+        scope = self._scopes.get(context.peer())
+        if scope is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener")
+            raise AssertionError
+        status, answer = await self._ask(method, messages, _headers(context), scope)
+        if status == 404:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address")
+        if status not in (200, 413):
+            text = answer[:500].decode("utf-8", "replace")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"HTTP {status}: {text}")
+        return answer
+
+    async def _ask(
+        self,
+        method: str,
+        messages: AsyncIterator[bytes],
+        headers: list[tuple[bytes, bytes]],
+        connection: Mapping[str, Any],
+    ) -> tuple[int, bytes]:
         """Return status and body of the response to the same request over HTTP."""
-        headers = [
-            (name.encode(), value.encode("latin-1", "replace"))
-            for name, value in metadata
-            if name.startswith(("x-", "x_")) and isinstance(value, str)
-        ]
-        token = next((value for name, value in headers if name.replace(b"_", b"-") == b"x-ptp-token"), b"")
-        places = self._places.setdefault(token, asyncio.Semaphore(_AT_ONCE))
-        headers.append((b"content-type", Form.PROTOBUF.value.encode()))
         path = _PATH + method
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "2",
+            "http_version": GRPC,
             "method": "POST",
-            "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": b"",
-            "headers": headers,
-            "client": None,
+            "headers": [*headers, (b"content-type", Form.PROTOBUF.value.encode())],
             "server": None,
             "state": {},
+            **connection,
         }
+        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
+            places = self._places_of("", _OF_ANYBODY)
+        else:
+            places = self._places_of(_first(headers, b"x-ptp-source-node-id", b"x-ptp-token"), _AT_ONCE)
         held = AsyncExitStack()
         status, pieces, waiting = 500, list[bytes](), True
 
@@ -140,3 +187,25 @@ class Grpc:
         async with held:
             await self._app(scope, receive, send)
         return status, b"".join(pieces)
+
+    def _places_of(self, whose: str, many: int) -> asyncio.Semaphore:
+        """Return the places of one sender."""
+        return self._places.setdefault(f"{many} {whose}", asyncio.Semaphore(many))
+
+
+def _headers(context: Any) -> list[tuple[bytes, bytes]]:
+    """Return the metadata of a call as the headers of a request."""
+    return [
+        (name.encode(), value.encode("latin-1", "replace"))
+        for name, value in context.invocation_metadata() or ()
+        if name.startswith(("x-", "x_")) and isinstance(value, str)
+    ]
+
+
+def _first(headers: list[tuple[bytes, bytes]], *names: bytes) -> str:
+    found = (value for name, value in headers if name.replace(b"_", b"-") in names)
+    return next(found, b"").decode("latin-1").strip()
+
+
+async def _only(message: bytes) -> AsyncIterator[bytes]:
+    yield message

@@ -3,15 +3,19 @@
 import ssl
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 
 from adapter.bfia import route_test
+from adapter.bfia.channel import calls
+from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
@@ -255,6 +259,33 @@ def test_the_channel_is_tried_at_its_own_address_in_each_form_of_the_profile(
         step = tried(tmp_path, entry)["channel"]
         assert step.result is Result.FAILED and "set transport in the entry" in step.remedy
         assert step.cause.startswith(f"{forms[0]}: HTTP 404 without a transport's answer")
+
+
+@pytest.mark.parametrize("profile", ["spec", "fate"])
+def test_a_channel_by_grpc_is_tried_so(me: Gateway, tmp_path: Path, profile: str):
+    asked: list[bytes] = []
+
+    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
+        asked.append(message)
+        return bytes(TransportOutbound(code="E0000000404").SerializeToString())
+
+    methods = {"invoke": grpc.unary_unary_rpc_method_handler(answer)}
+    with a_peer() as port, ThreadPoolExecutor(1) as pool:
+        entry = {"host": "127.0.0.1", "port": port, "profile": profile}
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, methods)])
+        transport = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        step = tried(tmp_path, entry | {"transport": transport})["channel"]
+        server.stop(0).wait()
+        assert (step.result, step.found) == (Result.OK, "grpc: ok")
+        inside = asked[0] if profile == "spec" else Inbound.FromString(asked[0]).payload
+        assert PopInbound.FromString(inside).topic == "route-test"
+        step = tried(tmp_path, entry | {"transport": transport})["channel"]
+        assert step.result is Result.FAILED and "grpc: no answer from grpc://" in step.cause
+        ours = me.addresses()["peer"].replace("http", "grpc")  # which tells its own id
+        step = tried(tmp_path, entry | {"transport": ours})["channel"]
+        assert step.result is Result.FAILED and "grpc: E0000000403" in step.cause
 
 
 @pytest.fixture(scope="module")

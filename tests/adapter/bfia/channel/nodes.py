@@ -11,8 +11,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from adapter.bfia.channel.router import ChannelParts, Member, container_router, peer_router
+from adapter.bfia.channel.rpc import Grpc
 from gateway.broker import Broker, BrokerLimits
 from gateway.errors import NotAllowed
+from gateway.http.server import bound, port_of, serve
 
 OK = "E0000000000"
 CHAN = "/v1/interconn/chan/"
@@ -38,6 +40,8 @@ class Node:
         self.sessions = {}
         self.known = {"alpha", "beta"}
         self.limits = parts.pop("limits", BrokerLimits())
+        self.around = lambda app: app
+        """what stands before the application"""
         self.more = {"max_body": 100 << 20, "retry_for": 60.0} | parts
         self.socket = listening()
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
@@ -78,6 +82,27 @@ class Node:
         self.server.should_exit = True
         await self.task
         self.broker.close()
+
+
+@contextlib.asynccontextmanager
+async def served(node, most_bytes=16 << 20):
+    """Serves a node's channel as a gateway does, by HTTP and gRPC."""
+    node.open()
+    sock = bound("127.0.0.1:0")
+    node.url = f"http://127.0.0.1:{port_of(sock)}"
+    ready, stopping = asyncio.Event(), asyncio.Event()
+    app = node.around(node.app)
+    http2 = {"peer": Grpc(app, most_bytes)}
+    serving = asyncio.create_task(serve({"peer": app}, {"peer": [sock]}, ready.set, stopping, http2=http2))
+    await ready.wait()
+    try:
+        yield node
+    finally:
+        stopping.set()
+        await serving
+        await node.parts.courier.close()
+        node.broker.close()
+        node.socket.close()
 
 
 class Container:

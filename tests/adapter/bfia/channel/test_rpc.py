@@ -10,9 +10,8 @@ import pytest
 
 from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
 from adapter.bfia.channel.rpc import SERVICE, Grpc, GrpcMissing
-from gateway.http.server import bound, port_of, serve
 from route_table.model import Route
-from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, until, waiters
+from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until, waiters
 
 pytestmark = pytest.mark.anyio
 
@@ -20,22 +19,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def node(tmp_path):
     """A node that serves its channel as a gateway does."""
-    node = Node("alpha", tmp_path / "alpha")
-    node.open()
-    sock = bound("127.0.0.1:0")
-    node.url = f"http://127.0.0.1:{port_of(sock)}"
-    ready, stopping = asyncio.Event(), asyncio.Event()
-    http2 = {"container": Grpc(node.app, 1 << 20)}
-    serving = asyncio.create_task(
-        serve({"container": node.app}, {"container": [sock]}, ready.set, stopping, http2=http2)
-    )
-    await ready.wait()
-    yield node
-    stopping.set()
-    await serving
-    await node.parts.courier.close()
-    node.broker.close()
-    node.socket.close()
+    async with served(Node("alpha", tmp_path / "alpha"), 1 << 20) as node:
+        yield node
 
 
 class Caller:
@@ -106,7 +91,7 @@ async def test_what_is_refused_by_grpc(node):
             await caller.ask("push", large, x_ptp_target_node_id="alpha")
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await caller.ask("invoke", pushed)
+            await caller.ask("weave", pushed)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert node.broker.usage() == (0, 0, 0)
 
@@ -157,4 +142,5 @@ async def test_no_other_http_2_is_more_than_closed(node, client):
 async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(GrpcMissing, match=r"bfia-gateway\[grpc\]"):
-        await Grpc(lambda *_: None, 1).socket()
+        async with Grpc(lambda *_: None, 1).connected({}):
+            pass

@@ -1,0 +1,218 @@
+"""Nodes that bring each other messages by gRPC, at the port at which they take HTTP."""
+
+import asyncio
+import contextlib
+import socket
+
+import grpc
+import pytest
+
+from adapter.bfia.channel import bodies, calls, rpc
+from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
+from adapter.bfia.channel.router import Member
+from adapter.bfia.channel.rpc import Grpc
+from adapter.bfia.relay import Relay
+from gateway.errors import PeerUnreachable
+from route_table.model import Route, RouteTable
+from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served
+from tests.adapter.bfia.channel.test_forms import Speaker
+
+pytestmark = pytest.mark.anyio
+
+FROM_ALPHA = {"x-ptp-session-id": SESSION, "x-ptp-source-node-id": "alpha", "x-ptp-target-node-id": "beta"}
+
+
+@pytest.fixture
+async def beta(tmp_path):
+    async with served(Node("beta", tmp_path / "beta")) as node:
+        yield node
+
+
+@pytest.fixture
+async def sender(tmp_path, beta):
+    async with served(Node("alpha", tmp_path / "alpha")) as node:
+        node.routes["beta"] = Route("beta", beta.url.replace("http", "grpc"))
+        yield node
+
+
+@contextlib.asynccontextmanager
+async def speaking(node):
+    async with grpc.aio.insecure_channel(node.url.removeprefix("http://")) as channel:
+        yield channel
+
+
+def invoke(channel, message, headers, method="invoke"):
+    call = channel.unary_unary(f"/{calls.SERVICE}/{method}")
+    return call(message.SerializeToString(), metadata=list(headers.items()), timeout=60)
+
+
+@pytest.mark.parametrize("profile", ["spec", "fate"])
+@pytest.mark.parametrize("form", Form)
+async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(sender, beta, client, form, profile):
+    sender.routes["beta"] = Route("beta", beta.url.replace("http", "grpc"), profile=profile)
+    assert await Speaker(client, sender, form).push("beta", "t", b"hello") == OK
+    assert await Speaker(client, beta, form).pop("t", source="alpha") == (OK, b"hello")
+
+
+async def test_what_a_peer_gets_in_each_mode(sender, client):
+    """A stand-in for another vendor's transport keeps what it gets."""
+    got = []
+
+    async def take(message, context):
+        got.append((dict(context.invocation_metadata()), message))
+        return TransportOutbound(code=OK).SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {"invoke": grpc.unary_unary_rpc_method_handler(take)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, handlers)])
+    url = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        for profile in ("spec", "fate"):
+            sender.routes["beta"] = Route("beta", url, profile=profile)
+            assert await Speaker(client, sender, Form.JSON).push("beta", "t", b"x") == OK
+        assert await Speaker(client, sender, Form.RAW).push("beta", "t", bytes(bodies.LARGE + 1)) == OK
+    finally:
+        await server.stop(0)
+    (passed, plain), (wrapped, outer), (_, long) = got
+    assert passed["x-ptp-version"] == "1" and PushInbound.FromString(plain).payload == b"x"
+    assert wrapped["x-ptp-from-node-id"] == "alpha" and "x-ptp-version" not in wrapped
+    inbound = Inbound.FromString(outer)
+    assert inbound.metadata["x-ptp-source-node-id"] == "alpha"
+    assert PushInbound.FromString(inbound.payload).topic == "t"
+    assert Inbound.FromString(long).payload  # a peer of that profile is not asked for parts
+
+
+async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monkeypatch):
+    monkeypatch.setattr(bodies, "PART", 1 << 20)
+    for node in (sender, beta):
+        node.sessions[SESSION] = True
+    long = bytes(range(256)) * (3 << 12) + b"end"
+    assert await Speaker(client, sender, Form.RAW).push("beta", "t", long) == OK
+    assert [file.stat().st_size for file in beta.root.glob("*/*.payload")] == [len(long)]
+    assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, long)
+
+
+@pytest.mark.parametrize("topic", ["名", "a\tb"])
+async def test_a_topic_that_no_metadata_can_bear_stands_in_the_message(sender, beta, client, topic):
+    assert await Container(client, sender).push("beta", b"x", topic=topic) == OK
+    assert await Container(client, beta).pop(topic=topic) == b"x"
+
+
+async def test_a_peer_that_is_away_gave_no_answer(sender):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        route = Route("beta", f"grpc://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
+            await sender.parts.courier.invoke(route, b"", [], 0.0)
+
+
+async def test_a_relay_passes_on_by_http_only(sender, beta, client):
+    """A message that came by gRPC goes on with its body, but not where the route of the target says gRPC."""
+    table = RouteTable(1, {name: Route(name, "http://127.0.0.1:9", relay=True) for name in ("alpha", "gamma")})
+    refused = []
+    between = Node("between", beta.root.with_name("between"))
+    limits = (1 << 20, 1 << 24)
+    between.around = lambda app: Relay(
+        app, "between", lambda: table, between.parts.courier, limits, lambda *what: refused.append(what[2])
+    )
+    async with served(between) as relay, served(Node("gamma", beta.root.with_name("gamma"))) as gamma:
+        sender.nodes.add("gamma")
+        sender.routes["gamma"] = Route("gamma", relay.url.replace("http", "grpc"), via="between")
+        for url, code in ((gamma.url, OK), (gamma.url.replace("http", "grpc"), "E0000000618")):
+            table.routes["gamma"] = Route("gamma", url, relay=True)
+            pushed = {"topic": "t", "payload": "aGVsbG8="}
+            answer = await Container(client, sender).post("push", pushed, x_ptp_target_node_id="gamma")
+            assert answer["code"] == code, answer
+        assert refused == ["RELAY_NO_ROUTE"]
+        assert await Container(client, gamma).pop() == b"hello"
+
+
+async def test_a_container_by_grpc_is_known_by_its_address(beta):
+    claims, gamma = [], Node("gamma", beta.root.with_name("gamma"))
+    gamma.run_of = lambda claim: claims.append(claim) or Member("reader", gamma.nodes)
+    async with served(gamma), speaking(gamma) as channel:
+        peek = channel.unary_unary(f"/{rpc.SERVICE}/peek")
+        answer = await peek(b"", metadata=[("x-ptp-session-id", SESSION)], timeout=60)
+    assert TransportOutbound.FromString(answer).code == OK
+    assert [claim.address for claim in claims] == ["127.0.0.1"]
+
+
+async def test_a_stream_keeps_the_order_of_its_messages(beta, client):
+    async with speaking(beta) as channel:
+        stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(
+            metadata=list(FROM_ALPHA.items()), timeout=60
+        )
+        for number in range(20):
+            pushed = PushInbound(topic="t", payload=b"%d" % number).SerializeToString()
+            more = {"x-ptp-message-id": str(number), "x-ptp-session-id": "ignored: the stream's own counts"}
+            await stream.write(Inbound(payload=pushed, metadata=more).SerializeToString())
+            if number % 2:
+                for _ in range(2):
+                    assert TransportOutbound.FromString(await stream.read()).code == OK
+        await stream.write(b"no protobuf")
+        assert TransportOutbound.FromString(await stream.read()).code == "E0000000400"
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+    reader = Container(client, beta)
+    assert [await reader.pop() for _ in range(20)] == [b"%d" % number for number in range(20)]
+
+
+async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(beta):
+    """Attack: who is no node of a route begins streams, with messages or without."""
+    for named in ({"x-ptp-source-node-id": "nobody"}, {"x-ptp-source-node-id": ""}, {"x-ptp-session-id": ""}):
+        async with speaking(beta) as channel:
+            headers = [(k, v) for k, v in (FROM_ALPHA | named).items() if v]
+            stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(metadata=headers, timeout=60)
+            if "x-ptp-session-id" in named:
+                pushed = PushInbound(payload=b"x").SerializeToString()
+                await stream.write(Inbound(payload=pushed).SerializeToString())
+            assert TransportOutbound.FromString(await stream.read()).code in ("E0000000618", "E0000000400")
+    assert beta.broker.usage() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        ({"x-ptp-source-node-id": "nobody"}, "E0000000618"),
+        ({"x-ptp-target-node-id": "alpha"}, "E0000000503"),
+        ({"x-ptp-session-id": ""}, "E0000000400"),
+        ({"x-ptp-uri": "/v1/interconn/chan/pop"}, "E0000000404"),
+    ],
+)
+@pytest.mark.parametrize("version", ["1", ""])
+async def test_what_a_peer_may_not_do_by_grpc(beta, version, named, code):
+    headers = {k: v for k, v in (FROM_ALPHA | {"x-ptp-version": version} | named).items() if v}
+    pushed = PushInbound(topic="t", payload=b"x")
+    message = pushed if version else Inbound(payload=pushed.SerializeToString())
+    async with speaking(beta) as channel:
+        assert TransportOutbound.FromString(await invoke(channel, message, headers)).code == code
+    assert beta.broker.usage() == (0, 0, 0)
+
+
+async def test_nobody_calls_past_the_listener(beta, tmp_path):
+    """Attack: a process on this machine finds the socket file inside, where no certificate is seen."""
+    server = Grpc(beta.app, 1 << 20)
+    async with server.connected({"client": ("127.0.0.1", 1), "scheme": "http", "extensions": {}}):
+        assert oct(server._folder.stat().st_mode)[-3:] == "700"
+        async with grpc.aio.insecure_channel(f"unix:{server._folder}/grpc") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await invoke(channel, PushInbound(payload=b"x"), FROM_ALPHA | {"x-ptp-version": "1"})
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    await server.close()
+    assert not server._folder.exists()
+    assert beta.broker.usage() == (0, 0, 0)
+
+
+async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender, client):
+    async def silent(reader, writer):
+        await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        route = Route("beta", address, deadline=0.2)
+        with pytest.raises(PeerUnreachable, match="gRPC"):
+            await sender.parts.courier.invoke(route, b"", [], 0.0)
+        await sender.parts.courier.close()
