@@ -86,7 +86,8 @@ class RunTiming(Pauses):
     launch_deadline: float = 120.0
     """a launch without a recorded end is repeated after this; it is idempotent by name"""
     probe_every: float = 5.0  # safety net; an exit is normally reported by the engine
-    probe_rarely: float = 30.0  # for a run of ten minutes and more; before, a twentieth of its time
+    probe_rarely: float = 60.0
+    """longest pause between probes that are stored, which doubles; those between write only what is new"""
     callback_grace: float = 1.0  # an exit with code 0 waits this long for a report that is still on its way
     silence_fails: bool = False
     """an exit with code 0 and all outputs, but without a report, is a failure and no success"""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
@@ -22,7 +22,7 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Storag
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Lanes, Shell, while_away, with_calls
+from gateway.runtime.loop import Lanes, Loop, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
@@ -179,6 +179,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
+        every = timing.probe_every
+        self._rounds = Loop("probes", lambda _: self._round(), lambda _: ["all"], every=every, workers=1)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
@@ -189,11 +191,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self._abandon(job_id, error)
         self._watch = self._engine.watch(self._on_exit, self._on_away)
         self.loop.start()
+        self._rounds.start()
 
     def stop(self) -> None:
         """End the watch and the loop; containers go on."""
         if self._watch is not None:
             self._watch.close()
+        self._rounds.stop()
         self.loop.stop()
 
     def _abandoned(self, job_id: str, containers: list[str]) -> None:
@@ -227,6 +231,23 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
             if mine:
                 self.record(job_id, *(messages.EngineSilent(run.run_id, now) for run in mine))
+
+    def _round(self) -> None:
+        """Probe the runs here that are not probed soon anyway; write only what is new."""
+        soon = self._clock() + timedelta(seconds=self._timing.probe_every)
+        for known in self._store.launched(self._owner):
+            local = self._store.local_jobs.find(known.job_id)
+            run = next((r for r in local.runs if r.name == known.name), None) if local else None
+            if local is None or run is None or run.status is not RunStatus.RUNNING or run.exit is not None:
+                continue
+            if run.probe_at is None or run.probe_at <= soon:
+                continue
+            event = self._probe(run)
+            if isinstance(event, messages.EngineSilent):
+                return  # whoever watches the engine notes it
+            news = self._asked(local, run) if type(event) is messages.Inspected else [event]
+            if news:
+                self.record(local.id, *news)
 
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)

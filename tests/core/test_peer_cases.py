@@ -162,6 +162,27 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site: Site,
     over(site, spec.job_id)
 
 
+def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_container_is_gone(site: Site):
+    executor, jobs, engine = site.node.executor, site.node.store.local_jobs, site.node.engine
+    assert isinstance(engine, MemoryEngine)
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    far = replace(run, probe_at=run.created_at.replace(year=2999))
+    before = executor.change(
+        spec.job_id, lambda local: replace(local, runs=tuple(far if r.name == run.name else r for r in local.runs))
+    )
+    executor._round()
+    assert [r for r in jobs.get(spec.job_id).runs if r.name == run.name] == [
+        r for r in before.runs if r.name == run.name
+    ]
+    del engine.world.runs[run.name]
+    executor._round()
+    failure = site.run(spec.job_id, "guest.0").failure
+    assert failure is not None and failure.reason == "GONE"
+    over(site, spec.job_id)
+
+
 def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pytest.MonkeyPatch):
     """The partner's reports never come; by callback, too, the node asks from time to time."""
     monkeypatch.setattr(site.node.scheduler, "_timing", replace(site.node.scheduler._timing, poll_pushing=0.1))

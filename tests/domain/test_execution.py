@@ -94,8 +94,8 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     "up": (STARTS, [Launched(ID, at(1), "sha256:1")], {1: [TELL_RUNNING], 6: [PROBE, TELL_RUNNING]}),
     "probed": (UP, [5], {9.9: []}),
     "probed without news": (UP, [5, Inspected(ID, at(7))], {9.9: [], 10: [PROBE]}),
-    "probed long after its start": (UP, [200, Inspected(ID, at(201))], {209.9: [], 210: [PROBE]}),
-    "probed hours after its start": (UP, [9000, Inspected(ID, at(9001))], {9029.9: [], 9030: [PROBE]}),
+    "probed long after its start": (UP, [200, Inspected(ID, at(201))], {259.9: [], 260: [PROBE]}),
+    "probed hours after its start": (UP, [9000, Inspected(ID, at(9001))], {9059.9: [], 9060: [PROBE]}),
     "the launch failed": (STARTS, [LaunchFailed(ID, NO_IMAGE, at(1))], {1: [COLLECT, TELL_FAILED]}),
     "given up with its gateway, then up": (
         a_run(owner="frozen", status=LAUNCHING, launch=sent(0)),

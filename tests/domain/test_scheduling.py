@@ -119,16 +119,21 @@ def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
 
 def test_a_task_that_runs_for_hours_is_asked_for_ever_more_rarely():
     """A lost report is noticed when the task was silent for twice as long; what is polled, a twentieth late."""
-    for pushed, late in ((True, 1.0), (False, 0.05)):
-        job, asked = after(BEGUN, AllAnswer(0), reported(RUNNING, pushed=pushed)), [1.0]
+    for node, poll, pushed, late, rarest in (
+        ("n2", POLL_2, True, 1.0, 60),
+        ("n2", POLL_2, False, 0.05, 60),
+        ("n1", POLL, True, 1.0, 600),
+        ("n1", POLL, False, 0.05, 60),
+    ):
+        job, asked = after(BEGUN, AllAnswer(0), reported(RUNNING, node, pushed=pushed)), [1.0]
         while asked[-1] < 4 * 3600:
-            due_at = job.tasks["a"].nodes["n2"].poll.due_at
+            due_at = job.tasks["a"].nodes[node].poll.due_at
             assert due_at is not None
             asked.append((due_at - at(0)).total_seconds())
-            job = after(job, asked[-1], ok(POLL_2, asked[-1]))
+            job = after(job, asked[-1], ok(poll, asked[-1]))
         pauses = [(later - before, before) for before, later in pairwise(asked)]
         assert all(pause <= max(2.0, late * (before - 1)) + 0.001 for pause, before in pauses)
-        assert pauses[-1][0] == 60 and len(pauses) < 400
+        assert pauses[-1][0] == rarest and len(pauses) < 400
 
 
 def test_the_message_of_a_node_that_does_not_know_its_task_is_kept():

@@ -113,7 +113,7 @@ def probed(run: Run, now: datetime, timing: RunTiming) -> Run:
     """Return the run as it is inspected now: the longer it has run undisturbed, the later again."""
     steady = run.status is RunStatus.RUNNING and run.away_at is None and run.started_at is not None
     ran = (now - run.started_at).total_seconds() if steady and run.started_at else 0.0
-    pause = max(timing.probe_every, min(ran / 20, timing.probe_rarely))
+    pause = max(timing.probe_every, min(ran, timing.probe_rarely))
     return replace(run, probe_at=now + timedelta(seconds=pause))
 
 

@@ -496,13 +496,18 @@ def _pause(job: Job, part: NodeTask, timing: Timing, at: datetime) -> timedelta:
     is noticed when the task was silent for twice as long, and the end of one that is only polled a twentieth late.
     """
     silent = (at - (part.reported_at or part.start.sent_at or at)).total_seconds()
+    own = part.node == job.spec.scheduler
+    rarest = max(timing.poll_rarely, timing.poll_pushing)
     if job.nodes[part.node].pushes:
-        pause = max(timing.poll_pushing, silent)
-    elif part.node == job.spec.scheduler:
+        pause, rarest = (
+            max(timing.poll_pushing, silent),
+            rarest * 10 if own else rarest,
+        )  # it stores what it reports
+    elif own:
         pause = max(timing.poll_pushing, silent / 20)
     else:
         pause = min(timing.poll_first * 2.0 ** min(part.polls, 20), max(timing.poll_max, silent / 20))
-    return timedelta(seconds=min(pause, max(timing.poll_rarely, timing.poll_pushing)))
+    return timedelta(seconds=min(pause, rarest))
 
 
 def _unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
