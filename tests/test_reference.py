@@ -33,6 +33,15 @@ ELSEWHERE = {
 """words that look like a reason and are none"""
 
 
+def test_no_cell_of_a_chinese_page_is_an_english_sentence():
+    for name in (n for n in documents.PAGES if n.endswith(".zh-CN.md")):
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+            for cell in line.split(" | ") if line.startswith("| ") else ():
+                prose = re.sub(r"`[^`]*`", "", cell)
+                english = re.search(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}", prose)
+                assert not english or re.search("[\u4e00-\u9fff]", prose), f"{name}: {line}"
+
+
 @pytest.mark.parametrize("name", documents.PAGES)
 def test_a_page_is_what_the_code_makes_of_it(name: str):
     written = (ROOT / name).read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
 from tests.inprocess import ask, running
 from tests.plain import NO_TLS
+from tools.docs import translated
 
 QUICK = Pace(look=0.02, first=0.02, longest=0.1)
 SIX = ["job PENDING", "job READY", "job RUNNING", "task RUNNING", "task SUCCESS", "job FINISHED"]
@@ -124,9 +125,14 @@ def test_what_becomes_visible_late_is_not_passed_over(mariadb_url: str):
 
 
 def test_the_document_shows_the_table_of_the_code():
-    lines = ["| Event | Means | In the timeline |", "|---|---|---|"]
-    lines += [f"| `{k.name}` | {k.means} | {', '.join(f'`{e}`' for e in k.entries)} |" for k in KINDS]
-    for name in ("events.md", "events.zh-CN.md"):
+    for name, language, heads in (
+        ("events.md", "en", "| Event | Means | In the timeline |"),
+        ("events.zh-CN.md", "zh", "| 事件 | 含义 | 时间线中 |"),
+    ):
+        lines = [heads, "|---|---|---|"]
+        for kind in KINDS:
+            means = translated(kind.means, language)
+            lines.append(f"| `{kind.name}` | {means} | {', '.join(f'`{e}`' for e in kind.entries)} |")
         assert "\n".join(lines) in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
 
 

@@ -1,12 +1,31 @@
 """Pages that follow from the code: settings, reasons, endpoints. ``python -m tools.docs`` writes them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import yaml
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; what would end a cell is written so that it does not."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def translated(text: str, language: str) -> str:
+    """Return a text of the code in a language. Raises `LookupError` where `zh.yml` beside this module lacks it."""
+    if language == "en" or not text:
+        return text
+    if text not in _chinese():
+        raise LookupError(f"tools/docs/zh.yml has no Chinese for {text!r}: add it")
+    return _chinese()[text]
+
+
+@cache
+def _chinese() -> Mapping[str, str]:
+    found: Mapping[str, str] = yaml.safe_load(Path(__file__).with_name("zh.yml").read_text(encoding="utf-8"))
+    return found
 
 
 def code(text: str) -> str:

@@ -13,7 +13,7 @@ import httpx
 from gateway.auth import Role, allowed
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
-from tools.docs import code, table
+from tools.docs import code, table, translated
 
 _INTRO = {
     "en": """# Endpoints
@@ -30,14 +30,14 @@ API are served with `fate.enabled` only. 中文版: [endpoints.zh-CN.md](endpoin
 给出报文、应答与示例，运营方端口的 `/docs` 在浏览器中给出同样内容。
 `auth.mode: on` 时运营方端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
 列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100。`/v2/partner`、`/v2/scheduler`
-及 FATE 客户端接口仅在 `fate.enabled` 时提供。摘要由代码生成，为英文。English: [endpoints.md](endpoints.md)。""",
+及 FATE 客户端接口仅在 `fate.enabled` 时提供。English: [endpoints.md](endpoints.md)。""",
 }
 _LISTENERS = {
     "operator": {"en": "For this node's operators and platform", "zh": "运营方与平台"},
     "peer": {"en": "For other nodes", "zh": "其他节点"},
     "container": {"en": "For this node's containers", "zh": "本节点的容器"},
 }
-_COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要（英文）", "角色")}
+_COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要", "角色")}
 _OPEN = {"en": "no token needed", "zh": "无需令牌"}
 _EVERY = {"en": "every role", "zh": "所有角色"}
 _UNGUARDED = ("/health/live", "/health/ready", "/api/v1/session/ways")
@@ -48,7 +48,9 @@ def page(language: str) -> str:
     parts = [_INTRO[language]]
     for listener, title in _LISTENERS.items():
         rows = [
-            (method, code(path), summary, _roles(method, path, language))[: 4 if listener == "operator" else 3]
+            (method, code(path), translated(summary, language), _roles(method, path, language))[
+                : 4 if listener == "operator" else 3
+            ]
             for method, path, summary in paths(listener)
         ]
         columns = _COLUMNS[language][: 4 if listener == "operator" else 3]

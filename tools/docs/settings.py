@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.config.schema import Settings
-from tools.docs import code, table
+from tools.docs import code, table, translated
 
 _INTRO = {
     "en": """# Settings
@@ -26,9 +26,9 @@ stands for a key of your choice, `[]` for each entry of a list. 中文版: [sett
 一个 YAML 文件，环境变量优先：`engine.kind` 对应 `BFIA_GATEWAY__ENGINE__KIND`，列表或整节写成 JSON
 。未知的键和错误的值在启动时连同路径一次全部拒绝。相对路径以文件所在目录为准。`bfia-gateway init`
 写出含全部设置的文件；`bfia-gateway settings` 显示运行中的节点实际使用的值及其来源。`<name>` 表示自定的键，`[]`
-表示列表的每一项。说明文字由代码生成，为英文。 English: [settings.md](settings.md)。""",
+表示列表的每一项。English: [settings.md](settings.md)。""",
 }
-_COLUMNS = {"en": ("Setting", "Form", "Default", "Meaning"), "zh": ("设置", "形式", "默认", "说明（英文）")}
+_COLUMNS = {"en": ("Setting", "Form", "Default", "Meaning"), "zh": ("设置", "形式", "默认", "说明")}
 _REQUIRED = {"en": "(required)", "zh": "（必填）"}
 _NONE_TYPE = type(None)
 
@@ -45,7 +45,7 @@ def page(language: str) -> str:
         about = " ".join((section.__doc__ or "").split()) if section.__doc__ != BaseModel.__doc__ else ""
         rows = list(_rows(f"{name}.", section, field.get_default(call_default_factory=True), language))
         text = table(_COLUMNS[language], rows)
-        parts.append(f"## {name}\n\n{about}\n\n{text}" if about and language == "en" else f"## {name}\n\n{text}")
+        parts.append("\n\n".join(filter(None, (f"## {name}", translated(about, language), text))))
     parts.append(f"## …\n\n{table(_COLUMNS[language], alone)}")
     return "\n\n".join(parts) + "\n"
 
@@ -68,7 +68,22 @@ def _rows(at: str, section: type[BaseModel], made: Any, language: str) -> Iterat
 
 def _row(path: str, field: FieldInfo, default: Any, language: str) -> tuple[str, ...]:
     shown = _REQUIRED[language] if default is PydanticUndefined else code(_plain(default))
-    return code(path), form(field.annotation), shown, (field.description or "").replace("<", "\\<")
+    about = translated(field.description or "", language).replace("<", "\\<")
+    return code(path), _in_words(form(field.annotation), language), shown, about
+
+
+def _in_words(form_: str, language: str) -> str:
+    """Return a form such as ``text -> list of path or null`` in a language; values in code stay."""
+    if language == "en":
+        return form_
+    if form_ == "true or false":
+        return translated(form_, language)
+    for mark, between in ((" -> ", " -> "), (" or ", " 或 ")):
+        if mark in form_:
+            return between.join(_in_words(part, language) for part in form_.split(mark))
+    if form_.startswith("list of "):
+        return f"{_in_words(form_.removeprefix('list of '), language)}列表"
+    return form_ if form_.startswith("`") else translated(form_, language)
 
 
 def form(annotation: Any) -> str:
