@@ -81,11 +81,13 @@ export async function submitPage(body, { session }) {
     URL.revokeObjectURL(url);
   };
   const file = h("input", { type: "file", accept: ".json,.yaml,.yml,application/json", onchange: async (event) => {
-    const [chosen] = event.target.files, content = await chosen.text();
+    const [chosen] = event.target.files;
     try {
+      const content = await chosen.text();
       text.value = /\.ya?ml$/i.test(chosen.name) ? JSON.stringify(await fromYaml(content), null, 2) : content;
       take();
     } catch (error) { found.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not YAML")}: ${error.message}`))); }
+    event.target.value = ""; // so that the same file can be read again
   } });
   const drafts = h("div", { class: "row" });
   const listed = () => {

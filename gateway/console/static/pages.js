@@ -82,7 +82,7 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
   const [d, routes] = await Promise.all([get(path), get("/api/v1/routes?limit=1000")]);
   const preview = h("div"), columns = h("div", {}, table(["name", "type"], d.columns.map((c) => [c.name, c.type])));
   const count = async () => {
-    const one = await get(`${path}/preview?rows=1000`);
+    const one = await get(`${path}/preview?rows=100`);
     columns.replaceChildren(h("p", { class: "faint" }, t("about statistics", { rows: one.rows.length, all: d.count })), statistics(d.columns, one));
   };
   const act = (label, method, at, question, danger) => button(label, async () => {

@@ -1,0 +1,157 @@
+"""Pages in the browser over nodes in the test's process: text from others, invitations, YAML, templates."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from gateway.bootstrap.node import Gateway
+from gateway.identity.keys import Keyring
+from tests.cleaning.ended import left_behind, logs_of
+from tests.e2e import jobs
+from tests.inprocess import ME, PEER, ask, running
+from tests.plain import NO_TLS
+from tests.registry.builders import a_description, a_request
+from tests.services.browser import chromium
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+expect.set_options(timeout=120_000)  # there to end a hang
+SCRIPT = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>{{7*7}}"
+JOB = "job-00000000000000000000000000000051"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
+    home = tmp_path_factory.mktemp("pages")
+    with running(home / "me") as me, running(home / "peer", PEER) as peer:
+        for node in (me, peer):
+            Keyring(node.settings.state_dir).make("ed25519")
+        yield me, peer
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def opened(browser: Browser, node: Gateway, place: str, language: str = "en-GB") -> Page:
+    page = browser.new_context(locale=language).new_page()
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
+    page.on("dialog", lambda dialog: pytest.fail(f"the page says {dialog.message}"))
+    page.goto(f"{node.addresses()['operator']}/console/#/{place}")
+    expect(page.locator("main h1")).to_be_visible()
+    return page
+
+
+def hostile(node: Gateway) -> None:
+    """Have a job, a log, a report, a description, a dataset and a route's reason that hold a script."""
+    local = left_behind(node, JOB, 60.0)
+    (run,) = local.runs
+    (logs_of(node, run) / "stdout.log").write_text(f"begins {SCRIPT}\n")
+    report = {SCRIPT: 0.5, "remark": SCRIPT, "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)]}
+    (node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report" / "data_0").write_text(json.dumps(report))
+    for title in ("first", SCRIPT):
+        body = a_request(a_description(title=title, description=title), metadata={"image": "acme:1.0.0"})
+        answer = ask(node, "operator", "POST", "/api/v1/providers", json=body)
+        assert answer.status_code == 200, answer.text
+    files = {"file": ("t.csv", b"id,<b>x\n1,2\n")}
+    form = {"namespace": "bank", "name": "loans"}
+    with httpx.Client(verify=NO_TLS, trust_env=False, timeout=60) as client:
+        address = f"{node.addresses()['operator']}/v2/component/upload/file"
+        assert client.post(address, data=form, files=files).json()["code"] == 0
+    route = {"route": {"url": "http://127.0.0.1:9"}, "reason": SCRIPT}
+    ask(node, "operator", "PUT", "/api/v1/routes/JG0100003300000030", json=route)
+
+
+def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], browser: Browser):
+    me, _ = nodes
+    hostile(me)
+    page = opened(browser, me, f"jobs/{JOB}")
+    expect(page.locator("dd", has_text="<img").first).to_be_visible()  # the report
+    page.locator("summary", has_text="loss (").click()
+    page.get_by_role("button", name="Log", exact=True).click()
+    expect(page.locator("pre.log")).to_contain_text("begins <img")
+    page.goto(f"{me.addresses()['operator']}/console/#/providers/acme:1.0.0@docker")
+    expect(page.locator("summary", has_text="<img")).to_be_visible()
+    page.get_by_role("button", name="Difference").first.click()
+    expect(page.get_by_role("cell", name="<img").first).to_be_visible()
+    for place, there in (("data/bank/loans", "<b>x"), ("partners", "<img"), ("node", "/api/v1/routes/")):
+        page.goto(f"{me.addresses()['operator']}/console/#/{place}")
+        expect(page.locator("main", has_text=there)).to_be_visible()
+    page.goto(f"{me.addresses()['operator']}/console/#/data/bank/loans")
+    page.get_by_role("button", name="Statistics").click()
+    expect(page.get_by_text("Of the first 1 of 1 rows.")).to_be_visible()
+    assert page.title() != "stolen" and page.locator("img[src=x]").count() == 0
+
+
+def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway], browser: Browser):
+    ann, bob = opened(browser, nodes[0], "partners"), opened(browser, nodes[1], "partners", "zh-CN")
+    words = [("Add a partner", "Show", "Compare", "Accept"), ("添加合作方", "显示", "核对", "接受")]
+    invitations = []
+    for page, node, (add, show, _, _) in zip((ann, bob), nodes, words, strict=True):
+        page.locator("summary", has_text=add).click()
+        page.locator("input[name=address]").fill(node.addresses()["peer"])
+        page.get_by_role("button", name=show, exact=True).click()
+        invitations.append(page.locator("details pre").first.inner_text())
+    seen = []
+    for page, theirs, (_, _, compare, _) in zip((ann, bob), reversed(invitations), words, strict=True):
+        page.locator("textarea[name=invitation]").fill(theirs)
+        page.get_by_role("button", name=compare, exact=True).click()
+        seen.append(page.locator("p.words").inner_text())
+    assert seen[0] == seen[1] and len(seen[0].split()) == 6
+    for page, (_, _, _, accept) in zip((ann, bob), words, strict=True):
+        page.get_by_role("button", name=accept, exact=True).click()
+        page.locator("dialog button.main").click()
+        expect(page.locator("dialog")).to_have_count(0)
+    expect(ann.get_by_role("cell", name=PEER).first).to_be_visible()
+    expect(bob.get_by_role("cell", name=ME).first).to_be_visible()
+    ann.get_by_role("row", name=PEER).get_by_role("button", name="Test").click()
+    expect(ann.get_by_role("cell", name="way back")).to_be_visible()
+    for node, other in ((nodes[0], nodes[1]), (nodes[1], nodes[0])):
+        route = ask(node, "operator", "GET", f"/api/v1/routes/{other.settings.node.id}").json()["route"]
+        assert route["signing"] == "required" and route["url"] == other.addresses()["peer"]
+
+
+def test_a_job_goes_through_yaml_and_a_template_without_loss(
+    nodes: tuple[Gateway, Gateway], browser: Browser, tmp_path: Path
+):
+    page = opened(browser, nodes[0], "submit")
+    odd: dict[str, Any] = {
+        "a": "yes",
+        "b": "2026-11-25",
+        "c": "007",
+        "d": None,
+        "e": 1e-9,
+        "f": "中文\n: #",
+        "g": [[]],
+    }
+    job = jobs.quick_job(ME, PEER) | {"flow_id": "loans", "tags": [odd]}
+    page.locator("summary", has_text="The job as JSON").click()
+    text = page.locator("textarea")
+    text.fill(json.dumps(job))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as YAML").click()
+    file = tmp_path / "job.yaml"
+    download.value.save_as(file)
+    page.get_by_role("button", name="Save as template").click()
+    page.locator("dialog button.main").click()
+    for take in (
+        lambda: page.locator("input[type=file]").set_input_files(file),
+        lambda: page.get_by_label("Template", exact=True).select_option("loans"),
+    ):
+        text.fill("{}")
+        take()
+        page.wait_for_function("document.querySelector('textarea').value.length > 100")
+        assert json.loads(text.input_value()) == job
+    file.write_text("a: [")
+    page.locator("input[type=file]").set_input_files(file)
+    expect(page.get_by_role("alert")).to_contain_text("This is not YAML")
+    page.get_by_label("Template", exact=True).select_option("loans")
+    page.get_by_role("button", name="Delete the template").click()
+    expect(page.get_by_label("Template", exact=True)).to_have_count(0)
