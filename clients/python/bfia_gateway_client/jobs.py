@@ -138,9 +138,12 @@ class Jobs(Group[W]):
         ``tail``: only so many at the end, 0: all. ``level``: debug (all), info or error, and worse.
         """
         job = await self._look(job_id)
-        runs = [{**run, "party": f"{run['party']['role']}.{run['party']['index']}"} for run in job["runs"]]
-        runs = [run for run in runs if task in ("", run["task_name"])]
-        chosen = _one("run", [{**run, "task": run["task_name"]} for run in runs], party, newest=True)
+        runs = [
+            {**run, "task": run["task_name"], "party": f"{run['party']['role']}.{run['party']['index']}"}
+            for run in job["runs"]
+        ]
+        fits = [run for run in runs if task in ("", run["task"]) and party in ("", run["party"])]
+        chosen = max(_of_one("run", fits, runs), key=lambda run: int(run["attempt"]))
         event = ""
         query = {"tail": tail or None, "level": level, "follow": follow}
         async for line in self._wire.lines(chosen["log"], query):
@@ -244,7 +247,7 @@ class Jobs(Group[W]):
         """Return the one party here that has an output or a report. Raises `Invalid`."""
         found = (await self._wire.call("GET", path_of("jobs", job_id, kind)))[kind]
         fits = [one for one in found if (one["task"], one["key"]) == (task, key)]
-        return str(_one(kind.removesuffix("s"), fits or found, "", sure=bool(fits))["party"])
+        return str(_of_one(kind.removesuffix("s"), fits, found)[-1]["party"])
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:
@@ -283,16 +286,15 @@ class Jobs(Group[W]):
         return types.Deleted.model_validate(found)
 
 
-def _one(
-    kind: str, found: Sequence[Mapping[str, Any]], party: str, *, newest: bool = False, sure: bool = True
-) -> Any:
-    """Return the one entry of a party, or its newest attempt. Raises `Invalid` where that is not clear."""
-    fits = [one for one in found if party in ("", one["party"])] if sure else []
+def _of_one(
+    kind: str, fits: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the entries that fit, which are all of one task and party. Raises `Invalid` where that is not so."""
     if len({(one["task"], one["party"]) for one in fits}) == 1:
-        return max(fits, key=lambda one: int(one.get("attempt", 0))) if newest else fits[-1]
-    there = ", ".join(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found) or "none"
+        return fits
+    there = ", ".join(dict.fromkeys(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found))
     what = f"more than one {kind}" if fits else f"no {kind}"
-    raise invalid(Problem("party" if fits else "task", f"{what} here matches; there are: {there}"))
+    raise invalid(Problem("party" if fits else "task", f"{what} here matches; there are: {there or 'none'}"))
 
 
 def _in_short(job: Mapping[str, Any]) -> str:

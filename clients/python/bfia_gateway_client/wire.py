@@ -63,7 +63,10 @@ class Wire(ABC):
         if secure and ca is not None:
             import ssl
 
-            secure = ssl.create_default_context(cafile=ca)
+            try:
+                secure = ssl.create_default_context(cafile=ca)
+            except OSError as error:
+                raise invalid(Problem("ca", f"is not a readable file of certificates: {error}", str(ca))) from None
         self.options = {"base_url": self.url, "headers": headers, "trust_env": False, "verify": secure}
 
     @abstractmethod

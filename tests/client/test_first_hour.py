@@ -1,0 +1,211 @@
+"""A data scientist's first hour at two real nodes: the notebook, and what else the client does with a training."""
+
+import asyncio
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas
+import polars
+import pytest
+
+from bfia_gateway_client import AsyncClient, Client, Invalid, JobFailed, NoAnswer, NotANode, Refused
+from tests.client import notebook
+from tests.e2e import jobs
+from tests.e2e.nodes import ROOT, Federation, example, process_engine
+
+ALIGN, TRAIN = "intersection", "heterosecureboost"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two nodes; the partner has uploaded its table and granted it to the bank."""
+    home = tmp_path_factory.mktemp("first-hour")
+    with Federation(home, [jobs.GUEST, jobs.HOST], process_engine("bfia-reference-vendor:1.0.0")) as federation:
+        for node in federation.nodes.values():
+            with Client(node.operator) as client:
+                found = client.providers.register(example("reference_vendor/register_reference.json"))
+                assert found.provider_name == "reference:1.0.0@docker" and found.action == "registered"
+        with Client(federation[jobs.HOST].operator) as partner:
+            partner.data.upload(jobs.DATA / "breast_hetero_host.csv", "shop", "baskets", match_id="id")
+            assert partner.data.grant("shop#baskets", jobs.GUEST, days=1).state == "in force"
+        yield federation
+
+
+@pytest.fixture
+def client(two: Federation) -> Iterator[Client]:
+    with Client(two[jobs.GUEST].operator) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def hour(two: Federation) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What the notebook left and showed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT / "examples")
+        patch.setenv("BFIA_GATEWAY_URL", two[jobs.GUEST].operator)
+        patch.setenv("PARTNER_NODE", jobs.HOST)
+        patch.setenv("PARTNER_URL", two[jobs.HOST].operator)
+        yield notebook.run(Path("first_hour.ipynb"))
+
+
+def test_the_notebook_trains_reads_curves_and_predicts(hour: tuple[dict[str, Any], list[str]]):
+    names, shown = hour
+    assert names["auc"] > 0.98 and len(names["loss"]) == 3
+    assert len(names["common"]) == len(names["scores"]) == len(names["predicted"]) > 400
+    assert isinstance(names["predicted"], pandas.DataFrame | polars.DataFrame)
+    assert sum("<svg" in text for text in shown) == 1
+
+
+@pytest.mark.parametrize("to", ["pandas", "polars"])
+def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(
+    client: Client, hour: tuple[dict[str, Any], list[str]], to: str
+):
+    job_id, file = hour[0]["job_id"], io.BytesIO(b"id,x,note\n007,0.5,1\n008,1.5,2\n")
+    table: Any = client.jobs.table(job_id, ALIGN, "train_data", to=to, progress=False)
+    assert type(table).__module__.startswith(to) and len(table) == len(hour[0]["common"])
+    client.data.upload(file, "bank", to, match_id="id", progress=False)
+    own: Any = client.data.table(f"bank#{to}", to=to, text=["note"], progress=False)
+    assert list(own["id"]) == ["007", "008"] and list(own["x"]) == [0.5, 1.5] and list(own["note"]) == ["1", "2"]
+    curve: Any = client.jobs.curve(job_id, TRAIN, "train-loss", to=to)
+    assert list(curve.columns) == ["tree", "loss"] and len(curve) == 3
+
+
+def test_what_is_no_table_is_refused_and_leaves_no_file(
+    client: Client, hour: tuple[dict[str, Any], list[str]], tmp_path: Path
+):
+    job_id = hour[0]["job_id"]
+    for arguments, path in (((TRAIN, "none"), "task"), ((TRAIN, "train_data", "host.0"), "")):
+        with pytest.raises((Invalid, Refused)) as caught:
+            client.jobs.download(job_id, *arguments, file=tmp_path / "out", progress=False)
+        assert [p.path for p in caught.value.problems] == [path] * bool(path)
+    with pytest.raises(Invalid, match="loss"):
+        client.jobs.curve(job_id, TRAIN, "train-loss", series="nothing")
+    assert list(tmp_path.iterdir()) == []
+    file = client.jobs.download(job_id, TRAIN, "train_data", file=tmp_path / "scores.csv", progress=False)
+    assert file.read_text().startswith("id,")
+
+
+def test_logs_are_read_line_by_line_and_followed_by_both_clients(
+    two: Federation, client: Client, hour: tuple[dict[str, Any], list[str]]
+):
+    job_id = hour[0]["job_id"]
+    lines = [*client.jobs.logs(job_id, TRAIN)]
+    assert lines and [*client.jobs.logs(job_id, TRAIN, "guest.0", tail=2)] == lines[-2:]
+
+    async def followed() -> tuple[list[str], list[str]]:
+        async with AsyncClient(two[jobs.GUEST].operator) as client:
+            states = [job.status async for job in client.jobs.states(job_id)]
+            return [line async for line in client.jobs.logs(job_id, TRAIN, follow=True)], states
+
+    again, states = asyncio.run(followed())
+    assert again == lines and states == ["FINISHED"]
+    with pytest.raises(Invalid, match="there are: intersection"):
+        next(client.jobs.logs(job_id, "nothing"))
+
+
+def test_a_model_travels_through_an_archive(
+    client: Client, two: Federation, hour: tuple[dict[str, Any], list[str]], tmp_path: Path
+):
+    version = hour[0]["job_id"]
+    assert client.models.show("first-hour", version, verify=True).model_dump()["damage"] == []
+    archive = client.models.export("first-hour", version, tmp_path / "model.zip", progress=False)
+
+    async def travel() -> Any:
+        async with AsyncClient(two[jobs.HOST].operator) as partner:
+            return await partner.models.import_(archive)
+
+    found = asyncio.run(travel())
+    assert found.version == version and found.here == ["guest.0", "host.0"]
+
+
+def test_a_draft_names_everything_that_is_missing_or_mistyped(client: Client, hour: Any):
+    components = ["reference/Intersection", "reference/HeteroSecureBoost"]
+    with pytest.raises(Invalid) as caught:
+        client.jobs.draft(
+            components,
+            {"guest": jobs.GUEST, "hots": jobs.HOST},
+            {"guest": "bank#customers"},
+            parameters={"heterosecureboost": {"num_tree": 3}, "intersect": {}},
+        )
+    found = {problem.path: problem.suggestion for problem in caught.value.problems}
+    assert found == {
+        "parties.host": "",
+        "data.host": "",
+        "parties.hots": "host",
+        "parameters.heterosecureboost.num_tree": "num_trees",
+        "parameters.intersect": "intersection",
+    }
+    with pytest.raises(Refused, match="did you mean reference"):
+        client.jobs.draft(["referense/Intersection"], {}, {})
+    with pytest.raises(Invalid, match="it has Intersection"):
+        client.jobs.draft(["reference/Nothing"], {}, {})
+    with pytest.raises(Invalid, match="PROVIDER/COMPONENT"):
+        client.jobs.draft(["Intersection"], {}, {})
+
+
+def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two: Federation):
+    with pytest.raises(Invalid) as caught:
+        client.jobs.submit({"flow_id": "x", "dag": {"version": "2.0", "components": []}, "config": {"role": 1}})
+    assert caught.value.reason == "INVALID" and "config.role" in {p.path for p in caught.value.problems}
+    assert caught.value.next_step.startswith("Correct what is listed")
+    assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
+    with pytest.raises(Refused) as refused:
+        client.jobs.show("job-404")
+    assert (refused.value.reason, refused.value.status) == ("JOB_UNKNOWN", 404) and refused.value.next_step
+    client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
+    with pytest.raises(Refused) as exists:
+        client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
+    assert exists.value.reason == "DATASET_EXISTS" and exists.value.next_step
+    with Client(two[jobs.GUEST].operator, language="zh") as chinese, pytest.raises(Refused) as said:
+        chinese.jobs.show("job-404")
+    assert said.value.next_step.endswith("。")
+    with pytest.raises(Invalid, match="namespace#name"):
+        client.data.show("customers")
+    with pytest.raises(Invalid, match="No such file"):
+        client.data.upload("nowhere.csv", "bank", "none")
+    with Client(two[jobs.GUEST].peer) as elsewhere, pytest.raises((Refused, NotANode)):
+        elsewhere.jobs.list()
+
+
+def test_a_job_that_fails_raises_its_failure(client: Client):
+    components = ["reference/Intersection"]
+    parties, data = {"guest": jobs.GUEST, "host": jobs.HOST}, {"guest": "bank#twice", "host": "shop#baskets"}
+    wrong = {"intersection": {"id": "nothing"}}
+    job_id = client.jobs.submit(client.jobs.draft(components, parties, data, parameters=wrong))
+    with pytest.raises(JobFailed) as caught:
+        client.jobs.watch(job_id, progress=False)
+    job = client.jobs.watch(job_id, check=False, progress=False)
+    assert job.outcome == "FAILED" and job.failure is not None
+    assert caught.value.reason == job.failure.reason and caught.value.data["task"] == "intersection"
+
+
+def test_routes_are_added_tested_and_rolled_back(client: Client):
+    assert client.routes.test(jobs.HOST).good
+    before = client.routes.history(limit=1)[0].version
+    added = client.routes.add("JG0100003300000030", url="http://127.0.0.1:9", reason="a partner")
+    assert [one.node for one in added.changes] == ["JG0100003300000030"]
+    assert client.routes.change("JG0100003300000030", enabled=False).version == before + 2
+    assert client.routes.version(before + 2).changes[0].field == "enabled"
+    client.routes.rollback(before, reason="not yet")
+    assert {route.node for route in client.routes.list()} == {jobs.HOST}
+    with pytest.raises(Invalid) as caught:
+        client.routes.add("JG0100003300000030", url="nowhere")
+    assert caught.value.reason == "ROUTE_INVALID" and caught.value.problems
+
+
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch):
+    with Client("http://127.0.0.1:9", "bfia_secret") as client, pytest.raises(NoAnswer) as caught:
+        client.session()
+    assert "bfia_secret" not in str(caught.value) and caught.value.next_step
+    for url in ("", "127.0.0.1:7382", "ftp://x"):
+        monkeypatch.delenv("BFIA_GATEWAY_URL", raising=False)
+        with pytest.raises(Invalid, match="is not a valid address"):
+            Client(url)
+    with pytest.raises(Invalid, match="copy the token again"):
+        Client("http://127.0.0.1:9", "a b")
+    assert os.environ.get("BFIA_GATEWAY_URL") is None
