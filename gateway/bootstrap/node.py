@@ -1,5 +1,6 @@
 """One node: builds its parts from its settings and ties them together, starts and stops them."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StorageFailed
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
@@ -114,6 +115,8 @@ class Gateway:
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._check_storage()
+        if self.storage.remotes:  # one that hangs does not hold up the start
+            threading.Thread(target=self._warn_of_storages, daemon=True).start()
         if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
             log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
@@ -479,6 +482,12 @@ class Gateway:
                 if full(error)
                 else "give the gateway's user the right to write there, or choose another storage.url",
             )
+
+    def _warn_of_storages(self) -> None:
+        try:
+            self.storage.check()
+        except StorageFailed as error:
+            log.warning("jobs with data there are refused", cause=error.message, next="bfia-gateway doctor")
 
     def _engine_named_for(self, place: str) -> tuple[str, Engine] | None:
         name = parts.engines_by_place(self.settings).get(place)

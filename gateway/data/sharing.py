@@ -15,7 +15,7 @@ from gateway.domain.datasets import Dataset, Default, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, job_of
 from gateway.domain.spec import JobSpec, NodeId
-from gateway.errors import Invalid, NotAllowed, NotFound
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.repositories import SqlGrants
 from route_table.document import NODE_ID, NODE_RULE
@@ -154,12 +154,18 @@ class Sharing:
         return self._datasets.switch(dataset, disabled=disabled)
 
     def delete(self, dataset: Address) -> Dataset:
-        """Delete a dataset and its grants; return what it was. Raises `NotFound`, `Conflict` while jobs use it."""
+        """Delete a dataset and its grants; return what it was.
+
+        Raises `NotFound`, `Conflict` while jobs use it, `StorageFailed`; then it stays as it was.
+        """
         before, _ = self._datasets.switch(dataset, disabled=True)  # so that no job begins to use it meanwhile
-        if users := self.users(dataset):
+        try:
+            if users := self.users(dataset):
+                raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
+            self._datasets.delete(dataset)
+        except GatewayError:
             self._datasets.switch(dataset, disabled=before.disabled)
-            raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
-        self._datasets.delete(dataset)
+            raise
         self.grants.forget(dataset)
         return before
 
