@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# swarm.sh start|stop|status|host|cut N|mend N: a Swarm of three Docker daemons, each in a network namespace of its own, for the test suite.
+# swarm.sh start|stop|status|host|cut N|mend N|in N COMMAND: a Swarm of three Docker daemons, each in a network namespace of its own, for the test suite.
 # They share a bridge that lies in a further namespace, so that neither the host's packet filter nor the other daemon's
 # networks are touched. The host has one address there: the machines reach the gateway, S3 and HDFS at it.
 set -euo pipefail
@@ -49,7 +49,7 @@ machine_up() { # N: its daemon. The machine's own data is small, and never that 
   local n=$1 at=$dir/$1
   mkdir -p "$at"
   nohup nsenter --net="/var/run/netns/$tag$n" setsid /usr/sbin/dockerd --data-root "$at/data" --exec-root "$at/exec" \
-    -H "unix://$at/s" --pidfile "$at/pid" --bip "10.214.$n.1/24" --default-address-pool "base=10.215.$n.0/24,size=28" \
+    -H "unix://$at/s" --pidfile "$at/pid" --bip "10.214.$n.1/24" --default-address-pool "base=10.215.$n.0/24,size=25" \
     --no-new-privileges --log-level warn --cgroup-parent "/$tag$n" >"$at/log" 2>&1 </dev/null &
   wait_for "swarm machine $n" 60 docker_at "$n" info
 }
@@ -93,6 +93,7 @@ case ${1:-start} in
     in_ns "$2" ip link set "$tag$2" up
     in_ns "$2" ip route replace default via "$net.1"
     wait_for "swarm" 60 complete ;;
+  in) n=$2; shift 2; in_ns "$n" "$@" ;; # N COMMAND: in the machine's network
   host) echo "$net.1" ;;
-  *) die "usage: swarm.sh start|stop|status|host|cut N|mend N" ;;
+  *) die "usage: swarm.sh start|stop|status|host|cut N|mend N|in N COMMAND" ;;
 esac

@@ -12,7 +12,6 @@ import contextlib
 import io
 import os
 import socket
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from engines.base import CreateFailed, EngineDown, ImageNotFound, Limits, Missing, Mount, NotSupported, Running
+from engines.base import CreateFailed, EngineDown, ImageNotFound, Limits, Missing, Mount, NotSupported
 from engines.swarm import SwarmEngine, SwarmOptions
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, said, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import SwarmHarness
-from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 
 pytestmark = pytest.mark.swarm
@@ -155,32 +153,3 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
         engine.launch(second)
         assert ended(engine, second.name).code == 0
         assert engine.logs(second.name).stdout.decode().split() == [host]
-
-
-def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(harness: SwarmHarness) -> None:
-    """The third machine loses its link: its run is missing, others go on; back again, it has ended what it had."""
-    with contextlib.closing(SwarmHarness("==3")) as third:
-        near, far = harness.engine(), third.engine()
-        stays, lost = a_spec(harness, WAITS), a_spec(third, WAITS)
-        near.launch(stays)
-        far.launch(lost)
-        heard = Heard()
-        far.watch(heard)
-        try:
-            _machine("cut", 3)
-            heard.of(lost.name)
-            assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
-            far.stop(lost.name, 1)
-            far.remove(lost.name)
-            assert far.list() == []
-        finally:
-            _machine("mend", 3)
-        again = a_spec(third, exits(0))
-        far.launch(again)
-        assert ended(far, again.name).code == 0
-
-
-def _machine(act: str, number: int) -> None:
-    home = Path(os.environ["BFIA_TEST_SWARM"]).parent
-    command = ["bash", str(ROOT / ".ci" / "swarm.sh"), act, str(number)]
-    subprocess.run(command, check=True, env={**os.environ, "BFIA_RT": str(home)}, timeout=120)
