@@ -36,7 +36,7 @@ def archived(node: Gateway, job_id: str) -> dict[str, bytes]:
     return opened(answer.content)
 
 
-def test_all_that_a_node_knows_of_a_job_is_in_one_file(tmp_path: Path):
+def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
     with pair(tmp_path, engine=PATIENT_ENGINE) as (me, peer):
         job_id = played(tmp_path / "register", me, peer)
         for node, role in ((me, "guest.0"), (peer, "host.0")):
@@ -58,7 +58,7 @@ def test_all_that_a_node_knows_of_a_job_is_in_one_file(tmp_path: Path):
             assert lines and lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
 
 
-def test_secrets_are_masked_wherever_they_stand(tmp_path: Path):
+def test_secrets_are_masked_everywhere_in_an_archive(tmp_path: Path):
     with running(tmp_path) as node:
         run = left_behind(node, "job-secret", 5).runs[0]
         own = logs_of(node, run) / "log" / "deep"
@@ -76,7 +76,7 @@ def test_secrets_are_masked_wherever_they_stand(tmp_path: Path):
         assert ask(node, "operator", "GET", "/api/v1/jobs/job-none/archive").status_code == 404
 
 
-def test_names_that_say_secret_hide_what_is_below_them():
+def test_a_field_named_like_a_secret_hides_all_below_it():
     told = {
         "password": "hunter2",
         "db": {"access_key": "hunter3", "url": "mysql://me:hunter4@host/db"},
@@ -113,7 +113,7 @@ def test_an_archive_is_written_in_constant_memory():
     assert largest < 4 * 1024 * 1024 and total > 0
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path: Path):
+def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path: Path):
     (tmp_path / "good").write_text("here")
 
     def broken() -> Iterator[bytes]:
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path: Path):
     assert files["log/good"] == b"here" and files["INCOMPLETE"] == b"bad: not permitted\n"
 
 
-def test_a_name_that_is_no_text_does_not_break_the_archive(tmp_path: Path):
+def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path: Path):
     for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(name)
     files = opened(b"".join(write(of_files(tmp_path, "log", []), NOW)))

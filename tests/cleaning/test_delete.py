@@ -50,7 +50,7 @@ def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path):
         assert list((peer.settings.state_dir / "runs").iterdir()) == []
 
 
-def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(node: Gateway):
+def test_neither_a_dry_run_nor_a_delete_while_a_node_is_away_deletes_anything(node: Gateway):
     run = left_behind(node, "job-dry", 5).runs[0]
     listed = delete(node, "job-dry", here=1, dry_run=1)
     assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
@@ -64,7 +64,7 @@ def test_a_dry_run_deletes_nothing_nor_does_one_while_a_node_does_not_answer(nod
     delete(node, "job-dry", 404)
 
 
-def test_a_job_that_goes_on_or_is_needed_stays_whole(node: Gateway):
+def test_a_running_or_needed_job_is_not_deleted(node: Gateway):
     open_ = left_behind(node, "job-open", 5)
     node.store.local_jobs.update("job-open", lambda job: replace(job, status=JobStatus.RUNNING))
     assert delete(node, "job-open", 409)["data"]["reason"] == "JOB_NOT_ENDED"
@@ -121,7 +121,7 @@ def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node:
     assert node.store.timeline("job-x")[0].by == PEER
 
 
-def test_outputs_and_metrics_of_one_task_go_apart(node: Gateway):
+def test_outputs_and_metrics_of_a_task_are_deleted_separately(node: Gateway):
     run = left_behind(node, "job-t", 5).runs[0]
     where = "job-t/tasks/a/outputs"
     listed = delete(node, where, content="metrics", dry_run=1)
@@ -137,7 +137,7 @@ def test_outputs_and_metrics_of_one_task_go_apart(node: Gateway):
     delete(node, "job-t/tasks/none/outputs", 404)
 
 
-def test_all_waiting_jobs_are_cancelled_and_no_other(node: Gateway):
+def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway):
     late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
     for name, status in (
         ("job-1", JobStatus.PENDING),

@@ -22,7 +22,7 @@ def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
+def test_a_drained_node_lets_its_jobs_end_and_then_exits(tmp_path: Path):
     """What runs ends, or where the node must go is stopped."""
     (register := tmp_path / "register").mkdir()
     with patient_nodes(tmp_path) as two:
@@ -56,7 +56,7 @@ def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
         assert running(register) == []
 
 
-def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
+def test_a_node_without_jobs_drains_at_once_and_says_so(tmp_path: Path):
     with inprocess.running(tmp_path) as node:
         left: list[bool] = []
         node.drain.on_empty(lambda: left.append(True))

@@ -51,7 +51,7 @@ def launch(node: Gateway, name: str, job: str) -> None:
     node.engine.launch(LaunchSpec(name, SLEEPER, {}, own))
 
 
-def test_the_dry_run_lists_exactly_what_is_removed_then(tmp_path: Path):
+def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
     with running(tmp_path, **with_policy(logs_seconds=10, outputs_seconds=100, jobs_seconds=1000)) as node:
         fresh = left_behind(node, "job-fresh", 1)
         quiet = left_behind(node, "job-quiet", 50)
@@ -82,7 +82,7 @@ def test_the_dry_run_lists_exactly_what_is_removed_then(tmp_path: Path):
         alive.close()
 
 
-def test_checkpoints_go_with_the_outputs_unless_a_later_job_goes_on_from_them(tmp_path: Path):
+def test_checkpoints_are_removed_with_the_outputs_unless_a_later_job_resumes_from_them(tmp_path: Path):
     with running(tmp_path, **with_policy(outputs_seconds=100)) as node:
         kept = {}
         for name in ("job-old", "job-read"):
@@ -98,7 +98,7 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_goes_on_from_them(tm
         assert not node.storage.path(kept["job-old"]).exists() and node.storage.path(kept["job-read"]).is_dir()
 
 
-def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path):
+def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
     with running(tmp_path, **with_policy(outputs_seconds=10, jobs_seconds=20)) as node:
         held, model = left_behind(node, "job-held", 50), left_behind(node, "job-model", 50)
         read = held.runs[0].outputs["out_name"]
@@ -117,7 +117,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         assert not node.storage.exists(read)
 
 
-def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
+def test_leftover_containers_are_removed_at_once_and_unknown_ones_only_on_request(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
         stray = left_behind(node, "job-stray", 5).runs[0].name
         launch(node, stray, "job-stray")
@@ -136,7 +136,7 @@ def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
                 node.engine.remove(name)
 
 
-def test_by_default_mailboxes_go_at_the_end_logs_after_thirty_days_and_the_rest_stays(tmp_path: Path):
+def test_by_default_mailboxes_are_removed_at_the_end_logs_after_thirty_days_and_the_rest_is_kept(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
         left_behind(node, "job-young", 29 * DAY)
         old = left_behind(node, "job-old", 31 * DAY)
@@ -172,7 +172,7 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
         assert not logs_of(node, local.runs[0]).exists()
 
 
-def test_the_node_cleans_by_itself(tmp_path: Path):
+def test_a_node_cleans_up_by_itself(tmp_path: Path):
     with running(tmp_path, **with_policy(logs_seconds=1, every_seconds=0.1)) as node:
         folder = logs_of(node, left_behind(node, "job-old", 5).runs[0])
         wait_for(lambda: not folder.exists(), 30)

@@ -108,7 +108,7 @@ def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
 
 
 @pytest.mark.mariadb
-def test_what_becomes_visible_late_is_not_passed_over(mariadb_url: str):
+def test_an_event_committed_late_is_not_skipped(mariadb_url: str):
     """Of two writers the one with the lower number commits last."""
     store = Store(opened(mariadb_url))
     try:
@@ -156,7 +156,7 @@ def follow(node: Gateway, count: int, headers: dict[str, str] | None = None, **q
     return found
 
 
-def test_a_stream_goes_on_where_it_was_cut_off(node: Gateway):
+def test_a_stream_resumes_where_it_was_interrupted(node: Gateway):
     happen(node.store, "job PENDING", "job READY", "job FINISHED", job="job-cut")
     seen = follow(node, 3, after="0", job_id="job-cut")
     assert [name for _, name, _ in seen] == ["connected", "created", "ready"]
@@ -171,13 +171,13 @@ def test_a_stream_goes_on_where_it_was_cut_off(node: Gateway):
     assert (data["job_id"], data["event"], data["detail"]) == ("job-cut", "finished", {"task": "a"})
 
 
-def test_wrong_questions_are_refused_all_at_once(node: Gateway):
+def test_every_wrong_parameter_is_reported_at_once(node: Gateway):
     answer = ask(node, "operator", "GET", "/api/v1/events?after=x&follow=2&events=no,finished")
     assert answer.status_code == 400
     assert [p["path"] for p in answer.json()["data"]["problems"]] == ["after", "follow", "events"]
 
 
-def test_what_keeps_a_receiver_is_shown_without_its_password(node: Gateway):
+def test_a_failing_receiver_is_shown_without_its_password(node: Gateway):
     happen(node.store, "job PENDING")
 
     def shown() -> Any:
@@ -196,7 +196,7 @@ def test_what_keeps_a_receiver_is_shown_without_its_password(node: Gateway):
         [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
     ],
 )
-def test_a_wrong_receiver_is_refused_at_the_start(tmp_path: Path, hooks: list[dict[str, Any]]):
+def test_an_invalid_receiver_prevents_the_start(tmp_path: Path, hooks: list[dict[str, Any]]):
     with pytest.raises(Invalid) as caught, running(tmp_path, events={"webhooks": hooks}):
         pass
     assert "events" in str(caught.value) and "hunter2" not in str(caught.value)
@@ -261,7 +261,7 @@ def delivering(store: Store, *hooks: Hook) -> Iterator[Webhooks]:
     found.stop()
 
 
-def test_events_that_are_refused_or_missed_come_in_order(store: Store):
+def test_refused_and_missed_events_are_delivered_in_order(store: Store):
     with receiving() as receiver:
         with delivering(store, Hook(receiver.url)):
             receiver.refuse = 3
@@ -273,7 +273,7 @@ def test_events_that_are_refused_or_missed_come_in_order(store: Store):
         assert {e["node"] for e in receiver.events} == {"n1"}
 
 
-def test_a_new_receiver_gets_only_what_is_new_and_chosen_with_a_signature_that_fits(store: Store):
+def test_a_new_receiver_gets_only_new_and_chosen_events_with_a_valid_signature(store: Store):
     happen(store, *SIX, job="job-old")
     with receiving() as chosen, receiving() as silent:
         with delivering(store, Hook(chosen.url, ("finished",), "the secret"), Hook(silent.url, ("rejected",))):
@@ -285,7 +285,7 @@ def test_a_new_receiver_gets_only_what_is_new_and_chosen_with_a_signature_that_f
         assert headers["x-bfia-event-id"] == str(chosen.events[0]["id"])
 
 
-def test_of_two_gateways_on_one_database_one_delivers(store: Store):
+def test_one_of_two_gateways_on_a_database_delivers(store: Store):
     with receiving() as receiver:
         both = [webhooks(store, Hook(receiver.url), holder=f"gateway-{n}") for n in (1, 2)]
         for one in both:
@@ -300,7 +300,7 @@ def test_of_two_gateways_on_one_database_one_delivers(store: Store):
 
 
 @pytest.mark.slow
-def test_no_event_is_lost_over_a_kill(tmp_path: Path):
+def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path: Path):
     """Both ends fail: the node is killed while the receiver refuses."""
     with receiving() as receiver:
         engine = process_engine("unionpay:2.0.0", command=["/bin/false"])

@@ -69,7 +69,7 @@ def test_a_log_is_readable_while_the_run_goes_on_and_after_its_container_is_gone
     assert talk.lines(task, "debug", role="host") == []
 
 
-def test_the_other_spelling_and_a_body_are_taken(talk: Stage):
+def test_the_other_spelling_and_a_body_are_accepted(talk: Stage):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="info one\ninfo two\n")
@@ -87,7 +87,7 @@ def test_the_other_spelling_and_a_body_are_taken(talk: Stage):
         assert talk.ask(LOG_LINE, method="POST", content=broken)["code"] == 400
 
 
-def test_everything_that_is_wrong_is_reported(talk: Stage):
+def test_every_wrong_parameter_of_a_log_request_is_reported(talk: Stage):
     every = {"task_id", "log_level", "start", "length"}
     for params, wrong in (
         ({}, every - {"length"}),
@@ -100,7 +100,7 @@ def test_everything_that_is_wrong_is_reported(talk: Stage):
         assert problems(answer) == wrong
 
 
-def test_tasks_roles_and_runs_that_are_not_here_are_named(talk: Stage):
+def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
     job = talk.submit("guest")
     task = talk.task(job)
     unknown = talk.ask(LOG_LINE, params={"task_id": "task_x", "log_level": "info"})
@@ -137,7 +137,7 @@ def test_an_admin_reads_a_run_as_text(talk: Stage):
     assert by_id.text == "oh\n"
 
 
-def test_a_log_longer_than_one_answer_is_given_whole_as_text(talk: Stage):
+def test_a_log_longer_than_one_response_is_complete_as_text(talk: Stage):
     job = talk.submit("guest")
     task = talk.task(job)
     talk.order("guest.0", out="info a line of some length that repeats\n" * 25_000)

@@ -38,7 +38,7 @@ def test_a_level_in_a_line_counts_on_either_stream(line: str, level: Level):
 
 
 @pytest.mark.parametrize("line", UNSAID)
-def test_a_line_that_does_not_is_info_on_stdout_and_error_on_stderr(line: str):
+def test_a_line_without_a_level_is_info_on_stdout_and_error_on_stderr(line: str):
     assert [level_of(line.encode(), stream) for stream in ("stdout", "stderr")] == [INFO, ERROR]
 
 

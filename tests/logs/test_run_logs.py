@@ -135,7 +135,7 @@ def test_level_start_and_length_choose_lines(node: Node):
     assert node.all()[4:] == ["unfinished \ufffd\x00 中"]
 
 
-def test_the_last_words_of_a_crash_need_no_line_break(node: Node):
+def test_the_last_line_of_a_crash_needs_no_line_break(node: Node):
     node.write(b"going on\n")
     node.write(b"error: no more", stream="stderr")
     node.exit(code=7)
@@ -164,7 +164,7 @@ def test_roles_are_kept_apart_or_merged_as_found(node: Node):
     assert refused.value.reason == "ROLE_UNKNOWN"
 
 
-def test_the_order_found_outlives_the_gateway_and_the_container(node: Node):
+def test_the_order_of_lines_outlives_the_gateway_and_the_container(node: Node):
     node.write(b"out 1\n")
     node.all()
     node.write(b"err 1\n", stream="stderr")
@@ -181,7 +181,7 @@ def test_the_order_found_outlives_the_gateway_and_the_container(node: Node):
     assert files == {"stdout.log", "stderr.log", "lines.txt"}
 
 
-def test_what_a_crash_left_of_the_ledgers_last_line_is_cut_off(node: Node):
+def test_a_half_written_last_line_of_the_ledger_is_cut_off(node: Node):
     node.write(b"one\n")
     node.all()
     with (node.workspace.logs(node.run()) / "lines.txt").open("a") as ledger:
@@ -294,7 +294,7 @@ def test_a_run_that_never_had_a_container_has_no_lines_and_no_files(node: Node):
     assert not node.workspace.logs(node.run()).exists()
 
 
-def test_a_task_to_come_has_no_log_lines_and_a_foreign_one_names_its_nodes(node: Node):
+def test_a_future_task_has_no_log_lines_and_a_foreign_one_names_its_nodes(node: Node):
     spec = a_spec("b", {"guest": ("n1",), "host": ("n2",)}, job_id="job-2")
     job = a_job(spec=spec, task_roles={"b": ["host"]}, dag="b")
     node.store.jobs.add(job, "")
@@ -318,7 +318,7 @@ def test_a_log_kept_by_another_gateway_names_that_gateway(node: Node):
     assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
 
 
-def test_a_response_warns_a_platform_of_what_may_be_missing(node: Node):
+def test_a_response_says_that_lines_may_be_missing(node: Node):
     node.write(b"one\n")
     node.all()
     node.engine.world.down = True
@@ -393,7 +393,7 @@ def test_a_line_never_changes_its_number_and_none_is_lost(tmp_path_factory: pyte
         node.close()
 
 
-def test_logs_that_were_deleted_are_empty_and_not_made_anew(node: Node):
+def test_deleted_logs_are_empty_and_not_created_again(node: Node):
     for role in ("guest", "host"):
         node.write(b"line\n", role)
         node.exit(role)

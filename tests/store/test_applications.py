@@ -27,7 +27,7 @@ def test_an_id_means_what_its_partner_its_side_and_its_kind_mean(store: Store):
         kept.get(99)
 
 
-def test_two_that_decide_at_once_decide_once(stores: tuple[Store, Store]):
+def test_of_concurrent_decisions_one_counts(stores: tuple[Store, Store]):
     kept = [SqlApplications(store) for store in stores]
     made = kept[0].add(an_application())
     assert made is not None
@@ -46,7 +46,7 @@ def test_two_that_decide_at_once_decide_once(stores: tuple[Store, Store]):
     assert kept[0].due(NOW) == [str(made.number)]
 
 
-def test_jobs_that_come_at_once_never_use_more_than_allowed(stores: tuple[Store, Store]):
+def test_concurrent_jobs_never_use_more_than_allowed(stores: tuple[Store, Store]):
     kept = [SqlApplications(store) for store in stores]
     made = kept[0].add(an_application(status=APPROVED, most_jobs=3))
     assert made is not None

@@ -19,7 +19,7 @@ def lines(store: Store) -> int:
     return sum(1 for _ in SqlAudit(store).lines())
 
 
-def test_what_is_written_meanwhile_is_not_in_the_copy(stores: tuple[Store, Store], tmp_path):
+def test_rows_written_during_a_copy_are_not_in_it(stores: tuple[Store, Store], tmp_path):
     ours, other = stores
     for number in range(1200):  # more than one statement inserts
         SqlAudit(ours).add(AT, f"ann {number} 'ü'", "test", 200, None, {"n": number})
@@ -42,7 +42,7 @@ def test_what_is_written_meanwhile_is_not_in_the_copy(stores: tuple[Store, Store
         made.close()
 
 
-def test_a_copy_that_breaks_off_leaves_the_database_empty(store: Store):
+def test_a_failed_copy_leaves_the_database_empty(store: Store):
     def broken():
         yield from ({"id": f"t{n}", "gone": n} for n in count())
 

@@ -102,7 +102,7 @@ def test_a_job_with_an_unreadable_record_releases_its_reservations(store: Store)
     assert mine.view()["remaining"]["cpu"] == 8
 
 
-def test_a_job_that_has_ended_meanwhile_gets_nothing(store: Store):
+def test_a_job_that_has_ended_reserves_nothing(store: Store):
     job = a_job_that_needs(1, 1)
     store.local_jobs.add(job, "flow")
     store.local_jobs.update(job.id, lambda local: replace(local, status=JobStatus.FINISHED))
@@ -164,7 +164,7 @@ def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(st
     assert caught.value.reason == "RESOURCES_NEVER"
 
 
-def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
+def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):
     assert capacities(store, an_engine(16, down=True)).by_engine()[FAR].total is None  # nobody has ever seen it
     capacities(store, an_engine(16)).by_engine()
     capacities(store, an_engine(14)).by_engine()
@@ -190,7 +190,7 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
     assert (told, found.by_engine()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
 
 
-def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(store: Store):
+def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store: Store):
     def cores(engine: MemoryEngine, owner: str) -> float:
         context = NodeContext("n1", store, lambda: at(0), owner)
         found = EngineCapacities(context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0)

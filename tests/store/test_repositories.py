@@ -78,7 +78,7 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(lambda i: (gate.wait(60), work(i))[1], range(count)))
 
 
-def test_of_uploads_of_one_name_at_the_same_time_one_is_recorded(datasets: DatasetRepository):
+def test_one_of_several_concurrent_uploads_of_a_name_is_recorded(datasets: DatasetRepository):
     tries = [a_dataset(name="race", size=i) for i in range(6)]
     if isinstance(datasets, MemoryDatasets):
         won = [datasets.replace(None, one) for one in tries]
@@ -153,7 +153,7 @@ def test_a_name_has_one_owner_until_it_is_given(providers: Repository):
     assert len(set(at_once(6, lambda i: providers.claim("new", str(i))))) == 1
 
 
-def test_many_that_register_at_once_all_have_their_revision(providers: Repository):
+def test_concurrent_registrations_each_get_a_revision(providers: Repository):
     registry = Registry(providers)
     said = at_once(6, lambda i: registry.register(a_provider(metadata={"image": f"acme:{i}"})).created)
     assert sorted(said, key=str) == [False] * 5 + [True], said
@@ -162,7 +162,7 @@ def test_many_that_register_at_once_all_have_their_revision(providers: Repositor
     assert providers.list() == [history[0].provider]
 
 
-def test_the_registry_works_alike_on_each(providers: Repository):
+def test_the_registry_works_on_both_repositories(providers: Repository):
     registry = Registry(providers)
     assert registry.register(a_provider()).created
     first = providers.get("acme:1.0.0@docker")
@@ -200,7 +200,7 @@ def test_datasets_are_put_replaced_listed_and_deleted(datasets: DatasetRepositor
     assert datasets.list() == [newer]
 
 
-def test_many_that_upload_at_once_leave_one_whole_dataset(datasets: DatasetRepository):
+def test_concurrent_uploads_leave_one_whole_dataset(datasets: DatasetRepository):
     said = at_once(6, lambda i: datasets.put(a_dataset(count=i)))
     assert said == [None] * 6
     kept = datasets.list()
@@ -270,7 +270,7 @@ def test_ids_of_audits_are_exact(store: Store):
     assert audits.add("n", "A", "job-9") == "job-1"
 
 
-def test_of_requests_that_race_with_one_signature_one_is_taken(stores: tuple[Store, Store]):
+def test_one_of_several_concurrent_requests_with_one_signature_is_accepted(stores: tuple[Store, Store]):
     used = [SqlUsedSignatures(store, lambda: AT) for store in stores]
     found = at_once(8, lambda i: used[i % 2].first("s", str(i), 120))
     assert len(set(found)) == 1
@@ -331,7 +331,7 @@ def test_a_deployed_version_is_not_deleted(store: Store):
     assert not models.deploy("流程 1", "job-1", 1.0, None)
 
 
-def test_what_is_added_together_is_there_together_or_not_at_all(store: Store):
+def test_models_are_added_all_or_none(store: Store):
     models = SqlModels(store)
     trained(store)
     (kept,) = models.all()

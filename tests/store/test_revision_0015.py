@@ -77,7 +77,7 @@ def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(database_url: 
     old.dispose()
 
 
-def test_what_was_stored_then_is_read_now(database_url: str):
+def test_rows_stored_at_that_revision_are_readable(database_url: str):
     recorded(database_url)
     store = Store(opened(database_url))
     assert store.jobs.get("job-1") == a_job()

@@ -91,7 +91,7 @@ def test_a_record_comes_back_as_it_was(stores: tuple[Store, Store]):
     assert store.installation() == again.installation()
 
 
-def test_a_change_is_made_of_what_another_process_wrote(stores: tuple[Store, Store]):
+def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store]):
     store, other = stores
     store.jobs.add(a_job(), "flow")
 
@@ -114,7 +114,7 @@ def test_a_change_is_made_of_what_another_process_wrote(stores: tuple[Store, Sto
         other.jobs.update("job-1", last_said_by("theirs 1"))
 
 
-def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store):
+def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store: Store):
     store.jobs.add(a_job(), "flow")
     known = store.jobs.get("job-1")
     assert store.jobs.get("job-1") is known
@@ -131,7 +131,7 @@ def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store)
         store.jobs.update("nothing", lambda job: job)
 
 
-def test_a_change_is_never_made_of_a_job_that_was_deleted_and_made_anew(store: Store):
+def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store: Store):
     store.jobs.add(a_job(), "flow")
     store.jobs.get("job-1")
     remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
@@ -142,7 +142,7 @@ def test_a_change_is_never_made_of_a_job_that_was_deleted_and_made_anew(store: S
     assert changed == replace(remade, warnings=("w",))
 
 
-def test_a_stored_text_leaves_out_what_is_as_by_default_and_keeps_the_rest():
+def test_a_stored_record_leaves_out_defaults_and_nothing_else():
     job = replace(a_job(), warnings=("w",))
     text = record(job)
     assert '"denials"' not in text and len(text) < 0.7 * len(dumps(job))
