@@ -1,6 +1,7 @@
 """The commented configuration that ``init`` writes, made from the settings themselves."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -43,6 +44,8 @@ _PROCESS_IMAGES = """\
 """
 
 
+TLS_FILES = ("node.pem", "node.key", "ca.pem")
+"""certificate, key, and the authorities of the partners' certificates"""
 _PART = 0.75
 """of the machine's memory and of the storage's disk, for jobs: the rest is for the gateway and the system"""
 
@@ -61,7 +64,20 @@ def _memory_of_docker() -> int | None:
         return None
 
 
-def example(node: str, engine: str, routes: str, folder: Path) -> str:
+def more(port: int, auth: bool, tls: Path | None, folder: Path) -> dict[str, Any]:
+    """Return the settings that the options choose, by path; files as seen from the configuration's folder."""
+    chosen: dict[str, Any] = {"auth.mode": "on"} if auth else {}
+    for n, (name, host) in enumerate(
+        {"peer": "0.0.0.0", "container": "127.0.0.1", "operator": "127.0.0.1"}.items()
+    ):
+        chosen[f"listen.{name}.bind"] = f"{host}:{port + n}"
+    if tls is not None:
+        files = [Path(os.path.relpath(tls / one, folder)).as_posix() for one in TLS_FILES]
+        chosen["listen.peer.tls"] = dict(zip(("certificate", "key", "client_ca"), files, strict=True))
+    return chosen
+
+
+def example(node: str, engine: str, routes: str, folder: Path, more: dict[str, Any]) -> str:
     """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine."""
     storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
     memory = (_memory_of_docker() if engine == "docker" else None) or this_machine().memory
@@ -73,6 +89,7 @@ def example(node: str, engine: str, routes: str, folder: Path) -> str:
         "data.grants": "listed",
         "resources.memory_gib": _part_of(memory),
         "resources.disk_gib": _part_of(shutil.disk_usage(nearest(folder.resolve())).total),
+        **more,
     }
     lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
     lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]

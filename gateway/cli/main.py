@@ -72,10 +72,21 @@ def init(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = DEFAULT_CONFIG,
     engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,
+    port: Annotated[
+        int,
+        typer.Option(min=1, max=65533, help="Port for peers; containers get the next one, operators the third."),
+    ] = 7380,
+    auth: Annotated[bool, typer.Option("--auth", help="Require tokens of operators.")] = False,
+    tls: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with node.pem, node.key and ca.pem: serve peers by https, and want certificates."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented configuration, an empty route table beside it, and the key pair that signs requests."""
-    from gateway.cli.init import ROUTES, docker_answers, example, own_key
+    from gateway.cli.init import ROUTES, TLS_FILES, docker_answers, example, more, own_key
     from gateway.config.values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
@@ -88,7 +99,8 @@ def init(
             raise CallFailed(text, EXIT_BAD_INPUT)
         kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
+        chosen = more(port, auth, tls, output.parent)
+        output.write_text(example(name, str(kind), routes.name, output.parent, chosen), encoding="utf-8")
         routes.write_text(ROUTES, encoding="utf-8")
         for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
@@ -103,6 +115,10 @@ def init(
     if node is None:
         text = f"this node is now {name}, the default id, and no two nodes may have the same"
         say(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
+    if tls is not None and (missing := [str(tls / one) for one in TLS_FILES if not (tls / one).is_file()]):
+        say(f"put there before the start: {', '.join(missing)} (docs/operations.md has a recipe)", err=True)
+    if auth:
+        say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
     say(f"next: bfia-gateway serve --config {output}")
 
 

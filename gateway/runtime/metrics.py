@@ -75,7 +75,7 @@ class Metrics(Collector):
         text = "Age of the oldest job that has not begun to run, in seconds; 0: none waits."
         yield _gauge("bfia_jobs", "Jobs by side and state.", ["side", "status", "outcome"], counts.jobs)
         yield _gauge("bfia_runs", "Container runs of this node by state.", ["status"], counts.runs)
-        yield _gauge("bfia_tasks", "Tasks that this node schedules by state.", ["status"], counts.tasks)
+        yield _gauge("bfia_tasks", "Tasks of jobs scheduled here that have not ended.", ["status"], counts.tasks)
         yield GaugeMetricFamily("bfia_queue_age_seconds", text, value=age)
         yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
         yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)

@@ -277,6 +277,7 @@ class Counts:
     jobs: Mapping[tuple[str, str, str], int]
     """(scheduler or participant, status, outcome or "") -> number"""
     tasks: Mapping[str, int]
+    """of jobs that have not ended"""
     runs: Mapping[str, int]
     oldest_waiting: float | None
     """when the oldest job was created that has not begun to run; seconds since the epoch"""
@@ -290,11 +291,11 @@ def count(store: Store) -> Counts:
         jobs |= {(side, status, outcome or ""): number for status, outcome, number in store.rows(query)}
     c = schema.job.c
     oldest = store.value(sa.select(sa.func.min(c.created_at)).where(c.status.in_(_WAITING)))
-    return Counts(jobs, _by_status(store, schema.task), _by_status(store, schema.run), oldest)
-
-
-def _by_status(store: Store, t: sa.Table) -> dict[str, int]:
-    return {r[0]: r[1] for r in store.rows(sa.select(t.c.status, sa.func.count()).group_by(t.c.status))}
+    of = schema.task.c
+    live = sa.select(of.status, sa.func.count()).join_from(schema.task, schema.job, of.job_id == c.job_id)
+    tasks = live.where(c.status.not_in(_OVER)).group_by(of.status)
+    runs = sa.select(schema.run.c.status, sa.func.count()).group_by(schema.run.c.status)
+    return Counts(jobs, dict(map(tuple, store.rows(tasks))), dict(map(tuple, store.rows(runs))), oldest)
 
 
 ABNORMAL = "ABNORMAL"

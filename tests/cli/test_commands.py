@@ -18,14 +18,16 @@ from rich.console import Console
 
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
 from gateway.cli.command import lasted, print_json, reporting, say, short, table
+from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
+from gateway.http.server import Tls
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, written
-from tests.e2e.nodes import free_ports
+from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import running
 
 SECRET = "bfia_0123456789abcdef"
@@ -73,6 +75,19 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
     assert chosen.exit_code == 0 and not chosen.stderr
     left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
     assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
+    folder = tmp_path / "third"
+    made = call(
+        *("init", "--node", "JG0100001100000010", "--engine", "process", "-o", str(folder / "node.yml")),
+        *("--port", "7390", "--auth", "--tls", str(folder / "tls")),
+    )
+    assert made.exit_code == 0 and "node.key" in made.stderr and "token create" in made.stdout
+    (recipe,) = re.findall(r"```bash\n(mkdir -p tls.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+    subprocess.run(["bash", "-ec", recipe], cwd=folder, check=True, capture_output=True)
+    settings = load(folder / "node.yml")
+    assert settings.auth.mode == "on" and settings.listen.peer.bind == "0.0.0.0:7390"
+    assert settings.listen.container.bind == "127.0.0.1:7391" and settings.listen.peer.tls is not None
+    assert Tls(*(str(folder / "tls" / name) for name in TLS_FILES)).context().cert_store_stats()["x509_ca"] == 1
+    assert "certificate: tls/node.pem" in (folder / "node.yml").read_text().replace('"', "")
     invited = call(
         *("partner", "invite", "--address", "https://me", "--config", str(tmp_path / "other" / "node.yml"))
     )
