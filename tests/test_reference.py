@@ -25,6 +25,7 @@ ELSEWHERE = {
     **dict.fromkeys(("LC_ALL", "LC_MESSAGES"), "the environment"),
     **dict.fromkeys(_PANELS, "Typer's own texts"),
     "MAX_BYTES": "the name of a constant",
+    **dict.fromkeys(("PERMISSION_DENIED", "RESOURCE_EXHAUSTED"), "status codes of gRPC"),
     **dict.fromkeys(("SHA256_ECDSA", "SHA256_RSA"), "the standard's algorithms"),
     "SC_PAGE_SIZE": "sysconf",
     "SC_PHYS_PAGES": "sysconf",

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +82,8 @@ def test_what_is_no_table_is_refused_and_leaves_no_file(
         with pytest.raises((Invalid, Refused)) as caught:
             client.jobs.download(job_id, *arguments, file=tmp_path / "out", progress=False)
         assert [p.path for p in caught.value.problems] == [path] * bool(path)
+    with pytest.raises(Invalid, match="is a report, not a table"):
+        client.jobs.table(job_id, TRAIN, "train-auc", progress=False)
     with pytest.raises(Invalid, match="loss"):
         client.jobs.curve(job_id, TRAIN, "train-loss", series="nothing")
     assert list(tmp_path.iterdir()) == []
@@ -154,6 +155,9 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
     assert caught.value.reason == "INVALID" and "config.role" in {p.path for p in caught.value.problems}
     assert caught.value.next_step.startswith("Correct what is listed")
     assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
+    for value in (float("nan"), object(), "\ud800"):
+        with pytest.raises(Invalid, match="JSON cannot express"):
+            client.jobs.submit({"flow_id": value})
     with pytest.raises(Refused) as refused:
         client.jobs.show("job-404")
     assert (refused.value.reason, refused.value.status) == ("JOB_UNKNOWN", 404) and refused.value.next_step
@@ -202,10 +206,11 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch):
     with Client("http://127.0.0.1:9", "bfia_secret") as client, pytest.raises(NoAnswer) as caught:
         client.session()
     assert "bfia_secret" not in str(caught.value) and caught.value.next_step
-    for url in ("", "127.0.0.1:7382", "ftp://x"):
+    with pytest.raises(Invalid, match="set BFIA_GATEWAY_URL"):
         monkeypatch.delenv("BFIA_GATEWAY_URL", raising=False)
+        Client()
+    for url in ("127.0.0.1:7382", "ftp://x"):
         with pytest.raises(Invalid, match="is not a valid address"):
             Client(url)
     with pytest.raises(Invalid, match="copy the token again"):
         Client("http://127.0.0.1:9", "a b")
-    assert os.environ.get("BFIA_GATEWAY_URL") is None

@@ -29,6 +29,9 @@ class _Calls(Group[W], Generic[W]):
         self.providers = Providers(wire)
         self.routes = Routes(wire)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
     @property
     def url(self) -> str:
         """The node's address."""

@@ -57,6 +57,14 @@ class Described(Protocol):
         """What it writes."""
 
 
+def group_of(category: str) -> str:
+    """Return which of data, model and metric a category, or a type in a flow, is a kind of."""
+    lowered = category.lower()
+    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set")):
+        return "data"
+    return "model" if "model" in lowered else "metric"
+
+
 @dataclass(frozen=True)
 class Port:
     """An input or output as a description has it."""
@@ -67,10 +75,7 @@ class Port:
     @property
     def group(self) -> str:
         """Return which of data, model and metric it is."""
-        lowered = self.category.lower()
-        if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set")):
-            return "data"
-        return "model" if "model" in lowered else "metric"
+        return group_of(self.category)
 
 
 @dataclass(frozen=True)

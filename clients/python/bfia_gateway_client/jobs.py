@@ -6,7 +6,7 @@ from typing import Any
 
 from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment, stream
-from bfia_gateway_client.errors import JobFailed, Problem, Refused, invalid
+from bfia_gateway_client.errors import JobFailed, Problem, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
 from bfia_gateway_client.lookup import entries, provider_named
 from bfia_gateway_client.progress import Progress
@@ -185,12 +185,11 @@ class Jobs(Group[W]):
         """
         with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as shown:
             party = party or await self._party(job_id, "outputs", task, key)
-            try:
-                about = await self._wire.call("GET", path_of("jobs", job_id, "metadata", task, party, key))
-                (described,) = about["outputs"]
-                known = text_columns(described["columns"], described["id_column"])
-            except Refused:  # nothing is known of it: the cells decide
-                known = []
+            about = await self._wire.call("GET", path_of("jobs", job_id, "metadata", task, party, key))
+            (described,) = about["outputs"]
+            if drafting.group_of(described["type"]) != "data":
+                raise invalid(Problem("key", f"is a {described['type']}, not a table; there is download", key))
+            known = text_columns(described["columns"], described["id_column"])
             await self._fetch(job_id, task, party, key, reading.file, shown)
             return reading.frame([*text, *known])
 

@@ -31,8 +31,8 @@ class Progress:
     def moved(self, length: int, total: int | None) -> None:
         """Show that so many more bytes of a total were moved."""
         self._done += length
-        text = f"{self._done / 2**20:.1f} MiB"
-        self.show(self._done / total if total else None, f"{text} of {total / 2**20:.1f} MiB" if total else text)
+        text = _amount(self._done)
+        self.show(self._done / total if total else None, f"{text} of {_amount(total)}" if total else text)
 
     def show(self, part: float | None, text: str) -> None:
         """Show which part is done, 0 to 1, None where that is not known, and a text beside it."""
@@ -58,6 +58,10 @@ class Progress:
             self._handle = self._page(shown, display_id=True)
         else:
             self._handle.update(shown)
+
+
+def _amount(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
 
 
 class _Html:

@@ -1,6 +1,7 @@
 """The one place that sends requests, blocking or with asyncio, and reads responses."""
 
 import asyncio
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -48,6 +49,8 @@ class Wire(ABC):
         self.url = url.rstrip("/")
         self._token = token
         self._broken = httpx.HTTPError
+        if not url:
+            raise invalid(Problem("url", "is missing: give it, or set BFIA_GATEWAY_URL"))
         try:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -114,8 +117,8 @@ class Wire(ABC):
             sent["files"] = {"file": (file.name, file.content, file.media_type)} if file else None
         elif file is not None:
             sent |= {"content": self._body(file), "headers": {"content-type": file.media_type}}
-        else:
-            sent["json"] = body
+        elif body is not None:
+            sent |= {"content": _json(body), "headers": {"content-type": "application/json"}}
         with self._reached():
             response = await self._send(**sent)
         return self._read(response)
@@ -180,6 +183,14 @@ class Wire(ABC):
 
 def _problem(one: Mapping[str, Any]) -> Problem:
     return Problem(str(one.get("path")), str(one.get("rule")), one.get("got"), str(one.get("suggestion") or ""))
+
+
+def _json(body: Any) -> bytes:
+    """Return a body as JSON. Raises `Invalid` for what JSON cannot express, such as NaN or a number of numpy's."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise invalid(Problem("body", f"holds what JSON cannot express: {error}")) from None
 
 
 def _given(query: Mapping[str, Any]) -> dict[str, Any]:
