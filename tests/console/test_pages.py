@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
@@ -88,6 +90,34 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     page.get_by_role("button", name="Statistics").click()
     expect(page.get_by_text("Of the first 1 of 1 rows.")).to_be_visible()
     assert page.title() != "stolen" and page.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.parametrize("role", [Role.VENDOR, Role.VIEWER])
+def test_a_role_is_offered_only_what_it_may_do(
+    browser: Browser, role: Role, tmp_path_factory: pytest.TempPathFactory
+):
+    with running(tmp_path_factory.mktemp("roles"), auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+        left_behind(node, JOB, 60.0)
+        text, token = new_token(str(role), role, datetime.now(UTC))
+        node.tokens.add(token)
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        refused: list[str] = []
+        page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
+        page.goto(f"{node.addresses()['operator']}/")
+        page.locator("input[name=token]").fill(text)
+        page.locator("form button").click()
+        expect(page.locator("nav")).to_be_visible()
+        for name in ("approvals", "data", "providers", "partners", "node", "submit", "jobs"):
+            page.locator(f"nav a[href='#/{name}']").click()
+            expect(page.locator(f"nav a[href='#/{name}'][aria-current=page]")).to_be_visible()
+            expect(page.locator("main h1")).to_be_visible()
+        page.goto(f"{node.addresses()['operator']}/console/#/jobs/{JOB}")
+        expect(page.get_by_role("heading", name="Outputs")).to_be_visible()
+        assert page.get_by_role("button", name="Log", exact=True).count() == (role is Role.VENDOR)
+        for button in ("Look", "Stop", "Run again"):
+            assert page.get_by_role("button", name=button, exact=True).count() == 0
+        assert refused == []
 
 
 def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway], browser: Browser):

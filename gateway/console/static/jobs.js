@@ -3,6 +3,8 @@ import { add, badge, button, call, card, confirmed, facts, fill, get, h, lang, l
 import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
+/** Whether a role may read what jobs hold, and act on them; `more`: further roles. */
+const allowed = (session, ...more) => !session.user || ["admin", "platform", ...more].includes(session.role);
 const bar = (progress) => [h("progress", { max: 100, value: progress, "aria-label": t("progress") }), ` ${progress} %`];
 const short = (id) => (id.length > 20 ? `${id.slice(0, 16)}…` : id);
 const link = (id) => h("a", { href: `#/jobs/${segment(id)}`, title: id, class: "mono" }, short(id));
@@ -56,11 +58,11 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     graph.replaceChildren(job.flow.length ? card("tasks", picture(job.flow, states(job))) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
     const text = JSON.stringify([job.runs, job.parameters]);
     if (text !== shown) {
-      runs.replaceChildren(card("runs here", runTable(job, log, stopped)), parameters(job));
+      runs.replaceChildren(card("runs here", runTable(job, log, stopped, allowed(session, "vendor"))), parameters(job));
       shown = text;
-      results.replaceChildren(await outputs(path, over));
+      results.replaceChildren(await outputs(path, over, allowed(session)));
     }
-    if (job.runs.length) await grown(curves, await reports(path));
+    if (job.runs.length && allowed(session)) await grown(curves, await reports(path));
     const { timeline: lines } = await get(`${path}/timeline`);
     lanes.replaceChildren(card("over time", gantt(job, lines)));
     const opened = timeline.querySelector("details")?.open;
@@ -93,7 +95,7 @@ function fromWhich(job) {
 }
 
 async function head(job, path, load, session) {
-  const may = ["admin", "platform", ""].includes(session.role) || !session.user;
+  const may = allowed(session);
   const over = ["FINISHED", "REJECTED"].includes(job.status);
   const act = (label, verb, question, danger) => button(label, async () => {
     const reason = await confirmed(t(question), { reason: verb !== "resume" && verb !== "suspend", danger });
@@ -183,13 +185,13 @@ function gantt(job, lines) {
   }));
 }
 
-function runTable(job, log, stopped) {
+function runTable(job, log, stopped, readable) {
   return table(["task", "party", "state", "started", "duration", "result", ""], job.runs.map((run) => [
     [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${run.attempt + 1}`) : ""], `${run.party.role}.${run.party.index}`, badge(run.status),
     moment(run.started_at), lasted(run.started_at, run.ended_at),
     [run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
       run.last_lines?.length ? h("details", {}, h("summary", {}, t("last lines")), h("pre", {}, run.last_lines.join("\n"))) : ""],
-    button("log", async () => openLog(log, run, stopped)),
+    readable ? button("log", async () => openLog(log, run, stopped)) : "",
   ]), "no runs here");
 }
 
@@ -253,13 +255,13 @@ async function grown(place, found) {
   place.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? false; });
 }
 
-async function outputs(path, over) {
+async function outputs(path, over, readable) {
   const found = await get(`${path}/outputs`).catch(() => ({ outputs: [] }));
   if (!found.outputs.length) return h("div");
   const preview = h("div");
   return card("outputs", table(["task", "party", "output", ""], found.outputs.map((o) => {
     const at = `${path}/outputs/${segment(o.task)}/${segment(o.party)}/${segment(o.key)}`;
-    return [o.task, o.party, o.output || o.key, o.there ? h("div", { class: "row" }, button("look", async () => {
+    return [o.task, o.party, o.output || o.key, o.there ? !readable ? "" : h("div", { class: "row" }, button("look", async () => {
       const one = await get(at);
       preview.replaceChildren(h("h2", {}, `${o.task} ${o.party} ${o.output || o.key}`), one.rows ? table(one.columns, one.rows, "nothing here", true) : h("pre", {}, JSON.stringify(one.value ?? one, null, 1)));
       preview.scrollIntoView({ block: "nearest" });
