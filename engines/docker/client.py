@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
+_MOST_LAYERS = 10
+"""of exceptions, one inside the other, that are looked through for what the system said"""
 _OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
 _LONGEST_OUTPUT = 500
@@ -233,7 +235,20 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
     except APIError as error:
         raise _refusal(error, otherwise) from error
     except (DockerException, HTTPError, OSError) as error:  # OSError: every failure of a request is one
-        raise EngineDown(f"the container engine does not answer: {error}") from error
+        raise EngineDown(f"the container engine does not answer: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return what the system said in the end, such as ``No such file or directory``, and no layer above it."""
+    found: BaseException | None = error
+    for _ in range(_MOST_LAYERS):
+        if found is None:
+            break
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        inner = next((one for one in found.args if isinstance(one, BaseException)), None)
+        found = inner or found.__cause__ or found.__context__
+    return str(error)
 
 
 def check_answer(answer: requests.Response) -> None:

@@ -77,7 +77,7 @@ def upload(
         str, typer.Option(help="Character between the cells; recognised where none is given.", show_default=False)
     ] = "",
     encoding: Annotated[
-        str, typer.Option(help="Such as utf-8 or gbk; recognised where none is given.", show_default=False)
+        str, typer.Option(help="Such as utf-8 or gbk; auto, or none: recognised.", show_default=False)
     ] = "",
     head: Annotated[bool, typer.Option("--head/--no-head", help="The first line names the columns.")] = True,
     partitions: Partitions = 1,
@@ -88,6 +88,7 @@ def upload(
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
 
+    encoding = "" if encoding == "auto" else encoding
     meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
     fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}

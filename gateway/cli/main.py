@@ -138,7 +138,10 @@ def serve(
     except Invalid as error:
         raise invalid_in(config, error) from None
     except OSError as error:
-        raise CallFailed(str(error), EXIT_BAD_INPUT) from None
+        text = str(error)
+        if error.errno == errno.EADDRINUSE:
+            text = f"{error.strerror}; end what listens there, or change listen in {config}"
+        raise CallFailed(text, EXIT_BAD_INPUT) from None
 
 
 @command(app, "demo", "--data credit")

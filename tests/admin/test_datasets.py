@@ -302,6 +302,14 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
         assert (shown["status"], shown["failure"]["reason"]) == ("REJECTED", "NOT_AUTHORISED")
 
 
+def test_an_encoding_is_recognised_where_none_or_auto_is_given(node: Gateway, tmp_path: Path):
+    file = tmp_path / "gbk.csv"
+    file.write_bytes("编号,姓名\n1,王芳\n".encode("gbk"))
+    for words in ((), ("--encoding", "auto"), ("--encoding", "gbk")):
+        done = cli(node, "upload", str(file), "--namespace", "ns", "--name", "gbk", "--overwrite", *words)
+        assert done.exit_code == 0 and "read as GB" in done.stdout, done.stderr
+
+
 def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "bfia-gateway data show ns")
     monkeypatch.setenv("_BFIA_GATEWAY_COMPLETE", "complete_bash")
