@@ -58,7 +58,7 @@ def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
     config["task_params"]["common"]["hetero_lr_1"] = {
         "id": "id",
         "label": "y",
-        "optimizer": "nesterov_momentum_sgd",
+        "optimizer": "adam",
         "learning_rate": 0.15,
         "max_iter": 10,
         "batch_size": "all",
