@@ -1,5 +1,6 @@
 """Help, messages and refusals in Chinese for who asks for it, and in English for everybody else."""
 
+import ast
 import os
 import re
 import subprocess
@@ -94,3 +95,19 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     assert refused.returncode == 2 and str(tmp_path) in refused.stderr
     away = run("--lang", "zh", "job", "list", "--url", "http://127.0.0.1:9/{0.__class__}")
     assert "{0.__class__}" in away.stderr and "没有应答" in away.stderr
+
+
+def test_few_messages_of_commands_have_no_chinese():
+    """Those whose words are all values, such as a name and a time, need none."""
+    lacking = []
+    for file in sorted((ROOT / "gateway" / "cli").glob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("say", "CallFailed", "NotFit"):
+                parts = (
+                    call.args[0].values if call.args and isinstance(call.args[0], ast.JoinedStr) else call.args[:1]
+                )
+                text = "".join(str(p.value) if isinstance(p, ast.Constant) else "X9" for p in parts)
+                wordy = len(re.findall("[a-z]{2,}", text)) > 3
+                if wordy and not re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh")):
+                    lacking.append(f"{file.name}: {text}")
+    assert len(lacking) <= 40, lacking
