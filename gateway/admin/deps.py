@@ -26,6 +26,7 @@ from gateway.data.storages import Storages
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, near
 from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.executor import Executor
 from gateway.jobs.launcher import Launching
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
@@ -74,6 +75,7 @@ class AdminParts(Protocol):
     """where the logs of runs lie"""
     run_logs: RunLogs
     launching: Launching
+    executor: Executor
     resources: Resources
 
 

@@ -59,7 +59,8 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
         found["parties"] = [{"role": role, "index": None, "node": node} for role, node in roles]
     if local:
-        reasons = waiting.of_runs(local, parts.store.run_timing)
+        turns = parts.executor.waiting_for_turn(local)
+        reasons = waiting.of_runs(local, parts.store.run_timing, turns)
         found |= {
             "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
             "local_status": local.status,

@@ -3,7 +3,7 @@
 One reason is given, the one that has to be resolved first. Reasons are stable; messages are for people.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -229,14 +229,20 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
     return Waiting("RUNNING", f"{names} under way", min(run.created_at for run in open_))
 
 
-def of_runs(local: LocalJob, timing: RunTiming) -> dict[str, Waiting | None]:
-    """Return what each run here waits for, by its id; None for one that is over."""
+def of_runs(local: LocalJob, timing: RunTiming, turns: Collection[str] = ()) -> dict[str, Waiting | None]:
+    """Return what each run here waits for, by its id; None for one that is over.
+
+    ``turns``: those whose launch waits behind that of others.
+    """
     dues: dict[str, datetime] = {}
     for due in machine.agenda(local, timing):
         run_id = getattr(due.command, "run", "")
         dues[run_id] = min(due.at, dues.get(run_id, due.at))
     again = _moment(min(dues.values(), default=None), local.created_at)
     found = {run.run_id: _of_run(local, run, dues.get(run.run_id)) for run in local.runs}
+    for run_id in turns:
+        if (why := found.get(run_id)) is not None and why.reason == "LAUNCHING":
+            found[run_id] = replace(why, reason="TURN", message="containers of other jobs are started first")
     return {run_id: _at_the_latest(why, again) for run_id, why in found.items()}
 
 

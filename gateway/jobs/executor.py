@@ -14,6 +14,7 @@ from gateway.data.reports import output_warnings
 from gateway.data.storage import Storage
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
+from gateway.domain.resources import priority
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
@@ -271,7 +272,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         for action in actions:
             calls = isinstance(action, _Call)
             lane = local.spec.scheduler if calls else _LANES.get(type(action), "engine")
-            self._lanes.submit(lane, partial(self._perform, local, action), local.id)
+            work = partial(self._perform, local, action)
+            self._lanes.submit(lane, work, local.id, 0 if calls else priority(local.spec))
+
+    def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
+        """Return the runs of a job whose launch waits until those of others have had their turn."""
+        left = self._lanes.left("engine", local.id)
+        launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
+        return frozenset(launching[-left:] if left else ())
 
     def _perform(self, local: LocalJob, action: messages.Action, *, fetching: bool = False) -> None:
         with traced(local.spec.trace_id), listening() as calls:

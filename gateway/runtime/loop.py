@@ -273,8 +273,8 @@ Work = Callable[[], None]
 class Lanes:
     """Lanes by name (a peer, the engine), so that whoever hangs delays only what is meant for it.
 
-    Within a lane every job has its turn, and none holds more than half of the threads: one with a thousand calls
-    to make hardly delays another.
+    Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
+    threads: one with a thousand calls to make hardly delays another.
     """
 
     def __init__(self, threads: int = 8) -> None:
@@ -283,15 +283,21 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._closed = False
 
-    def submit(self, lane: str, work: Work, job: str = "") -> None:
-        """Have the work done in a lane, after what the same job left there before."""
+    def submit(self, lane: str, work: Work, job: str = "", priority: int = 0) -> None:
+        """Have the work done in a lane, after what the same job left there before with the same priority."""
         with self._lock:
             if self._closed:
                 return
             if lane not in self._lanes:
                 self._lanes[lane] = _Lane(lane, self._threads)
             found = self._lanes[lane]
-        found.put(job, work)
+        found.put(job, work, priority)
+
+    def left(self, lane: str, job: str) -> int:
+        """Return how many works of a job wait for their turn in a lane."""
+        with self._lock:
+            found = self._lanes.get(lane)
+        return found.left(job) if found else 0
 
     def close(self, *, wait: bool = True) -> None:
         """Let the work in hand end, and wait for that unless told not to; drop the rest."""
@@ -308,18 +314,23 @@ class _Lane:
         self._most = most
         self._share = max(most // 2, 1)
         self._condition = threading.Condition()
-        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
+        self._waiting: dict[int, OrderedDict[str, deque[Work]]] = {}
+        """by priority and job"""
         self._busy: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._left = 0
         self._closed = False
 
-    def put(self, job: str, work: Work) -> None:
+    def left(self, job: str) -> int:
+        with self._condition:
+            return sum(len(jobs.get(job, ())) for jobs in self._waiting.values())
+
+    def put(self, job: str, work: Work, priority: int) -> None:
         with self._condition:
             if self._closed:
                 return
-            self._waiting.setdefault(job, deque()).append(work)
+            self._waiting.setdefault(priority, OrderedDict()).setdefault(job, deque()).append(work)
             self._left += 1
             if self._idle >= self._left or len(self._threads) >= self._most:
                 self._condition.notify()
@@ -355,22 +366,27 @@ class _Lane:
             self._idle += 1
             try:
                 while not self._closed:
-                    job = next((name for name in self._waiting if self._busy[name] < self._share), None)
-                    if job is not None:
-                        return job, self._take(job)
+                    for priority in sorted(self._waiting, reverse=True):
+                        jobs = self._waiting[priority]
+                        job = next((name for name in jobs if self._busy[name] < self._share), None)
+                        if job is not None:
+                            return job, self._take(priority, job)
                     self._condition.wait()
                 return None
             finally:
                 self._idle -= 1
 
-    def _take(self, job: str) -> Work:
-        works = self._waiting[job]
+    def _take(self, priority: int, job: str) -> Work:
+        jobs = self._waiting[priority]
+        works = jobs[job]
         work = works.popleft()
         self._busy[job] += 1
         if works:
-            self._waiting.move_to_end(job)  # behind the others
+            jobs.move_to_end(job)  # behind the others
         else:
-            del self._waiting[job]
+            del jobs[job]
+            if not jobs:
+                del self._waiting[priority]
         self._left -= 1
         return work
 

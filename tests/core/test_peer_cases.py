@@ -6,6 +6,7 @@ What it does wrong with bad input alone is shown where each endpoint is tested (
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
@@ -158,6 +159,25 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site: Site,
     site.node.engine.finish(run.name, 0)
     wait_for(lambda: site.run(spec.job_id, "guest.0").over, 20, 0.02, "the run has ended")
     assert site.run(spec.job_id, "guest.0").failure is None
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    over(site, spec.job_id)
+
+
+def test_a_run_whose_launch_waits_behind_those_of_others_says_so(site: Site):
+    spec, go = a_job_with(SPEC), threading.Event()
+    for number in range(8):  # as many as the lane has threads
+        site.node.lanes.submit("engine", partial(go.wait, 60), f"job-before-{number}")
+    try:
+        site.node.coordinator.submit_job(spec, ME)
+
+        def reasons() -> list[str]:
+            runs = ask(site.node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()["runs"]
+            return [run["waiting"]["reason"] for run in runs]
+
+        wait_for(lambda: reasons() == ["TURN"], 20, 0.02, "the run waits for its turn")
+    finally:
+        go.set()
+    site.succeed(spec.job_id)
     site.node.coordinator.stop_job(spec.job_id, "", ME)
     over(site, spec.job_id)
 

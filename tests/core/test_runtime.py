@@ -113,6 +113,23 @@ def test_a_job_with_much_to_do_delays_another_by_one_call():
     assert [name for name in order if name.startswith("large")] == [f"large {i}" for i in range(100)]
 
 
+def test_a_job_of_higher_priority_has_its_turn_first_and_the_others_are_known_to_wait():
+    lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+    lanes.submit("engine", lambda: begun.set() or go.wait(30), "first")  # type: ignore[func-returns-value]
+    assert begun.wait(30)
+    for i in range(2):
+        lanes.submit("engine", partial(order.append, f"usual {i}"), "usual")
+        lanes.submit("engine", partial(order.append, f"urgent {i}"), "urgent", priority=5)
+    lanes.submit("engine", done.set, "last", priority=-1)
+    assert [lanes.left("engine", job) for job in ("first", "usual", "urgent", "last", "none")] == [0, 2, 2, 1, 0]
+    assert lanes.left("nowhere", "usual") == 0
+    go.set()
+    assert done.wait(30)
+    lanes.close()
+    assert order == ["urgent 0", "urgent 1", "usual 0", "usual 1"]
+
+
 def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
     lanes, go, done, after = Lanes(threads=2), threading.Event(), threading.Event(), threading.Event()
 
