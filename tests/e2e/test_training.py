@@ -235,7 +235,8 @@ def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_di
         three[STRANGER].ask("DELETE", url(version))
     assert refusal(three, {**body, "config": _asking(body, job_type="deploy")}) == "INVALID"
     unused = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
-    del unused["dag"]["components"][1]
+    gone = unused["dag"]["components"].pop(1)["name"]
+    unused["config"]["task_params"]["common"].pop(gone, None)
     assert refusal(three, unused) == "MODEL_NOT_USED"
 
 
