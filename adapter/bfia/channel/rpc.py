@@ -62,18 +62,13 @@ class Grpc:
             folder = self._folder or await self._start()
         name = folder / str(next(self._numbers))
         self._scopes[f"unix:{name}"] = scope
-        inside = socket.socket(socket.AF_UNIX)
         try:
-            inside.setblocking(False)
-            inside.bind(str(name))
-            await asyncio.get_running_loop().sock_connect(inside, f"{folder}/grpc")
-            reader, writer = await asyncio.open_unix_connection(sock=inside)
+            reader, writer = await _opened(f"{folder}/grpc", str(name))
             try:
                 yield reader, writer
             finally:
                 writer.close()
         finally:
-            inside.close()
             name.unlink(missing_ok=True)
             del self._scopes[f"unix:{name}"]
 
@@ -191,6 +186,19 @@ class Grpc:
     def _places_of(self, whose: str, many: int) -> asyncio.Semaphore:
         """Return the places of one sender."""
         return self._places.setdefault(f"{many} {whose}", asyncio.Semaphore(many))
+
+
+async def _opened(to: str, by: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a connection to a socket file from another, which names it."""
+    inside = socket.socket(socket.AF_UNIX)
+    try:
+        inside.setblocking(False)
+        inside.bind(by)
+        await asyncio.get_running_loop().sock_connect(inside, to)
+        return await asyncio.open_unix_connection(sock=inside)
+    except BaseException:
+        inside.close()
+        raise
 
 
 def _headers(context: Any) -> list[tuple[bytes, bytes]]:

@@ -15,7 +15,7 @@ from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.relay import Relay
 from gateway.errors import PeerUnreachable
 from route_table.model import Route, RouteTable
-from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served
+from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until
 from tests.adapter.bfia.channel.test_forms import Speaker
 
 pytestmark = pytest.mark.anyio
@@ -205,10 +205,17 @@ async def test_nobody_calls_past_the_listener(beta, tmp_path):
     assert beta.broker.usage() == (0, 0, 0)
 
 
-async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender, client):
+async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
+    begun, ended = [], []
+
     async def silent(reader, writer):
-        await asyncio.wait_for(reader.read(), 60)
+        begun.append(writer)
+        with contextlib.suppress(OSError):
+            await reader.read()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        ended.append(writer)
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -216,3 +223,4 @@ async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender, client):
         with pytest.raises(PeerUnreachable, match="gRPC"):
             await sender.parts.courier.invoke(route, b"", [], 0.0)
         await sender.parts.courier.close()
+        await until(lambda: begun == ended)
