@@ -29,6 +29,8 @@ SERVICE = "org.ppc.ptp.PrivateTransferTransport"
 METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke", "part")}
 """service -> its methods that take one message and return one; those that a listener lacks are not found there"""
 _STREAM = "transport"
+_MOST_OF_GRPC = (1 << 31) - 1
+"""bytes of one message; a larger limit, which it would not understand, refused them all"""
 _PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
 _GRACE_SECONDS = 1.0
@@ -44,7 +46,7 @@ class Grpc:
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         """``app`` is what the listener answers; ``most_bytes`` the largest message."""
         self._app = app
-        self._most_bytes = most_bytes
+        self._most_bytes = min(most_bytes, _MOST_OF_GRPC)
         self._lock = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self._folder: Path | None = None

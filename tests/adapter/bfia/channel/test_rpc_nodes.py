@@ -25,7 +25,9 @@ FROM_ALPHA = {"x-ptp-session-id": SESSION, "x-ptp-source-node-id": "alpha", "x-p
 
 @pytest.fixture
 async def beta(tmp_path):
-    async with served(Node("beta", tmp_path / "beta")) as node:
+    async with served(
+        Node("beta", tmp_path / "beta"), most_bytes=1 << 40
+    ) as node:  # more than gRPC has numbers for
         yield node
 
 
