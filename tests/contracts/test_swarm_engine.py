@@ -90,7 +90,8 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
     ended(engine, spec.name)
     assert [network.name for network in manager.networks.list(names=[spec.name])] == [spec.name]
     engine.remove(spec.name)
-    assert manager.networks.list(names=[spec.name]) == [] and engine.list() == []
+    assert engine.list() == []
+    wait_for(lambda: manager.networks.list(names=[spec.name]) == [], "the manager forgets its network")
 
 
 def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
