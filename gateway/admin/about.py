@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
@@ -26,13 +27,18 @@ _WORDS = shape("InvitationWords", node=str, address=str, keys=list[str], words=s
 _Address = Annotated[
     str, Query(max_length=500, description="where the partner reaches this node; default: listen.peer.advertise")
 ]
-_INVITED = {"node": "JG0100002200000020", "address": "https://gw.example:7380", "keys": ["MCowBQYDK2VwAyEA…"]}
+_INVITED = {
+    "node": "JG0100002200000020",
+    "address": "https://gw.example:7380",
+    "keys": ["MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="],
+}
+_ACCEPTING = {"partner": Example(value={"invitation": _INVITED, "address": "https://bfia.bank.example:7380"})}
 
 
 class Invited(Input):
     """A partner's invitation, and the address in this node's own."""
 
-    invitation: dict[str, Any] = Field(description="as the partner's node printed it", examples=[_INVITED])
+    invitation: dict[str, Any] = Field(description="as the partner's node printed it")
     address: str = Field(default="", max_length=500, description="Default: listen.peer.advertise.")
 
 
@@ -91,7 +97,7 @@ def router(parts: AdminParts) -> APIRouter:
         return Reply(own(address))
 
     @paths("POST", "/invitation/words", "Six words for people at both nodes to compare; changes nothing", _WORDS)
-    def words(body: Annotated[Invited, Body()]) -> Response:
+    def words(body: Annotated[Invited, Body(openapi_examples=_ACCEPTING)]) -> Response:
         """The words stand for both invitations; to accept one, add its route with the keys."""
         mine = own(body.address)
         theirs = invitation_of(body.invitation, mine["node"])

@@ -41,7 +41,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path: Path):
         "node": {"id": "has space"},
         "listen": {"peer": {"bind": "nonsense", "advertise": "ftp://x"}, "extra": 1},
         "storage": {"url": "s3://bucket"},
-        "engine": {"kind": "swarm"},
+        "engine": {"kind": "yarn"},
         "auth": {"mode": "maybe"},
         "limits": {"cpu": -1, "typo": 3},
         "unheard_of": True,
