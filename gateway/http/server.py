@@ -362,6 +362,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._http2 = http2
         self._places = places
+        self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._held: set[asyncio.Task[None]] = set()
         self._warned = -_WARN_EVERY
@@ -373,9 +374,17 @@ class _Server(uvicorn.Server):
 
     def accept(self, sock: socket.socket) -> None:
         """Serve a further socket."""
+        self._listening.append(sock)
         self._accepting.append(asyncio.create_task(self._accept(sock)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            if sock.fileno() >= 0:
+                loop.remove_reader(sock)
+        # what was just accepted is taken over first: a task that is cancelled before it began would leave it open
+        for _ in range(2):
+            await asyncio.sleep(0)
         ending = [*self._accepting, *self._held]  # connections that are open already are closed by the server
         for task in ending:
             task.cancel()
@@ -390,7 +399,7 @@ class _Server(uvicorn.Server):
         while not self.started:
             await asyncio.sleep(0.01)
         with sock:
-            while True:
+            while not self.should_exit:
                 try:
                     client, address = await loop.sock_accept(sock)
                 except OSError as error:  # no descriptor is left, or the client is gone already

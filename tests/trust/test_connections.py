@@ -1,6 +1,7 @@
 """Idle and half-sent connections keep nobody out; what the certificate of a client tells, over real sockets."""
 
 import asyncio
+import gc
 import http.client
 import json
 import logging
@@ -8,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -53,6 +56,34 @@ def listening(app: ASGIApp, tls: Tls | None = None) -> Iterator[int]:
         loop, stopping = hold[0]
         loop.call_soon_threadsafe(stopping.set)
         thread.join(30)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_comes_while_a_listener_ends_is_closed(turns: int) -> None:
+    """In whichever turn of the event loop: one that stayed open is reported when its memory is freed."""
+
+    async def main() -> None:
+        ending = server._Server(
+            uvicorn.Config(HELLO, lifespan="off", log_config=None), server.places("peer"), None
+        )
+        ending.config.load()
+        ending.lifespan = ending.config.lifespan_class(ending.config)
+        sock = bound("127.0.0.1:0")
+        await ending.startup([sock])
+        await asyncio.sleep(0.05)  # it waits for connections
+        with socket.create_connection(sock.getsockname(), timeout=30) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ending.should_exit = True
+            await ending.shutdown()
+            with suppress(ConnectionError):
+                assert client.recv(1) == b""
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert [str(one.message) for one in seen] == []
 
 
 @pytest.fixture(scope="module")
