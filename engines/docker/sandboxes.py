@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -191,8 +191,10 @@ class Sandboxes:
         self._end()
 
     def _end(self) -> None:
-        with suppress(EngineError):  # else the next start of the gateway finds them
+        try:
             self.drain()
+        except EngineError as error:
+            log.warning("sandboxes are left until the gateway's next start: %s", error)
 
     def _due(self) -> Callable[[], None] | None:
         """Return what is to be done, once nothing starts; None at the end."""
