@@ -17,13 +17,16 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
+from typing import Any
 
-import gateway.cli
+import gateway.cli.serve
+from gateway.bootstrap.parts import Pace
 from gateway.cli.main import main
 
 
-def serve(way: socket.socket) -> list[str] | None:
-    """Fork until nobody asks any more, then return nothing; in a child return the words of its command."""
+def serve(way: socket.socket) -> dict[str, Any] | None:
+    """Fork until nobody asks any more, then return nothing; in a child return the request for its command."""
     children: dict[int, tuple[int, int]] = {}  # by pidfd: process, where its end is told
     events = select.poll()
     events.register(way, select.POLLIN)
@@ -39,11 +42,11 @@ def serve(way: socket.socket) -> list[str] | None:
                 for pid, _ in children.values():
                     os.kill(pid, signal.SIGKILL)
                 return None
-            request = json.loads(data)
+            request: dict[str, Any] = json.loads(data)
             pid = os.fork()
             if pid == 0:
                 _become(request, descriptors)
-                return list(request["words"])
+                return request
             for used in descriptors[:3]:
                 os.close(used)
             pidfd = os.pidfd_open(pid)
@@ -62,7 +65,7 @@ def _collect(pid: int, told: int) -> None:
         os.close(told)
 
 
-def _become(request: dict[str, dict[str, str]], descriptors: list[int]) -> None:
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Make of a copy of the server what a start of the command would have made."""
     os.setsid()
     for number in range(3):
@@ -96,9 +99,10 @@ def load() -> None:
         importlib.import_module(name)
 
 
-def run(words: list[str]) -> None:
+def run(request: dict[str, Any]) -> None:
     """Run the command and end as a new process would, but for taking apart what it had imported."""
-    sys.argv = ["bfia-gateway", *words]
+    sys.argv = ["bfia-gateway", *request["words"]]
+    gateway.cli.serve.run = partial(gateway.cli.serve.run, pace=Pace(**request["pace"]))
     try:
         main()
     except SystemExit as end:
@@ -112,6 +116,6 @@ def run(words: list[str]) -> None:
 if __name__ == "__main__":
     load()
     gc.freeze()
-    words = serve(socket.socket(fileno=os.dup(0)))
-    if words is not None:
-        run(words)
+    wanted = serve(socket.socket(fileno=os.dup(0)))
+    if wanted is not None:
+        run(wanted)

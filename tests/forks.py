@@ -75,13 +75,14 @@ def start(
     stderr: int | IO[bytes] = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     cwd: Path = ROOT,
+    pace: Mapping[str, float] | None = None,
 ) -> Process:
-    """Start the command with these words."""
+    """Start the command with these words; ``pace`` is a node's, for ``serve``."""
     with open(os.devnull, "r+b", buffering=0) as nothing:
         files = [
             nothing.fileno() if file == subprocess.DEVNULL else _number(file) for file in (stdin, stdout, stderr)
         ]
-        return _server.start(words, files, dict(os.environ if env is None else env), cwd)
+        return _server.start(words, files, dict(os.environ if env is None else env), cwd, pace)
 
 
 def run(
@@ -114,8 +115,16 @@ class _Server:
         self._lock = threading.Lock()
         self._way: socket.socket | None = None
 
-    def start(self, words: Sequence[str], files: list[int], environment: dict[str, str], cwd: Path) -> Process:
-        request = {"words": [*map(str, words)], "environment": environment, "cwd": str(cwd)}
+    def start(
+        self,
+        words: Sequence[str],
+        files: list[int],
+        environment: dict[str, str],
+        cwd: Path,
+        pace: Mapping[str, float] | None,
+    ) -> Process:
+        words = [*map(str, words)]
+        request = {"words": words, "environment": environment, "cwd": str(cwd), "pace": dict(pace or {})}
         ending, told = os.pipe()
         try:
             with self._lock:

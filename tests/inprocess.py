@@ -20,6 +20,7 @@ from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
 from gateway.domain.run import Reporting
 from gateway.domain.states import RunStatus, TaskStatus
@@ -69,10 +70,14 @@ def _empty_database() -> bytes:
 
 @contextmanager
 def running(
-    home: Path, node_id: str = ME, make_engine: Callable[[Any, str], Engine] | None = None, **over: Any
+    home: Path,
+    node_id: str = ME,
+    make_engine: Callable[[Any, str], Engine] | None = None,
+    pace: Pace = Pace(),
+    **over: Any,
 ) -> Iterator[Gateway]:
     """Serve a node until the test is over. ``make_engine`` makes its engine from settings and installation."""
-    gateway = Gateway(settings(home, node_id, **over), engine=make_engine)
+    gateway = Gateway(settings(home, node_id, **over), engine=make_engine, pace=pace)
     with serving(gateway):
         try:
             yield gateway

@@ -95,10 +95,12 @@ class Gateway:
         *,
         clock: Clock = partial(datetime.now, UTC),
         engine: Callable[[Settings, str], Engine] | None = None,
+        pace: parts.Pace = parts.Pace(),
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
         self.clock = clock
+        self._pace = pace
         self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
         self._open_state()
         self._build_registries()
@@ -227,7 +229,7 @@ class Gateway:
         self.signatures = Signatures(signers_of(docker.signatures) if docker else ())
         self.providers = Providers(
             self.registry,
-            Images(self.engine_for, settings.providers.fetch_seconds, self.signatures.check),
+            Images(self.engine_for, self._pace.registration_pull, self.signatures.check),
             self._unfinished,
             require_image=settings.providers.image == "require",
             storage_rule=self.storage.at_registration,
@@ -298,8 +300,8 @@ class Gateway:
         disk = DiskWatch(
             self.workspace,
             limits.storage_reserve_bytes,
-            limits.disk_check_seconds,
-            files=limits.files,
+            self._pace.disk_check,
+            files=self._pace.files,
             bounds=self.capacities.ceilings,
             written=self.engine.written,
         )
@@ -327,7 +329,7 @@ class Gateway:
             self.owner,
             self.executor.record,
             self.clock,
-            lost_after=limits.lost_gateway_seconds,
+            lost_after=self._pace.lost_gateway,
         )
         self.run_logs = RunLogs(
             settings.node.id, self.store, self.engine, self.workspace, elsewhere=self.heartbeat.has_files
@@ -395,7 +397,16 @@ class Gateway:
             self.heartbeat.home_of,
         )
         channel, prefix = settings.state_dir / "channel", session_id("")
-        self.cleaner = Cleaner(self.left, self.engine, self.broker, channel, prefix, self.sessions.end, self.clock)
+        self.cleaner = Cleaner(
+            self.left,
+            self.engine,
+            self.broker,
+            channel,
+            prefix,
+            self.sessions.end,
+            self.clock,
+            self._pace.cleaning,
+        )
 
     def _build_applications(self) -> None:
         settings, node = self.settings, self.settings.node

@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeGuard, TypeVar
 from uuid import uuid4
@@ -42,6 +43,17 @@ _SANDBOXES = 10
 """network namespaces that are prepared for containers at most: what a job starts within a few seconds"""
 
 
+@dataclass(frozen=True)
+class Pace:
+    """What no setting says of how often a node does something, and how much it bears; tests give less."""
+
+    registration_pull: float = 20.0  # seconds that a registration waits for its images to be pulled
+    lost_gateway: float = 60.0  # seconds of silence after which another gateway takes over
+    disk_check: float = 10.0  # seconds between two measurements of a run's disk
+    files: int = 250_000  # files and folders that a run may create
+    cleaning: float = 60.0  # seconds between two cleanings
+
+
 def call_timing(settings: Settings) -> Timing:
     """Return how long the scheduling node waits for what."""
     # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
@@ -61,7 +73,6 @@ def run_timing(settings: Settings) -> RunTiming:
     return RunTiming(
         jitter=_JITTER,
         launch_deadline=120.0 + settings.engine.docker.pull_seconds,
-        engine_timeout=settings.limits.engine_down_seconds,
         silence_fails=settings.limits.exit_without_report == "fails",
         orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
     )
@@ -289,7 +300,6 @@ def _pull(settings: Settings) -> PullRules:
     return PullRules(
         frozenset(docker.registries if docker.pull == "missing" else ()),
         docker.pull_seconds,
-        docker.pull_stale_seconds,
     )
 
 

@@ -239,7 +239,7 @@ def gc(
 ) -> Output:
     """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings' retention.
 
-    The node does so by itself every retention.every_seconds, but for orphans. Exit code 1: something could not be
+    The node does so by itself every minute, but for orphans. Exit code 1: something could not be
     removed.
     """
     found = node.post("/api/v1/gc", {"dry_run": dry_run, "orphans": orphans})

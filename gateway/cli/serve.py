@@ -17,6 +17,7 @@ import uvloop
 from engines.base import Engine
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
 from gateway.config.schema import Settings
 from gateway.http.server import serve
@@ -29,12 +30,13 @@ def run(
     log_format: str,
     ready_file: Path | None,
     engine: Callable[[Settings, str], Engine] | None = None,
+    pace: Pace = Pace(),
 ) -> None:
     """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
     configure_logs(log_format)
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
-    gateway = Gateway(settings, engine=engine)
+    gateway = Gateway(settings, engine=engine, pace=pace)
     log = structlog.get_logger("gateway")
 
     async def main() -> None:

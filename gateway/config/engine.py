@@ -182,9 +182,6 @@ class DockerEngineSettings(Section):
         description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
     )
     pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
-    pull_stale_seconds: float = Field(
-        default=120.0, gt=0, description="Without any news for so long, fetching is given up and begun anew, once."
-    )
     signatures: list[SignatureRule] = Field(
         default_factory=list,
         description="Images that have to be signed (cosign sign --key); the first rule about an image decides.",

@@ -45,9 +45,6 @@ class LimitSettings(Section):
         gt=0,
         description="Disk in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
     )
-    files: int = Field(
-        default=250_000, gt=0, description="Files and folders that a container may make, whatever it asks for."
-    )
     pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
     body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
     message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
@@ -57,11 +54,6 @@ class LimitSettings(Section):
     )
     partner_requests_per_minute: int = Field(
         default=60_000, gt=0, description="Requests of one partner node in a minute; further ones are refused."
-    )
-    lost_gateway_seconds: float = Field(
-        default=60.0,
-        ge=1,
-        description="Tasks of a gateway that is silent for this long fail, where several share a database.",
     )
     unreachable_seconds: float = Field(
         default=600.0, gt=0, description="A running job whose node is silent for this long fails."
@@ -89,9 +81,6 @@ class LimitSettings(Section):
         description="The longest such pause; nodes of ours say by themselves when something is free. "
         "A job that has not asked here for three times as long loses its place.",
     )
-    engine_down_seconds: float = Field(
-        default=60.0, gt=0, description="A container whose engine is unreachable for this long counts as failed."
-    )
     exit_without_report: Literal["succeeds", "fails"] = Field(
         default="succeeds",
         description="What a container comes to that ends with code 0 and all outputs, and never reported success.",
@@ -102,9 +91,6 @@ class LimitSettings(Section):
         description="Largest saved log of a container and stream; of a longer one both ends are kept. "
         "A file that a container writes to its log folder, or a process prints to, keeps that much of each end "
         "while it runs.",
-    )
-    disk_check_seconds: float = Field(
-        default=10.0, gt=0, description="How often the disk is measured that a running container's job has taken."
     )
     storage_reserve_bytes: int = Field(
         default=256 * 1024**2, ge=0, description="No container is started with less than this free on the storage."
@@ -157,7 +143,6 @@ class Retention(Section):
     jobs_seconds: float | None = Field(
         default=None, ge=0, description="The job itself with its logs and outputs; a line that it was there stays."
     )
-    every_seconds: float = Field(default=60.0, gt=0, description="Pause between two cleanings.")
 
 
 class FateApp(Section):
@@ -443,11 +428,6 @@ class ProviderSettings(Section):
 
     image: Literal["warn", "require"] = Field(
         default="warn", description="require: an image that is not there refuses its registration, and jobs."
-    )
-    fetch_seconds: float = Field(
-        default=20.0,
-        gt=0,
-        description="Longest wait for images at a registration, where engine.docker.pull fetches.",
     )
 
 

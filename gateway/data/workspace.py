@@ -298,7 +298,7 @@ class DiskWatch:
             return Failure("NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}")
         beside = self._beside(run)
         if used.files + beside.files > self._files:
-            text = f"{who} made more than {self._files} files and folders (limits.files)"
+            text = f"{who} made more than {self._files} files and folders"
             return Failure("NO_SPACE", text)
         size = used.size + beside.size
         if limit is None or size <= limit:

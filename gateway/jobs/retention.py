@@ -150,8 +150,12 @@ class Cleaner:
         prefix: str,
         end_session: Callable[[str], None],
         clock: Clock,
+        every: float = 60.0,
     ) -> None:
-        """``channel``: the folder of the channel's messages; a job's session there is ``prefix`` and its id."""
+        """``channel``: the folder of the channel's messages; a job's session there is ``prefix`` and its id.
+
+        ``every``: seconds between two cleanings.
+        """
         self._left = left
         self._store = left.store
         self._engine = engine
@@ -159,6 +163,7 @@ class Cleaner:
         self._channel = channel
         self._prefix = prefix
         self._clock = clock
+        self._every = every
         self._alone = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
@@ -193,7 +198,7 @@ class Cleaner:
             self._thread.join(timeout=10)
 
     def _work(self) -> None:
-        while not self._stopping.wait(self._left.keep.every_seconds):
+        while not self._stopping.wait(self._every):
             try:
                 self.clean()
             except Exception:

@@ -193,9 +193,7 @@ class Images:
     def _one(self, engine: Engine, image: str, provider: str, until: float) -> Looked:
         def report(progress: str) -> None:
             if time.monotonic() >= until:
-                raise _TooLong(
-                    f"{image} did not come within {self._seconds:g} s (providers.fetch_seconds); {progress}"
-                )
+                raise _TooLong(f"{image} was not pulled within {self._seconds:g} s; {progress}")
 
         try:
             engine.ensure_image(image, report)

@@ -13,6 +13,7 @@ import pytest
 from adapter.bfia.environment import session_id
 from engines.base import LaunchSpec, labels
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import Pace
 from gateway.data.file_storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
@@ -28,7 +29,8 @@ def with_policy(**retention: Any) -> dict[str, Any]:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     return {
         "engine": {"kind": "process", "process": {"images": {SLEEPER: {"command": command}}}},
-        "retention": {"every_seconds": 3600.0} | retention,
+        "retention": retention,
+        "pace": Pace(cleaning=3600.0),
     }
 
 
@@ -173,6 +175,6 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
 
 
 def test_a_node_cleans_up_by_itself(tmp_path: Path):
-    with running(tmp_path, **with_policy(logs_seconds=1, every_seconds=0.1)) as node:
+    with running(tmp_path, **with_policy(logs_seconds=1) | {"pace": Pace(cleaning=0.1)}) as node:
         folder = logs_of(node, left_behind(node, "job-old", 5).runs[0])
         wait_for(lambda: not folder.exists(), 30)

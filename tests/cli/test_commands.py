@@ -16,6 +16,7 @@ import typer
 import yaml
 from rich.console import Console
 
+from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
 from gateway.cli.command import lasted, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
@@ -31,6 +32,7 @@ from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import running
 
 SECRET = "bfia_0123456789abcdef"
+SELDOM = Pace(cleaning=3600.0)
 
 
 @pytest.fixture(autouse=True)
@@ -325,7 +327,7 @@ def test_an_interrupt_while_the_commands_are_loaded_prints_nothing():
 
 
 def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
-    with running(tmp_path, retention={"every_seconds": 3600, "logs_seconds": 1}) as node:
+    with running(tmp_path, pace=SELDOM, retention={"logs_seconds": 1}) as node:
         name = left_behind(node, "job-old", 5).runs[0].name
         dry = asking("gc", node, "--dry-run")
         assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, dry.output
@@ -336,7 +338,7 @@ def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
 
 
 def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
-    with running(tmp_path, retention={"every_seconds": 3600}) as node:
+    with running(tmp_path, pace=SELDOM) as node:
         run = left_behind(node, "job-old", 5).runs[0]
         target = tmp_path / "job.zip"
         assert asking("job", node, "archive", "job-old", "-o", str(target)).exit_code == 0

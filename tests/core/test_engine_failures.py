@@ -10,6 +10,7 @@ import pytest
 
 from engines.base import CreateFailed, EngineError, HostMoved, ImageNotFound, LaunchSpec, PullDenied, PullTimeout
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import Pace
 from gateway.domain.execution.messages import Broken, Inspected
 from gateway.domain.states import TaskStatus
 from tests.cli.test_jobs import cli
@@ -196,7 +197,7 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         return 0
 
     make = MemoryEngine.making({IMAGE: Script(None, body=fill)})
-    with running(tmp_path, make_engine=make, limits={"disk_check_seconds": 0.1}) as node:
+    with running(tmp_path, make_engine=make, pace=Pace(disk_check=0.1)) as node:
         job_id = submit(node, disk=0.001).json()["data"]["job_id"]
         assert written.wait(30)
         failure = ended(node, job_id).ending.failure

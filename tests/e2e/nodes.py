@@ -88,6 +88,8 @@ class Node:
     """put before the gateway's command, which is then started anew"""
     fresh: bool = False
     """started by an interpreter of its own, as a user starts it, and not a fork (`tests.forks`)"""
+    pace: dict[str, float] = field(default_factory=dict)
+    """fields of `gateway.bootstrap.parts.Pace`, where the process is a fork"""
     headers: dict[str, str] = field(default_factory=dict)
     """sent with every request"""
 
@@ -104,7 +106,7 @@ class Node:
                 line = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *words]
                 self.process = subprocess.Popen(line, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
             else:
-                self.process = forks.start(words, stdout=log, stderr=log)
+                self.process = forks.start(words, stdout=log, stderr=log, pace=self.pace)
         if wait:
             self.ready()
 
@@ -251,7 +253,13 @@ class Federation:
     """Some nodes that know each other. Use as a context: all are stopped at the end."""
 
     def __init__(
-        self, home: Path, ids: Iterable[str], engine: Mapping[str, Any], fresh: bool = False, **settings: Any
+        self,
+        home: Path,
+        ids: Iterable[str],
+        engine: Mapping[str, Any],
+        fresh: bool = False,
+        pace: Mapping[str, float] | None = None,
+        **settings: Any,
     ) -> None:
         self.nodes: dict[str, Node] = {}
         ids = list(ids)
@@ -272,7 +280,7 @@ class Federation:
                 "route_table": {"file": "routes.yml"},
                 **settings,
             }
-            self.nodes[node] = Node(node, home / node, own, fresh=fresh)
+            self.nodes[node] = Node(node, home / node, own, fresh=fresh, pace=dict(pace or {}))
             (home / node).mkdir(parents=True)
         keys = {node: Keyring(home / node / "state").make("ed25519").public for node in ids}
         for node in self.nodes.values():  # signatures are checked, and what tests send in their name may have none

@@ -48,7 +48,7 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
     gate: Gate, image: str, tmp_path: Path
 ) -> None:
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
-    with Federation(tmp_path, [GUEST, HOST], engine, providers={"fetch_seconds": 0.1}) as federation:
+    with Federation(tmp_path, [GUEST, HOST], engine, pace={"registration_pull": 0.1}) as federation:
         guest, host = federation[GUEST], federation[HOST]
         provider = A_PROVIDER | {"metadata": {"base_url": "", "image": image}}
         for node in (guest, host):

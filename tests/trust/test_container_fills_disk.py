@@ -62,10 +62,8 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
     usual = parts.run_timing  # it is while a run is probed that its disk is looked at
     monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1))
     monkeypatch.setattr(workspace, "_PAUSE", 0)
-    limits, resources = {"disk_check_seconds": 0.1, "files": 1000}, {"disk_gib": 0.05}
-    with running(
-        tmp_path, make_engine=make, engine={"kind": "docker"}, limits=limits, resources=resources
-    ) as node:
+    pace, resources = parts.Pace(disk_check=0.1, files=1000), {"disk_gib": 0.05}
+    with running(tmp_path, make_engine=make, pace=pace, engine={"kind": "docker"}, resources=resources) as node:
         engine = node.engine
         assert isinstance(engine, Attacked)
         for engine.program, disk, told in (

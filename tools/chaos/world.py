@@ -184,10 +184,8 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
             for node in nodes:
                 node.settings["node"] = {"id": nodes[0].id}
                 node.settings["database"] = {"url": url}
-                node.settings["limits"] = {
-                    "storage_reserve_bytes": 1 << 20,
-                    "lost_gateway_seconds": pair.LOST_AFTER,
-                }
+                node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
+                node.pace = {"lost_gateway": pair.LOST_AFTER}
                 node.settings["storage"] = {"url": f"file://{disk / nodes[0].id}"}
             routes = {other.id: {"host": "127.0.0.1", "port": proxy.port, "deadline": 5}}
             (nodes[0].home / "routes.yml").write_text(yaml.safe_dump(routes))
