@@ -86,6 +86,9 @@ class Repository(Protocol):
     def exported(self) -> Export | None:
         """Return the last export; None: this gateway has written none yet."""
 
+    def followed_by(self) -> str:
+        """Return the address of another gateway that serves this node and follows a file; empty: none does."""
+
     def set_exported(self, export: Export) -> None:
         """Store the last export."""
 
@@ -117,6 +120,9 @@ class MemoryVersions:
 
     def exported(self) -> Export | None:
         return self._exported
+
+    def followed_by(self) -> str:
+        return ""
 
     def set_exported(self, export: Export) -> None:
         self._exported = export
@@ -167,6 +173,8 @@ class LiveRoutes:
         self._lock = RLock()
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
+        self.rival = ""
+        """the other gateway of this node whose routes the file would replace, if this one followed it"""
         self._formers: dict[str, tuple[int, Route | None]] = {}
         self.reload()
 
@@ -325,6 +333,9 @@ class LiveRoutes:
             content = _content(path)
             exported = self._versions.exported()
             if exported is None or _digest(content) != exported.digest:
+                self.rival = rival(_decoded(content), self._versions)
+                if self.rival:
+                    raise InvalidRoutes((Problem("route_table.file", other_routes(self.rival), str(path)),))
                 self._accept(_decoded(content), _digest(content), exported)
                 exported = self._versions.exported()
         except InvalidRoutes as error:  # tried again: a file that a route names may still come
@@ -399,6 +410,25 @@ class LiveRoutes:
             about = {"file": str(self._path), "version": self._table.version, "problems": list(map(str, problems))}
             log.warning("route table file not accepted", extra=about)
         self._problems = problems
+
+
+def rival(text: str, versions: Repository) -> str:
+    """Return the address of another gateway of this node whose file has other routes than a text; empty: none.
+
+    A gateway that has followed its file once keeps it in step with the others'. Raises InvalidRoutes.
+    """
+    number = versions.newest_number()
+    newest = versions.get(number) if number and versions.exported() is None else None
+    differs = newest is not None and parse(text).routes != parse(newest.text).routes
+    return versions.followed_by() if differs else ""
+
+
+def other_routes(gateway: str) -> str:
+    """Return what is wrong with a file whose routes differ from those of another gateway of this node."""
+    return (
+        f"has other routes than the gateway {gateway} of this node, which follows a file of its own: "
+        "copy that file here, or set route_table.file: null"
+    )
 
 
 def _digest(content: bytes) -> str:

@@ -1,6 +1,7 @@
 """One node: builds its parts from its settings and ties them together, starts and stops them."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -38,9 +39,10 @@ from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.workspace import DiskWatch, Workspace, check_storage, full, made, try_to_write
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
+from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
-from gateway.errors import GatewayError, StorageFailed
+from gateway.errors import GatewayError, Invalid, StorageFailed
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
@@ -81,6 +83,9 @@ from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
+_FOLLOWED = 10.0
+"""seconds within which another gateway has followed an edit of a file that both have, or counts as stopped"""
+
 
 class Gateway:
     """The parts of one node, its listeners' applications and sockets.
@@ -117,6 +122,7 @@ class Gateway:
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._check_storage()
+        self._check_route_file()
         if self.storage.remotes:  # one that hangs does not hold up the start
             threading.Thread(target=self._warn_of_storages, daemon=True).start()
         if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
@@ -197,7 +203,8 @@ class Gateway:
         self.registry = Registry(SqlProviders(store), self.clock)
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)
-        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(store), store.in_use, self.clock)
+        versions = SqlRouteVersions(store, self.owner)
+        self.routes = LiveRoutes(settings.route_table.file, versions, store.in_use, self.clock)
         self.peer_table = PeerTable(settings.node, self.routes, open_=settings.trust.level == "open")
         reserve = settings.limits.storage_reserve_bytes
         node = settings.node.id
@@ -478,6 +485,15 @@ class Gateway:
         remote = self.storage.remote_of(run)
         if remote is not None:
             self.run_credentials.end(remote, run, self.clock())
+
+    def _check_route_file(self) -> None:
+        """Refuse a file that differs from another gateway's. It may have edited one that both follow just now."""
+        began = time.monotonic()
+        while self.routes.rival and time.monotonic() - began < _FOLLOWED:
+            time.sleep(0.5)
+            self.routes.reload()
+        if self.routes.rival:
+            raise Invalid(Problem(p.path, p.rule, p.got) for p in self.routes.problems)
 
     def _check_storage(self) -> None:
         try:

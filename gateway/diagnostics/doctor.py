@@ -36,12 +36,13 @@ from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step, Trial
 from gateway.store.database import connect, revisions
 from gateway.store.queries import database_time
-from gateway.store.repositories import SqlProviders
+from gateway.store.repositories import SqlProviders, SqlRouteVersions
 from gateway.store.store import Store
 from gateway.version import VERSION
 from provider_registry.model import Provider
 from route_table import certificates
-from route_table.live import LiveRoutes
+from route_table.live import LiveRoutes, other_routes, rival
+from route_table.model import InvalidRoutes
 
 EXPIRES_SOON = 14
 """days"""
@@ -492,6 +493,18 @@ def _approval(node: Installation) -> Step:
     return _warning("; ".join(causes), remedy, found)
 
 
+def _routes_step(node: Installation) -> Step:
+    file, instance = node.settings.route_table.file, node.settings.state_dir / "instance"
+    owner = f"{instance.read_text()}/{node.settings.engine.kind}" if instance.is_file() else ""
+    newest = node.database_up and node.revisions[0] == node.revisions[1]
+    with suppress(OSError, UnicodeDecodeError, InvalidRoutes):  # what is wrong with the file is found below
+        versions = SqlRouteVersions(node.store, owner)
+        if file and newest and (other := rival(file.read_text("utf-8-sig"), versions)):
+            cause, _, remedy = f"{file} {other_routes(other)}".partition(": ")
+            return _failed(cause, remedy)
+    return routes_of(node.settings)
+
+
 def routes_of(settings: Settings) -> Step:
     """Read the file, and connect once to each address of an enabled entry; no request is sent."""
     routes = _routes(settings)
@@ -543,5 +556,5 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "peers": _peers,
     "signing": lambda node: signing_of(node.settings),
     "approval": _approval,
-    "routes": lambda node: routes_of(node.settings),
+    "routes": _routes_step,
 }

@@ -126,11 +126,17 @@ def _provider(text: str) -> Provider:
     return from_document(loads(dict, text))
 
 
+_THERE = 8.0
+"""seconds of silence after which a gateway is taken for one that was stopped"""
+
+
 class SqlRouteVersions:
     """Kept in the node's database, so that several gateways of the node have one table."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, owner: str) -> None:
+        """``owner`` is the gateway whose file is followed."""
         self._database = database
+        self._owner = owner
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
@@ -161,12 +167,21 @@ class SqlRouteVersions:
 
     def exported(self) -> Export | None:
         """Return what the file held last; None: no gateway has written one yet."""
-        row = self._database.first(sa.select(schema.route_export))
+        t = schema.route_export
+        row = self._database.first(sa.select(t).where(t.c.owner == self._owner))
         return Export(row.number, row.digest) if row else None
+
+    def followed_by(self) -> str:
+        """Return where another gateway is reached that follows a file and was there a few seconds ago."""
+        file, t = schema.route_export, schema.gateway
+        with self._database.read() as connection:
+            there = t.c.seen_at > _now(connection) - _THERE
+            query = sa.select(t.c.url).join(file, file.c.owner == t.c.owner).where(t.c.owner != self._owner, there)
+            return str(connection.execute(query).scalar() or "")
 
     def set_exported(self, export: Export) -> None:
         """Note what the file holds now."""
-        self._database.put(schema.route_export, {"id": 1}, vars(export))
+        self._database.put(schema.route_export, {"owner": self._owner}, vars(export))
 
 
 class SqlDatasets:
@@ -304,8 +319,7 @@ class KnownGateway:
 class Gateways:
     """The gateways that share this database, and what belongs to whom.
 
-    Times are the database's own, so that the clocks of several machines need not agree. Beside them stands
-    the time by the gateway's clock, for nobody but its own next process.
+    Times are the database's own, so that the clocks of several machines need not agree.
     """
 
     def __init__(self, store: Store) -> None:

@@ -249,10 +249,8 @@ gateway = _table(
     sa.Column("owner", Id, primary_key=True),
     sa.Column("url", sa.String(255), nullable=False),
     sa.Column("seen_at", Seconds, nullable=False),
-    sa.Column("own_time", Seconds),
 )
-"""The gateways that share this database, each with its last heartbeat by the database's clock
-and by its own (null: written by an earlier version)."""
+"""The gateways that share this database, each with its last heartbeat by the database's clock."""
 
 installation = _table(
     "installation",
@@ -274,11 +272,11 @@ route_version = _table(
 
 route_export = _table(
     "route_export",
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("owner", Id, primary_key=True),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
 )
-"""One row: which version the file held when the gateway last wrote or accepted it."""
+"""Per gateway that follows a file: which version this held when the gateway last wrote or accepted it."""
 
 webhook = _table(
     "webhook",

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,25 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
 from engines.multi import SeveralEngines
+from gateway.bootstrap import parts
+from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
+from gateway.errors import Invalid
 from gateway.identity.keys import Keyring
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import opened
-from gateway.store.repositories import SqlProviders
+from gateway.store.repositories import Gateways, SqlProviders, SqlRouteVersions
 from gateway.store.store import Store
 from gateway.version import VERSION
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
+from route_table.live import Export, Version
 from tests.certificates import Authority
 from tests.cli import call
 from tests.e2e.nodes import free_ports
-from tests.inprocess import ask, running
+from tests.inprocess import ask, running, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
@@ -178,6 +183,32 @@ def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):
     entry = f"{{host: 127.0.0.1, port: {busy_port}, transport: 'http://127.0.0.1:{nobody}'}}"
     (config.parent / "routes.yml").write_text(f"JG2: {entry}\n")
     assert f"JG2: nothing listens at 127.0.0.1:{nobody}" in routes_of(load(config)).cause
+
+
+def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its routes would become the node's; nothing is followed until the files agree."""
+    found = settings(tmp_path)
+    found.route_table.file.write_text("JG0100002200000020: {host: h, port: 1}\n")
+    with closing(Store(opened(found.database.url))) as store:
+        Gateways(store).beat("other", "http://10.0.0.5:7380")
+        versions = SqlRouteVersions(store, "other")
+        versions.add(Version(1, datetime.now(UTC), "file", "", "file", "{}"))
+        versions.set_exported(Export(1, "0"))
+    monkeypatch.setattr("gateway.bootstrap.node._FOLLOWED", 0.0)
+    node = Gateway(found)
+    try:
+        health = node.routes.problems
+        with pytest.raises(Invalid, match="other routes than the gateway"):
+            node.start()
+    finally:
+        node.stop()
+    assert [p.path for p in health] == ["route_table.file"]
+    (step,) = (
+        one for one in look(found, lambda settings: parts.engine_of(settings, "none")) if one.name == "routes"
+    )
+    assert (step.result, step.remedy) == (Result.FAILED, "copy that file here, or set route_table.file: null")
 
 
 def test_a_clock_that_is_off_is_named(tmp_path: Path):

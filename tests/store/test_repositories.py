@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +23,20 @@ from gateway.store.audit import SqlAudit
 from gateway.store.models import SqlModels
 from gateway.store.queries import Wanted, page
 from gateway.store.repositories import (
+    Gateways,
     SqlDatasets,
     SqlGrants,
     SqlJobAudits,
     SqlProviders,
+    SqlRouteVersions,
     SqlUsedSignatures,
 )
 from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Action, Registry, Repository, Revision, Stale
+from route_table.document import Change
+from route_table.live import LiveRoutes
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider
@@ -210,6 +215,34 @@ def test_concurrent_uploads_leave_one_whole_dataset(datasets: DatasetRepository)
 # ---------------------------------------------------------------- grants, lists, audit, signatures
 
 TABLE = Address("ns", "t")
+
+
+def test_the_route_files_of_two_gateways_are_kept_in_step_unless_they_differ_at_the_start(
+    store: Store, tmp_path: Path
+):
+    files = [tmp_path / "first.yml", tmp_path / "second.yml"]
+    for number, file in enumerate(files):
+        file.write_text(f"JG0100001100000010: {{host: h, port: 1{number}}}\n")
+        Gateways(store).beat(f"gateway-{number}", f"http://g{number}")
+
+    def follows(number: int) -> LiveRoutes:
+        return LiveRoutes(files[number], SqlRouteVersions(store, f"gateway-{number}"))
+
+    first, second = follows(0), follows(1)
+    assert first.problems == () and second.rival == "http://g0"
+    assert "copy that file here" in str(second.problems[0]) and first.reload() is False
+    assert second.table.routes == first.table.routes  # the table that is in force at the node
+    files[1].write_text(files[0].read_text())
+    second.reload()
+    assert second.problems == ()
+    first.edit(Change("JG0100003300000030", {"host": "h", "port": 3}), "ann")
+    for routes in (second, first, second, first):
+        routes.reload()
+    files[1].write_text(files[1].read_text().replace("port: 3", "port: 4"))
+    for routes in (first, second, first, second):
+        routes.reload()
+    assert files[0].read_text() == files[1].read_text() and "port: 4" in files[0].read_text()
+    assert first.table.version == second.table.version == 3
 
 
 def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store: Store):

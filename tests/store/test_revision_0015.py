@@ -91,7 +91,7 @@ def test_rows_stored_at_that_revision_are_readable(database_url: str):
     assert [g.node for g in SqlGrants(store).of(Address("ns", "表"))] == ["B"]
     [token] = SqlTokens(store).list()
     assert (token.name, token.role) == ("ann", Role.ADMIN)
-    assert SqlRouteVersions(store).newest_number() == 1
+    assert SqlRouteVersions(store, "me").newest_number() == 1
     assert SqlJobAudits(store).job_of("B", "q1") == "job-1"
     assert store.submissions() == [("job-1", "A")]
     store.close()

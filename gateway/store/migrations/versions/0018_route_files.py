@@ -1,0 +1,27 @@
+"""Each gateway of a node follows a route file of its own; no gateway keeps its own clock's time any more."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018_route_files"
+down_revision = "0017_audit_chain"
+_EXACT: Any = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def upgrade() -> None:
+    op.drop_table("route_export")
+    op.create_table(
+        "route_export",
+        sa.Column("owner", sa.String(128), primary_key=True),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        **_EXACT,
+    )
+    with op.batch_alter_table("gateway") as table:
+        table.drop_column("own_time")
