@@ -35,6 +35,7 @@ from gateway.cli.command import (
     warn,
     when,
 )
+from gateway.cli.language import t
 from gateway.errors import counted
 
 commands = group("data", "Datasets of this node, and which partner nodes may use them.")
@@ -87,14 +88,21 @@ def upload(
     storage: StorageName = "",
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
+    from bfia_gateway_client.transfers import Watched
 
     encoding = "" if encoding == "auto" else encoding
     meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
     fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
     fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     sent_as = "stdin.csv" if str(file) == "-" else file.name
-    with opened(file) as (source, total), transfer(f"sending {sent_as}") as (progress, task):
-        found = _sent(node, sent_as, progress.wrap_file(source, total, task_id=task), fields, meta)
+    with opened(file) as (source, _), transfer(f"sending {sent_as}") as (progress, task):
+
+        def moved(count: int, total: int | None) -> None:
+            progress.update(task, advance=count, total=total)
+            if not count:
+                progress.update(task, description=t("the node checks the table"), total=None)
+
+        found = _sent(node, sent_as, Watched(source, moved), fields, meta)
     yield found
     _print_stored(found)
     say(_read_as(found))

@@ -22,6 +22,15 @@ from gateway.errors import Invalid
 
 PARQUET_MAGIC = b"PAR1"
 """with which a file of Parquet begins and ends"""
+_ZIP = b"PK\x03\x04"
+_EXCEL = "an Excel workbook: save its sheet as CSV there (CSV UTF-8), then upload that file"
+_OTHER_FORMS = {
+    PARQUET_MAGIC: "Parquet: put it into one of the node's storages, then bfia-gateway data register",
+    _ZIP: _EXCEL,
+    b"\xd0\xcf\x11\xe0": _EXCEL,
+    b"\x1f\x8b": "compressed (gzip): unpack it, then upload what is in it",
+}
+"""by how such files begin"""
 UTF8, GB18030 = "utf-8", "gb18030"
 UTF8_BOM = "utf-8-sig"
 ENCODINGS = {
@@ -47,7 +56,9 @@ _QUOTED = re.compile('"[^"]*"')
 LARGEST_ROW = 4 * 1024 * 1024
 """bytes of one row of a table"""
 SHOWN = 20
-"""problems of one kind that are listed"""
+"""problems of one kind that are kept"""
+_NAMED = 10
+"""lines that are named after the first problem of a kind"""
 _BOM = "\ufeff"
 _RECORD, _READ = struct.Struct("=qIQ"), struct.Struct("=12sQ")
 """hash and crc32 of an id, the line that it is in; an id's 96 bits are as good as the id"""
@@ -69,11 +80,9 @@ def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str =
     if start.startswith(_UTF16):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
-    if start.startswith(PARQUET_MAGIC):
-        rule = (
-            "must be CSV, this is Parquet: put it into one of the node's storages, then bfia-gateway data register"
-        )
-        raise Invalid([Problem("file", rule)])
+    for magic, rule in _OTHER_FORMS.items():
+        if start.startswith(magic) and (magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start):
+            raise Invalid([Problem("file", f"must be CSV, this is {rule}")])
     encoding = encoding or _encoding(start)
     return Format(encoding, delimiter or _delimiter(start[:_HEADER].decode(encoding, "replace")))
 
@@ -145,12 +154,22 @@ class Findings:
 
     def error(self, reason: str | None = None) -> Invalid:
         """Return the refusal that lists them all."""
-        problems = []
+        problems: list[Problem] = []
         for kind, found in self._kinds.items():
-            problems += found
-            if more := self._more.get(kind):
-                problems.append(Problem("file", f"{more} more of this kind: {kind}"))
+            alike = _of_lines(found)
+            problems += found[:1] if alike else found
+            more = self._more.get(kind, 0) + (len(found) - 1 if alike else 0)
+            if more:
+                lines = ", ".join(alike[:_NAMED]) + (", …" if more > _NAMED else "")
+                where = f", in lines {lines}" if alike else ""
+                problems.append(Problem("file", f"{more} more of this kind: {kind}{where}"))
         return Invalid(problems, reason=reason)
+
+
+def _of_lines(found: Sequence[Problem]) -> list[str]:
+    """Return the lines of all but the first problem, if each is in a line of its own."""
+    lines = [problem.path.rpartition(":")[2] for problem in found]
+    return lines[1:] if len(set(lines)) == len(lines) and all(map(str.isdecimal, lines)) else []
 
 
 class Lines:

@@ -47,10 +47,12 @@ def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
         shown.show(None, "waiting")
         shown.moved(2**20, 4 * 2**20)
         shown.moved(3 * 2**20, 4 * 2**20)
+        shown.moved(0, 4 * 2**20)
     assert cell.shown == [
         "<div>&lt;b&gt; <progress></progress> waiting</div>",
         '<div>&lt;b&gt; <progress value="0.250"></progress> 1.0 MiB of 4.0 MiB</div>',
         '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB of 4.0 MiB</div>',
+        '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB of 4.0 MiB, checked by the node</div>',
     ]
 
 

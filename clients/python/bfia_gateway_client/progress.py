@@ -29,10 +29,10 @@ class Progress:
             self._screen.flush()
 
     def moved(self, length: int, total: int | None) -> None:
-        """Show that so many more bytes of a total were moved."""
+        """Show that so many more bytes of a total were moved; none: all are sent, and the node checks them."""
         self._done += length
-        text = _amount(self._done)
-        self.show(self._done / total if total else None, f"{text} of {_amount(total)}" if total else text)
+        text = f"{_amount(self._done)} of {_amount(total)}" if total else _amount(self._done)
+        self.show(self._done / total if total else None, text if length else f"{text}, checked by the node")
 
     def show(self, part: float | None, text: str) -> None:
         """Show which part is done, 0 to 1, None where that is not known, and a text beside it."""

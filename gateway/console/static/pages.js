@@ -61,8 +61,10 @@ function uploading(again) {
     request.open("POST", "/v2/component/upload/file");
     request.setRequestHeader("x-console", "1");
     request.upload.onprogress = (e) => { bar.hidden = false; if (e.lengthComputable) bar.value = e.loaded / e.total; };
+    request.upload.onload = () => { bar.removeAttribute("value"); said_.replaceChildren(h("p", { class: "faint" }, t("checking"))); };
     request.onloadend = async () => {
       bar.hidden = true;
+      said_.replaceChildren();
       let found = null;
       try { found = JSON.parse(request.responseText); } catch { /* said below */ }
       if (request.status === 200 && found?.code === 0) {
