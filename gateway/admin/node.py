@@ -1,5 +1,6 @@
 """The node itself: health, metrics, engine, resources, cleaning, draining, audit log, tokens and settings."""
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from engines.base import Engine, EngineError, labels
 from engines.multi import SeveralEngines
+from engines.process.supervisor import identity
 from gateway.admin.deps import (
     AdminParts,
     AfterNumber,
@@ -78,7 +80,7 @@ _RESOURCES = shape(
     **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
 )
 _ITEMS = shape("Items", items=[Item], bytes=int)
-_DRAINING = shape("Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object])
+_DRAINING = shape("Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object)
 _token = View(
     "Token",
     id=str,
@@ -222,15 +224,19 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=body.dry_run)
         return _listed(items)
 
+    def state() -> dict[str, Any]:
+        return drain.state() | {"process": identity(os.getpid())}
+
     def ordered(request: Request, order: Callable[[], dict[str, Any]]) -> Response:
         before, after = drain.state(), order()
         keys = ("draining", "running", "exit")
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
-        return Reply(after)
+        return Reply(state())
 
     @paths("GET", "/drain", "Whether the node is being drained, and what is left", _DRAINING)
     def draining() -> Response:
-        return Reply(drain.state())
+        """``process``: by which a client on this machine tells that it has exited."""
+        return Reply(state())
 
     @paths("POST", "/drain", "Take no new jobs; exit once nothing is under way", _DRAINING)
     def begin(

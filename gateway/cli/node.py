@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from select import select
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -282,13 +283,21 @@ def drain(
         except CallFailed as error:
             if error.code != EXIT_NO_ANSWER or stay:
                 raise
-            gone = True
+            gone = _has_exited(state["process"])
     if wait and not state["draining"]:
         raise CallFailed("draining was cancelled by somebody else", reason="UNDRAINED")
     if as_json:
         print_json(state)
     elif wait:
         say("the node is empty" if stay else "the node has exited")
+
+
+def _has_exited(process: dict[str, Any]) -> bool:
+    """Wait until a node's process is over, whose listeners are closed; one of another machine is not seen."""
+    from engines.process.run_directory import opened
+
+    with opened(process) as descriptor:
+        return descriptor is None or bool(select([descriptor], [], [], 5.0)[0])
 
 
 @command(commands, "undrain")

@@ -51,7 +51,7 @@ def test_a_drained_node_lets_its_jobs_end_and_then_exits(tmp_path: Path):
         done = command(host, "drain", "--stop")
         assert done.returncode == 0, done.stderr
         assert job_id in done.stdout and "the node has exited" in done.stdout
-        assert host.process is not None and host.process.wait(60) == 0
+        assert host.process is not None and host.process.poll() == 0
         guest.wait_job(job_id, 60, "STOPPED")
         assert running(register) == []
 
