@@ -275,7 +275,7 @@ class Peer:
             text = f"cannot connect to {called}: {error}"
             raise PeerUnreachable(text, delivered=False, reason=silent) from error
         except httpx.HTTPError as error:
-            what = f"{type(error).__name__} {error}"
+            what = f"{type(error).__name__} {error}{_ended(error, route.url)}"
             note(None, None, f"no answer: {what}")
             raise PeerUnreachable(f"no answer from {called}: {what}", reason=silent) from error
         answer = _json(content)
@@ -408,6 +408,14 @@ def relayed(answer: Mapping[str, Any]) -> Relayed | None:
         return None
     message = str(answer.get("msg") or answer.get("message") or "")
     return Relayed(relay, reason, message, data.get("delivered") is not False)
+
+
+def _ended(error: httpx.HTTPError, url: str) -> str:
+    """Return what it mostly means that a peer ends a connection without an answer."""
+    if not isinstance(error, httpx.RemoteProtocolError):
+        return ""
+    likely = "does it want a certificate of this node?" if url.startswith("https:") else "is https spoken there?"
+    return f" {likely} bfia-gateway route test tells"
 
 
 def _called(route: Route) -> str:

@@ -221,6 +221,10 @@ class _Test:
             return self._other_product()
         except PeerUnreachable as error:
             remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
+            if self._url.scheme == "http" and _speaks_tls(self._url.hostname or "", self._port):
+                return _failed(
+                    "https is spoken there, and the entry says http", "begin the entry's url with https"
+                )
             return _failed(error.message, _SIGN if error.reason == "ANSWER_NOT_SIGNED" else remedy)
         except GatewayError as error:
             if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
@@ -378,7 +382,8 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
             version = conn.version() or "TLS"
             request = f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
             conn.sendall(request.encode("latin-1", "replace"))
-            conn.recv(1)
+            if not conn.recv(1):
+                raise ConnectionError("it ends the connection")  # as a gateway does, without an alert
     except PeerUnreachable as error:
         return _failed(error.message, "correct ca, certificate and key of the entry")
     except ssl.SSLCertVerificationError as error:
@@ -394,6 +399,19 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
             return _without_certificate(reason, identity)
         return _failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
     return _trusted(certificate, version, identity)
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    """Tell whether a port that gave no answer to plain HTTP takes a TLS handshake, whatever its certificate."""
+    any_ = ssl.create_default_context()
+    any_.check_hostname, any_.verify_mode = False, ssl.CERT_NONE
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
+        any_.wrap_socket(plain, server_hostname=host),
+    ):
+        return True
+    return False
 
 
 def _without_certificate(reason: str, identity: Identity) -> Step:

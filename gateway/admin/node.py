@@ -80,7 +80,9 @@ _RESOURCES = shape(
     **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
 )
 _ITEMS = shape("Items", items=[Item], bytes=int)
-_DRAINING = shape("Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object)
+_DRAINING = shape(
+    "Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object
+)
 _token = View(
     "Token",
     id=str,

@@ -182,6 +182,22 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
     assert wrong(steps) == [] and steps["tls"].result is Result.OK, steps
 
 
+def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_down(
+    authority: Authority, tmp_path: Path
+):
+    """Its listener ends such connections without an alert."""
+    good = authority.sign("gateway")
+    tls = {"certificate": good.certificate, "key": good.key, "client_ca": authority.file}
+    free = {"bind": "127.0.0.1:0"}
+    listen = {"peer": {**free, "tls": tls}, "container": free, "operator": free}
+    with running(tmp_path / "peer", PEER, listen=listen) as peer:
+        url = peer.addresses()["peer"]
+        steps = tried(tmp_path, {"url": url.replace("https:", "http:")})
+        assert wrong(steps) == ["answer"] and steps["answer"].remedy == "begin the entry's url with https"
+        steps = tried(tmp_path, {"url": url, "ca": authority.file})
+        assert wrong(steps) == ["tls"] and "wants a certificate of this node" in steps["tls"].cause
+
+
 def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Authority):
     soon, long = authority.sign("soon", days=5), authority.sign("long")
     with a_peer(secure=served(soon)) as port:
