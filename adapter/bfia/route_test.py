@@ -328,7 +328,8 @@ class _Test:
         ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
         headers = outgoing(ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated)
         headers |= {"x-ptp-uri": _PEEK, "content-type": form.value if form is not Form.RAW else _BARE}
-        body = encode_envelope(_PROBES[form], headers, form) if encapsulated else _PROBES[form]
+        pieces = [_PROBES[form]]
+        body = b"".join(encode_envelope(pieces, headers, form) if encapsulated else pieces)
         try:
             status, content = self._peer.invoke(INVOKE, body, headers)
             answer = decode_answer(content, "" if content[:1] == b"{" else Form.PROTOBUF.value)

@@ -44,6 +44,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "local_warnings": [],
         "resources": None,
         "channel": [],
+        "channel_received": [],
         "amendments": _amendments(parts, job_id, local),
         "model": model_of(spec) if spec else None,
         **_times(local, parts.store.jobs.find(job_id)),
@@ -71,6 +72,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "local_warnings": local.warnings,
             "resources": parts.resources.of_job(local),
             "channel": _channel(parts, local),
+            "channel_received": _received(parts, local),
         }
     return found
 
@@ -87,10 +89,19 @@ def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
     }
 
 
+def _sessions(local: LocalJob) -> dict[str, None]:
+    return dict.fromkeys(f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs)))
+
+
+def _received(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
+    """Return what the channel has received of a job here, since this gateway's start."""
+    found = parts.broker.received()
+    return [{"session": name, **found[name]._asdict()} for name in _sessions(local) if name in found]
+
+
 def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
     """Return what waits on the topics of a job here, and which parties wait; the first hundred topics."""
     parties = {run.name: run.party.label for run in local.runs}
-    sessions = dict.fromkeys(f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs)))
     found = [
         {
             "session": session,
@@ -98,7 +109,7 @@ def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
             "oldest": round(on.oldest, 3),
             "readers": [parties.get(run, run) for run in on.readers],
         }
-        for session in sessions
+        for session in _sessions(local)
         for on in parts.broker.waiting(session)
     ]
     return found[:_MOST_TOPICS]

@@ -37,6 +37,7 @@ from gateway.admin.deps import (
 from gateway.admin.job_view import approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
 from gateway.auth import Role
+from gateway.broker.session import Received
 from gateway.broker.session import Waiting as OnTopic
 from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
@@ -68,13 +69,14 @@ _RUN = shape(
     log=Annotated[str, Field(description="path of its log")],
 )
 _ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(OnTopic))
+_RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Received))
 _JOB = shape(
     "Job",
     **get_type_hints(JobView)
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
     | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
-    | {"channel": [_ON_TOPIC], "amendments": [Amendment]}
+    | {"channel": [_ON_TOPIC], "channel_received": [_RECEIVED], "amendments": [Amendment]}
     | {"created_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None, "user": str},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)

@@ -9,7 +9,7 @@ import fcntl
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -25,6 +25,7 @@ from gateway.broker.session import (
     Message,
     PartsMissing,
     Pool,
+    Received,
     Session,
     SessionReleased,
     Upload,
@@ -135,10 +136,9 @@ class Broker:
         ]
         return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
 
-    def received(self) -> dict[str, tuple[int, int]]:
-        """Returns messages and bytes that each session has received since the start of this process."""
-        boxes = list(self._sessions.items())
-        return {name: (box.received_messages, box.received_bytes) for name, box in boxes}
+    def received(self) -> dict[str, Received]:
+        """Returns what each session has received since the start of this process."""
+        return {name: box.received() for name, box in list(self._sessions.items())}
 
     def sessions(self) -> tuple[str, ...]:
         """Returns the names of the sessions that hold something on disk."""
@@ -162,21 +162,26 @@ class Broker:
         session: str,
         topic: str,
         source: str,
-        payload: bytes,
+        payload: bytes | Iterable[bytes],
         *,
+        size: int | None = None,
         run: str | None = None,
         sequence: str | None = None,
         wait: float = 5.0,
     ) -> None:
         """Appends a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
 
+        A payload in pieces has ``size`` bytes, and is read in a thread where it is large.
+
         Waits up to ``wait`` seconds for capacity. Raises BufferFull if there is none then (or the disk refuses),
         TooLarge if there never will be, SessionReleased if the session has ended.
         """
         self._refuse_released(session)
-        self._refuse_oversize(len(payload))
+        pieces = [payload] if isinstance(payload, bytes) else payload
+        size = len(payload) if isinstance(payload, bytes) else size or 0
+        self._refuse_oversize(size)
         box = self._open(session)
-        stored = Stored(topic, source, run, sequence, len(payload))
+        stored = Stored(topic, source, run, sequence, size)
         if box.seen(stored):
             return
         try:
@@ -184,7 +189,7 @@ class Broker:
             await self._reserve(box, stored, wait)
             kept = False
             try:
-                kept = await self._store(box, stored, payload)
+                kept = await self._store(box, stored, pieces)
             finally:
                 if not kept:
                     box.unreserve(stored)
@@ -309,14 +314,15 @@ class Broker:
         del box.uploads[name]
         self._wake_readers(box.name, stored.topic)
 
-    async def _store(self, box: Session, stored: Stored, payload: bytes) -> bool:
+    async def _store(self, box: Session, stored: Stored, pieces: Iterable[bytes]) -> bool:
         """Write a message; False where its repeat came while this one waited or was being written."""
+        payload = b""
         with self._disk(box):
             stored.number = box.new_number()
             if stored.size > self._limits.inline_bytes:
-                await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, payload)
+                await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, pieces, stored.size)
             else:
-                stored.offset = 0
+                stored.offset, payload = 0, b"".join(pieces)
         if box.ended:
             raise SessionReleased(f"session {box.name} has ended")
         if box.seen(stored):

@@ -142,13 +142,14 @@ class Spool:
         self.size = size
         return bodies
 
-    def write_payload(self, number: int, payload: bytes) -> None:
+    def write_payload(self, number: int, pieces: Iterable[bytes], size: int) -> None:
         """Writes a large payload into its own file. On failure no file is left."""
         path = self.payload_path(number)
         try:
             with open(path, "wb", buffering=0, opener=opened_private) as file:
-                file.truncate(len(payload))  # a file that does not grow with each write takes them much faster
-                _write_all(file.fileno(), payload)
+                file.truncate(size)  # a file that does not grow with each write takes them much faster
+                for piece in pieces:
+                    _write_all(file.fileno(), piece)
         except BaseException:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -11,7 +11,8 @@ giving up the event loop in between, so there is nothing to lock. A message move
 import asyncio
 import hashlib
 import logging
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from gateway.broker.mailbox import Mailbox, Stored
 from gateway.errors import Busy, Conflict
 
 _DIGEST = 16
+_RECENT_SECONDS = 10
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +114,15 @@ class Waiting(NamedTuple):
     readers: tuple[str, ...]
 
 
+class Received(NamedTuple):
+    """What a session has received since the start of this process."""
+
+    messages: int
+    bytes: int
+    bytes_per_second: int
+    """over the last ten seconds"""
+
+
 class BufferFull(Busy):
     """There is no capacity for the message now; nothing of it was stored. Retry later."""
 
@@ -184,9 +195,10 @@ class Session:
         self.messages_of: Counter[str | None] = Counter()
         self.bytes_of: Counter[str | None] = Counter()
         """what each run of this node has pushed, as far as it is undelivered"""
-        self.received_messages = 0
-        self.received_bytes = 0
+        self._received_messages = self._received_bytes = 0
         """since the start of this process"""
+        self._recent: deque[list[int]] = deque(maxlen=_RECENT_SECONDS)
+        """a second, and the bytes that came in it"""
         self.uploads: dict[str, Upload] = {}
         self.left: set[str] = set()
         """uploads of an earlier process that have not gone on"""
@@ -208,6 +220,12 @@ class Session:
     def pending(self) -> dict[str, list[Stored]]:
         """Return the unread messages by topic; may be called from another thread."""
         return {topic: mailbox.all() for topic, mailbox in list(self._mailboxes.items())}
+
+    def received(self) -> Received:
+        """Return what has come; may be called from another thread."""
+        since = int(time.monotonic()) - _RECENT_SECONDS
+        recent = sum(size for second, size in list(self._recent) if second > since)
+        return Received(self._received_messages, self._received_bytes, recent // _RECENT_SECONDS)
 
     def load(self, records: list[Record]) -> None:
         """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
@@ -322,8 +340,12 @@ class Session:
             self._pool.keep(stored, payload)
         self._remember(stored)
         self._mailbox(stored.topic).put(stored)
-        self.received_messages += 1
-        self.received_bytes += stored.size
+        self._received_messages += 1
+        self._received_bytes += stored.size
+        second = int(time.monotonic())
+        if not self._recent or self._recent[-1][0] != second:
+            self._recent.append([second, 0])
+        self._recent[-1][1] += stored.size
 
     def take(
         self, topic: str, *, source: str | None, reader: str, run: str | None, pop_id: str | None

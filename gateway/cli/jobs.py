@@ -25,6 +25,7 @@ from gateway.cli.command import (
     JobId,
     Limit,
     Output,
+    amount,
     cell,
     command,
     group,
@@ -498,11 +499,14 @@ def _lineage(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unread messages of each topic, and the runs that wait for one."""
+    """Yield the unread messages of each topic, the runs that wait for one, and what has come in all."""
     for on in job.get("channel", [])[:_TOPICS_SHOWN]:
         left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
         waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
         yield f"channel, topic {on['topic']}: " + "; ".join(filter(None, (left if on["messages"] else "", waits)))
+    for of in job.get("channel_received", []):
+        received = f"{counted(of['messages'], 'message')}, {amount(of['bytes'])}"
+        yield f"channel, {of['session']}: {received} received, {amount(of['bytes_per_second'])}/s now"
 
 
 def _last_lines(job: Mapping[str, Any]) -> Iterator[str]:

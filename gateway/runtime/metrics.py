@@ -108,10 +108,14 @@ def _of_sessions(channel: Broker) -> Iterator[Metric]:
     yield _gauge("bfia_channel_session_readers", "Containers that wait for a message.", label, readers)
     got = CounterMetricFamily("bfia_channel_session_received_messages", "Messages received.", labels=label)
     size = CounterMetricFamily("bfia_channel_session_received_bytes", "Bytes of messages received.", labels=label)
-    for session, (count, total) in channel.received().items():
-        got.add_metric([session], count)
-        size.add_metric([session], total)
+    received = channel.received()
+    for session, came in received.items():
+        got.add_metric([session], came.messages)
+        size.add_metric([session], came.bytes)
     yield from (got, size)
+    text = "Bytes received a second, over the last ten."
+    rates = {session: came.bytes_per_second for session, came in received.items()}
+    yield _gauge("bfia_channel_session_received_bytes_per_second", text, label, rates)
 
 
 def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:

@@ -39,8 +39,10 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
         assert (answer["topic"], answer["messages"], answer["readers"]) == ("answer", 0, ["host.0"])
         shown = CliRunner().invoke(app, ["job", "show", "job-1", "--url", node.addresses()["operator"]])
         assert "topic question: 2 messages, 10 bytes" in shown.stdout and "topic answer: host.0" in shown.stdout
+        assert "channel, session_job-1: 2 messages, 10 B received, " in shown.stdout
         figures = ask(node, "operator", "GET", "/metrics").text
         received = [("received_messages_total", 2), ("received_bytes_total", 10)]
+        assert 'bfia_channel_session_received_bytes_per_second{session="session_job-1"}' in figures
         for name, number in [("messages", 2), ("bytes", 10), ("readers", 1), *received]:
             assert f'bfia_channel_session_{name}{{session="session_job-1"}} {number}.0' in figures
         call(node, "push", told["guest.0"], topic="answer", payload=PAYLOAD)

@@ -7,6 +7,7 @@ import anyio
 from anyio import Semaphore
 from starlette.requests import Request
 
+from adapter.bfia.channel.pieces import Filling
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
 
@@ -39,10 +40,16 @@ class Bodies:
         return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
 
     @asynccontextmanager
-    async def whole(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
+    async def whole(self, request: Request) -> AsyncIterator[bytes]:
+        """Read the body as `pieces` does."""
+        async with self.pieces(request) as pieces:
+            yield b"".join(pieces)
+
+    @asynccontextmanager
+    async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:
         """Read the body, and hold one of each of the few places while a large one is in memory.
 
-        Raises TooLarge.
+        Only what has come counts, whatever its announced size. Raises TooLarge.
         """
         length = request.headers.get("content-length", "")
         known = length.isascii() and length.isdigit()
@@ -51,16 +58,8 @@ class Bodies:
         if known and int(length) <= _SMALL:
             with self._not_for_long():
                 body = await request.body()
-            yield body
+            yield [body]
             return
-        async with self.pieces(request, *places) as pieces:
-            body = b"".join(pieces)
-            pieces.clear()
-            yield body
-
-    @asynccontextmanager
-    async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:
-        """Read the body as it comes, as `whole` does; only what has come counts, whatever its announced size."""
         places = places or (self.places("large"),)
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
@@ -101,25 +100,19 @@ class Bodies:
 
     async def parts(self, request: Request) -> AsyncGenerator[list[bytes]]:
         """Give the body in parts of one size, but for the last; each in the pieces in which it came."""
-        held, length, came, since = list[bytes](), 0, 0, anyio.current_time()
+        filling, came, since = Filling(PART), 0, anyio.current_time()
         place = self.places("large")
         async with aclosing(request.stream()) as stream:
             while (chunk := await self._next_chunk(stream)) is not None:
                 came += len(chunk)
                 if place.statistics().tasks_waiting:
                     self._refuse_slow(came, anyio.current_time() - since)
-                while length + len(chunk) >= PART:
+                for part in filling.add(chunk):
                     asked = anyio.current_time()
-                    held.append(chunk[: PART - length])
-                    chunk = chunk[PART - length :]
-                    yield held
-                    held, length = [], 0
+                    yield part
                     since += anyio.current_time() - asked
-                if chunk:
-                    held.append(chunk)
-                    length += len(chunk)
-        if held:
-            yield held
+        if filling.part:
+            yield filling.part
 
 
 def announced(request: Request) -> int | None:

@@ -6,25 +6,24 @@ push and stays the same on its retries, and ``x-ptp-pop-id``: the repeat of such
 We send ``content`` and ``payload`` with the same bytes, as deployed readers know one or the other. A reader that
 wants to save the transfer asks for one of them with the request header ``x-ptp-content-field``.
 
-Large bodies take a noticeable time; Base64 is read and written in slices, between which other threads run.
+A long payload stays where it came: what is around it is parsed with a marker in its place.
 """
 
-import base64
-import binascii
 import json
 import math
 import re
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia.channel import forms
 from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encode_base64, encoded, measured
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json
 from gateway.domain.problems import Problem
@@ -32,15 +31,14 @@ from gateway.errors import Invalid, problems_of, shorten
 
 SUCCESS = "E0000000000"
 
-_SLICE = 3 * (1 << 18)
-_TEXT_SLICE = 4 * (1 << 18)
+_LONG = 1 << 18
 _LONGEST_TOPIC = 4096
 _MOST_NUMBERS = 4_000_000
 """how much the parser is given; its time and memory go with the number of values"""
 _FIELDS = ("content", "payload")
-_URL_SAFE = str.maketrans("-_", "+/")
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", bound="Envelope")
 
 
 def _bytes(value: Any) -> bytes:
@@ -145,11 +143,22 @@ class Answer(BaseModel):
         return self.code in (SUCCESS, "0")
 
 
-def decode_push(body: bytes, form: Form = Form.JSON) -> Push:
+def read_push(pieces: list[bytes], form: Form) -> tuple[Push, Payload]:
     """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
     if form is Form.RAW:
-        return Push(payload=body)
-    return _read(Push, body) if form is Form.JSON else _checked(Push, forms.read_push(body))
+        return Push(payload=b""), Payload(Pieces(pieces))
+    return _apart(Push, forms.read_push, pieces, form)
+
+
+def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
+    """Read the outer message of the encapsulated mode. Raises Invalid."""
+    return _apart(Envelope, forms.read_envelope, pieces, form)
+
+
+def decode_push(body: bytes, form: Form = Form.JSON) -> Push:
+    """Read a push as a whole, as `read_push` does."""
+    push, payload = read_push([body], form)
+    return push.model_copy(update={"payload": b"".join(payload)})
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
@@ -159,17 +168,55 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
     return _read(Ask, body) if form is Form.JSON else _checked(Ask, forms.read_ask(body))
 
 
-def decode_envelope(body: bytes, form: Form = Form.JSON) -> Envelope:
-    """Read the outer message of the encapsulated mode. Raises Invalid."""
-    return _read(Envelope, body) if form is Form.JSON else _checked(Envelope, forms.read_envelope(body))
-
-
 def decode_answer(body: bytes, content_type: str = "") -> Answer:
     """Read another transport's response in any of its spellings. Raises Invalid if it has no code."""
     return _checked(Answer, forms.read_answer(body)) if "proto" in content_type.lower() else _read(Answer, body)
 
 
+def _apart(
+    model: type[E], parse: Callable[[bytes], dict[str, Any]], pieces: list[bytes], form: Form
+) -> tuple[E, Payload]:
+    """Read a message without its payload, which is not copied where it is long. Raises Invalid."""
+    body, json_ = Pieces(pieces), form is Form.JSON
+    if len(body) > _LONG:
+        try:
+            if (cut := _cut_json(body) if json_ else forms.cut(body, parse)) is not None:
+                fields, begin, end = cut
+                return _checked(model, fields | {"payload": b""}), Payload(body, begin, end, base64=json_)
+        except (ValueError, Invalid):
+            pass  # what is wrong, if anything is, is said of the whole
+    whole = b"".join(pieces)
+    found = _read(model, whole) if json_ else _checked(model, parse(whole))
+    return found, Payload(Pieces([found.payload]))
+
+
+def _cut_json(body: Pieces) -> tuple[dict[str, Any], int, int] | None:
+    """Return the object but for its payload, and where that lies, if it is the longest text in there."""
+    begin, end = _longest_text(body)
+    marker = uuid4().hex  # so that no body can have it
+    value = _object(body.read(0, begin) + marker.encode() + body.read(end, len(body)))
+    found = value.get("content") if value.get("payload") is None else value["payload"]
+    if found != marker or any(b"\\" in piece for piece in body.between(begin, end)):
+        return None
+    return value, begin, end
+
+
+def _longest_text(body: Pieces) -> tuple[int, int]:
+    """Return where the longest stretch without a quotation mark lies; short ones count little."""
+    longest, begin, at = (0, 0), 0, 0
+    for piece in body.between(0, len(body)):
+        if (first := piece.find(b'"')) >= 0:
+            longest = max(longest, (begin, at + first), key=lambda ends: ends[1] - ends[0])
+            begin = at + piece.rfind(b'"') + 1
+        at += len(piece)
+    return longest
+
+
 def _read(model: type[M], body: bytes) -> M:
+    return _checked(model, _object(body))
+
+
+def _object(body: bytes) -> dict[str, Any]:
     fields = body.count(b":") + body.count(b"[") + body.count(b"{")
     if fields > forms.MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
         rule = (
@@ -179,7 +226,7 @@ def _read(model: type[M], body: bytes) -> M:
     value = read_json(body)
     if not isinstance(value, dict):
         raise Invalid([Problem("body", "must be a JSON object", shorten(body[:80], 80))])
-    return _checked(model, value)
+    return value
 
 
 def _checked(model: type[M], value: dict[str, Any]) -> M:
@@ -215,29 +262,6 @@ def frame(
     for name in [content_field] if content_field in _FIELDS else _FIELDS:
         pieces += [b', "%s": "' % str(name).encode("ascii"), None, b'"']
     return [*pieces, b"}"]
-
-
-def encode_base64(content: bytes) -> bytes:
-    """Return bytes as standard Base64, written in slices."""
-    view = memoryview(content)
-    starts = range(0, len(content), _SLICE)
-    return b"".join(binascii.b2a_base64(view[i : i + _SLICE], newline=False) for i in starts)
-
-
-def decode_base64(text: str) -> bytes:
-    """Read standard or URL-safe Base64, padded or not, white space ignored. Raises ValueError."""
-    try:
-        starts = range(0, len(text), _TEXT_SLICE)
-        parts = [binascii.a2b_base64(text[i : i + _TEXT_SLICE], strict_mode=True) for i in starts]
-        if any(len(part) != _SLICE for part in parts[:-1]):
-            raise binascii.Error("padding before the end")
-        return b"".join(parts)
-    except binascii.Error:
-        plain = "".join(text.split()).translate(_URL_SAFE)
-        plain = plain[:-2] + plain[-2:].rstrip("=")
-        if "=" in plain:
-            raise
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
 
 
 def parse_timeout(value: Any) -> float | None:
@@ -384,15 +408,6 @@ def read_part(headers: Mapping[str, str], pieces: Iterable[bytes], part_bytes: i
     return part
 
 
-def measured(pieces: Iterable[bytes]) -> tuple[int, int]:
-    """Return length and CRC-32 of what came in pieces."""
-    length = checksum = 0
-    for piece in pieces:
-        length += len(piece)
-        checksum = zlib.crc32(piece, checksum)
-    return length, checksum
-
-
 def outgoing(
     ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, encapsulated: bool
 ) -> dict[str, str]:
@@ -422,29 +437,35 @@ def outgoing(
     return {_PREFIX + name: value for name, value in headers.items()}
 
 
-def rewritten(body: bytes, ptp: Ptp, form: Form, profile: Profile, grpc: bool) -> tuple[bytes, Ptp, Form]:
+def rewritten(
+    pieces: list[bytes], ptp: Ptp, form: Form, profile: Profile, grpc: bool
+) -> tuple[list[bytes], Ptp, Form]:
     """Return a push as a peer's transport takes it, by gRPC in protobuf. Raises Invalid."""
     if grpc and form is not Form.PROTOBUF:
-        push = decode_push(body, form)
+        push, payload = read_push(pieces, form)
         topic = push.topic if ptp.topic is None else ptp.topic
-        return forms.write_push(topic, push.payload, push.metadata), ptp, Form.PROTOBUF
+        return [forms.begin_push(topic, payload.size, push.metadata), *payload.last()], ptp, Form.PROTOBUF
     if grpc:
-        return body, ptp, form
+        return pieces, ptp, form
     if profile.bare_payloads and form is not Form.RAW:
-        push = decode_push(body, form)
-        return push.payload, replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic), Form.RAW
+        push, payload = read_push(pieces, form)
+        return list(payload.last()), replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic), Form.RAW
     if profile.encapsulates and form is Form.RAW:
-        head = json.dumps({"topic": ptp.topic}).encode("ascii")[:-1]
-        return b"".join([head, b', "payload": "', encode_base64(body), b'"}']), ptp, Form.JSON
-    return body, ptp, form
+        return _in_json({"topic": ptp.topic}, pieces), ptp, Form.JSON
+    return pieces, ptp, form
 
 
-def encode_envelope(body: bytes, metadata: Mapping[str, str], form: Form) -> bytes:
+def encode_envelope(pieces: list[bytes], metadata: Mapping[str, str], form: Form) -> list[bytes]:
     """Return the outer message of the encapsulated mode."""
     if form is not Form.JSON:
-        return forms.write_envelope(body, metadata)
-    head = json.dumps({"metadata": dict(metadata)}).encode("ascii")[:-1]
-    return b"".join([head, b', "payload": "', encode_base64(body), b'"}'])
+        return [forms.begin_envelope(sum(map(len, pieces)), metadata), *pieces]
+    return _in_json({"metadata": dict(metadata)}, pieces)
+
+
+def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
+    head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
+    body = Pieces(payload)
+    return [head, *encoded(body.between(0, len(body), last=True)), b'"}']
 
 
 def wait_seconds(header: str, body: float | None, query: str | None, default: float) -> float:

@@ -5,12 +5,14 @@ send bare payloads (Kuscia's, SecretFlow's) read only the response layout before
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from adapter.bfia.channel.pieces import Pieces
 from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
     Inbound,
     LegacyOutbound,
@@ -26,6 +28,8 @@ _PROTOBUF = frozenset({"application/x-protobuf", "application/protobuf", "applic
 _CODE = re.compile(r"E\d{10}")
 MOST_FIELDS = 20_000
 """fields of one message; the parser's memory goes with their number"""
+_PAYLOAD = 2 << 3 | 2
+"""tag of the payload, in PushInbound and Inbound"""
 
 
 class UnknownForm(GatewayError):
@@ -67,6 +71,18 @@ def read_push(body: bytes) -> dict[str, Any]:
     return {"topic": push.topic, "payload": push.payload, "metadata": dict(push.metadata)}
 
 
+def cut(body: Pieces, parse: Callable[[bytes], dict[str, Any]]) -> tuple[dict[str, Any], int, int] | None:
+    """Return the fields of a message but for its payload, and where that lies, if it is there once.
+
+    Raises Invalid.
+    """
+    found = [field for field in islice(_fields(body), MOST_FIELDS) if field.tag == _PAYLOAD or field.tag & 7 == 3]
+    if [field.tag for field in found] != [_PAYLOAD] or found[0].end > len(body):
+        return None
+    (field,) = found
+    return parse(body.read(0, field.at) + body.read(field.end, len(body))), field.begin, field.end
+
+
 def read_ask(body: bytes) -> dict[str, Any]:
     """Return the fields of a PopInbound, PeekInbound or ReleaseInbound. Raises Invalid."""
     ask = _parse(PopInbound, body)
@@ -102,25 +118,28 @@ def write_answer(form: Form, code: str, message: str, size: int, metadata: Mappi
     else:
         texts = {name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()}
         head = TransportOutbound(code=code, message=text, metadata=texts)
+    return _before(size, head)
+
+
+def begin_push(topic: str, size: int, metadata: Mapping[str, str]) -> bytes:
+    """Return what comes before the ``size`` bytes of payload in a PushInbound."""
+    return _before(size, PushInbound(topic=topic, metadata=dict(metadata)))
+
+
+def begin_envelope(size: int, metadata: Mapping[str, str]) -> bytes:
+    """Return what comes before the ``size`` bytes of payload in an Inbound."""
+    return _before(size, Inbound(metadata=dict(metadata)))
+
+
+def _before(size: int, head: Any) -> bytes:
     raw = bytes(head.SerializeToString())
-    if not size:
-        return raw
-    tag = head.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2
-    return raw + _number(tag) + _number(size)
-
-
-def write_push(topic: str, payload: bytes, metadata: Mapping[str, str]) -> bytes:
-    """Return a PushInbound."""
-    return bytes(PushInbound(topic=topic, payload=payload, metadata=dict(metadata)).SerializeToString())
-
-
-def write_envelope(payload: bytes, metadata: Mapping[str, str]) -> bytes:
-    """Return an Inbound."""
-    return bytes(Inbound(payload=payload, metadata=dict(metadata)).SerializeToString())
+    return (
+        raw + _number(head.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size) if size else raw
+    )
 
 
 def _parse(kind: Any, body: bytes) -> Any:
-    if _fields(body) > MOST_FIELDS:
+    if any(True for _ in islice(_fields(Pieces([body])), MOST_FIELDS, None)):
         raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
     try:
         message = kind.FromString(body)
@@ -131,27 +150,38 @@ def _parse(kind: Any, body: bytes) -> Any:
     return message
 
 
-def _fields(body: bytes) -> int:
-    """Count the fields of a message, up to one more than are allowed; a broken one ends the count."""
-    at = count = 0
-    while at < len(body) and count <= MOST_FIELDS:
-        tag, at = _varint(body, at)
+class _Field(NamedTuple):
+    """A field of a message: what it is, where it lies, and where its value does."""
+
+    tag: int
+    at: int
+    begin: int
+    end: int
+
+
+def _fields(body: Pieces) -> Iterator[_Field]:
+    """Give the fields of a message; a broken one ends them."""
+    at = 0
+    while at < len(body):
+        lead = body.read(at, at + 20)
+        tag, begin = _varint(lead, 0)
+        end = begin
         match tag & 7:
             case 0:
-                _, at = _varint(body, at)
+                _, end = _varint(lead, begin)
             case 1:
-                at += 8
+                end += 8
             case 2:
-                length, at = _varint(body, at)
-                at += length
+                length, begin = _varint(lead, begin)
+                end = begin + length
             case 5:
-                at += 4
+                end += 4
             case 3 | 4:
                 pass
             case _:
-                break
-        count += 1
-    return count
+                return
+        yield _Field(tag, at, at + begin, at + end)
+        at += end
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:

@@ -4,9 +4,9 @@ The code of an answer stands in its body; HTTP is 200, save for a body over the 
 event loop while they wait; bodies over a quarter of a MiB are read and written in threads.
 """
 
+import contextlib
 import hashlib
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,23 +33,22 @@ from adapter.bfia.channel.codec import (
     Answer,
     Part,
     Ptp,
-    Push,
     decode_ask,
-    decode_envelope,
-    decode_push,
     encode_envelope,
     frame,
-    measured,
     outgoing,
     read_ends,
+    read_envelope,
     read_part,
     read_ptp,
+    read_push,
     read_topic,
     rewritten,
     wait_seconds,
 )
 from adapter.bfia.channel.courier import BUFFER_FULL, Courier
 from adapter.bfia.channel.forms import Form, form_of
+from adapter.bfia.channel.pieces import Payload, measured
 from adapter.bfia.channel.responses import (
     IN_THREAD,
     LOOP,
@@ -226,42 +225,70 @@ class _Desk:
             form is Form.RAW
             and (size := bodies.announced(request)) is not None
             and bodies.LARGE < size <= self._parts.max_body
+            and (route is None or _takes_parts(route, ptp.topic or ""))
         ):
             async with AsyncExitStack() as held:
                 for place in (*places, self._bodies.places("large")):
                     await held.enter_async_context(place)
                 return await self._push_long(request, ptp, route, member.run, size)
-        async with self._bodies.whole(request, *places, self._bodies.places("large")) as body:
+        async with self._bodies.pieces(request, *places, self._bodies.places("large")) as pieces:
             if route is None:
-                await self._store(ptp, form, body, source=self._parts.node, run=member.run)
+                await self._store(ptp, form, pieces, source=self._parts.node, run=member.run)
                 return success(form)
             await self._refuse_ended(ptp.session)
-            return _response_to(await self._send(ptp, route, body, form), ptp, form)
+            return _response_to(await self._send_held(ptp, route, pieces, form), ptp, form)
 
     async def _push_long(self, request: Request, ptp: Ptp, route: Route | None, run: str, size: int) -> Response:
         """Store a bare payload, or bring it on, part by part while it comes."""
         await self._refuse_ended(ptp.session)
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
-        offset = 0
         async with aclosing(self._bodies.parts(request)) as parts:
+            if route is not None:
+                try:
+                    answer = await self._send_parts(ptp, route, parts, size)
+                except _NoParts as refused:
+                    rest = [piece async for more in parts for piece in more]
+                    answer = await self._send(ptp, route, [*refused.part, *rest], Form.RAW)
+                return _response_to(answer, ptp, Form.RAW)
+            offset = 0
             async for part in parts:
-                length, checksum = measured(part)
-                if route is None:
-                    await self._store_part(ptp, part, offset, size, self._parts.node, run)
-                else:
-                    answer = await self._send_part(ptp, route, part, Part(offset, size, checksum))
-                    if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
-                        # its transport takes no parts, or what it refuses it says of the whole, too
-                        whole = b"".join([*part, *[piece async for more in parts for piece in more]])
-                        return _response_to(await self._send(ptp, route, whole, Form.RAW), ptp, Form.RAW)
-                    if answer.code == PARTS_MISSING:
-                        raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
-                    if not answer.succeeded:
-                        return _response_to(answer, ptp, Form.RAW)
-                offset += length
-        if offset != size:
-            raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
+                await self._store_part(ptp, part, offset, size, self._parts.node, run)
+                offset += sum(map(len, part))
+            _refuse_short(offset, size)
         return success(Form.RAW)
+
+    async def _send_held(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:
+        """Bring a message on that is here as a whole; a long one in parts, as its bare payload."""
+        if sum(map(len, pieces)) > bodies.LARGE and form is not Form.RAW and _takes_parts(route):
+            read = partial(_read_push, ptp, form, self._token(ptp))
+            topic, payload, name = await self._read(pieces, read)
+            if _takes_parts(route, topic):
+                named = replace(ptp, topic=topic, message_id=name or uuid4().hex)
+                parts = self._in_threads(payload.parts(bodies.PART))
+                with contextlib.suppress(_NoParts):
+                    return await self._send_parts(named, route, parts, payload.size)
+        return await self._send(ptp, route, pieces, form)
+
+    async def _in_threads(self, parts: Iterator[X]) -> AsyncIterator[X]:
+        while (part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._codec)) is not None:
+            yield part
+
+    async def _send_parts(self, ptp: Ptp, route: Route, parts: AsyncIterator[list[bytes]], size: int) -> Answer:
+        """Bring a payload in parts. Raises _NoParts where the peer refuses the first one."""
+        offset, answer = 0, Answer(code=SUCCESS)
+        async for part in parts:
+            length, checksum = measured(part)
+            headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, checksum).header
+            answer = await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
+            if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
+                raise _NoParts(part)  # its transport takes none, or what it refuses it says of the whole, too
+            if answer.code == PARTS_MISSING:
+                raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
+            if not answer.succeeded:
+                return answer
+            offset += length
+        _refuse_short(offset, size)
+        return answer
 
     async def _store_part(
         self, ptp: Ptp, pieces: list[bytes], offset: int, size: int, source: str, run: str | None
@@ -278,14 +305,6 @@ class _Desk:
             sequence=_digest("message", ptp.message_id),
         )
 
-    async def _send_part(self, ptp: Ptp, route: Route, pieces: list[bytes], part: Part) -> Answer:
-        profile = profile_named(route.profile)
-        unspeakable = by_grpc(route.url) and not (ptp.topic or "").isascii()
-        if profile.encapsulates or profile.bare_payloads or unspeakable:  # of another platform
-            return Answer(code=NOT_PERMITTED)
-        headers = self._outgoing(ptp, encapsulated=False) | part.header
-        return await self._brought(ptp, route, pieces, headers, Form.RAW, PART, may_be_unknown=not part.offset)
-
     def _target(self, ptp: Ptp) -> str:
         if ptp.target:
             return ptp.target
@@ -297,15 +316,20 @@ class _Desk:
             )
         raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
 
-    async def _send(self, ptp: Ptp, route: Route, body: bytes, form: Form) -> Answer:
+    async def _send(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:
         profile = profile_named(route.profile)
         grpc = by_grpc(route.url)
         if profile.bare_payloads or profile.encapsulates or grpc:
-            body, ptp, form = await self._written(len(body), partial(rewritten, body, ptp, form, profile, grpc))
+            write = partial(rewritten, ptp=ptp, form=form, profile=profile, grpc=grpc)
+            pieces, ptp, form = await self._read(pieces, write)
         headers = self._outgoing(ptp, encapsulated=profile.encapsulates)
         if profile.encapsulates:
-            body = await self._written(len(body), partial(encode_envelope, body, headers, form))
-        return await self._brought(ptp, route, body, headers, form, INVOKE)
+            pieces = await self._read(pieces, partial(encode_envelope, metadata=headers, form=form))
+        return await self._brought(ptp, route, pieces, headers, form, INVOKE)
+
+    def _token(self, ptp: Ptp) -> str:
+        """Return what stands for a container's token at other nodes."""
+        return _digest("token", ptp.token) if ptp.token else ""
 
     def _outgoing(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
         return outgoing(
@@ -313,7 +337,7 @@ class _Desk:
             node=self._parts.node,
             institution=self._parts.institution,
             message_id=ptp.message_id or uuid4().hex,
-            token=_digest("token", ptp.token) if ptp.token else "",
+            token=self._token(ptp),
             encapsulated=encapsulated,
         )
 
@@ -321,7 +345,7 @@ class _Desk:
         self,
         ptp: Ptp,
         route: Route,
-        body: bytes | list[bytes],
+        body: list[bytes],
         headers: dict[str, str],
         form: Form,
         path: str,
@@ -348,7 +372,7 @@ class _Desk:
         async with _unhurried(form):
             run = (await self._member(request, ptp)).run
             async with self._bodies.whole(request) as body:
-                ask = await self._read(body, partial(decode_ask, form=form))
+                ask = await self._read([body], lambda _: decode_ask(body, form))
             if seconds is None:
                 query = request.query_params.get("timeout")
                 seconds = wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
@@ -372,15 +396,12 @@ class _Desk:
 
         return Handover(self._broker, taking, framed, form, self._reading)
 
-    async def _written(self, size: int, write: Callable[[], X]) -> X:
-        return write() if size <= IN_THREAD else await anyio.to_thread.run_sync(write, limiter=self._codec)
-
     async def release(self, request: Request) -> Response:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp, form = _asked(request)
         run = (await self._member(request, ptp)).run
         async with self._bodies.whole(request) as body:
-            ask = await self._read(body, partial(decode_ask, form=form))
+            ask = await self._read([body], lambda _: decode_ask(body, form))
         topic = ask.topic if ptp.topic is None else ptp.topic
         await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
         return success(form)
@@ -397,19 +418,21 @@ class _Desk:
         places = self._bodies.places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
             places = self._bodies.places("handed on", ptp is not None)
-        async with self._bodies.whole(request, places) as body:
-            whole = body
+        async with self._bodies.pieces(request, places) as pieces:
+            inner = None
             if ptp is None:
-                envelope = await self._read(body, partial(decode_envelope, form=form))
-                ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
+                envelope, inner = await self._read(pieces, partial(read_envelope, form=form))
+                ptp = read_ptp(headers, envelope.metadata)
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
             await self._refuse_non_party(ptp)
             other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if other is not None:
-                return _response_to(await self._hand_on(other, whole, headers), None, form)
-            await self._store(ptp, form, body, source=ptp.source, run=None)
+                return _response_to(await self._hand_on(other, pieces, headers), None, form)
+            if inner is not None:
+                pieces = await self._read(pieces, lambda _: list(inner.last()))
+            await self._store(ptp, form, pieces, source=ptp.source, run=None)
         return success(form)
 
     async def part(self, request: Request) -> Response:
@@ -451,19 +474,19 @@ class _Desk:
             raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
 
     async def _hand_on(
-        self, route: Route, body: bytes | list[bytes], headers: list[tuple[bytes, bytes]], path: str = INVOKE
+        self, route: Route, pieces: list[bytes], headers: list[tuple[bytes, bytes]], path: str = INVOKE
     ) -> Answer:
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
-        return await self._parts.courier.invoke(route, body, kept, self._parts.retry_for, path)
+        return await self._parts.courier.invoke(route, pieces, kept, self._parts.retry_for, path)
 
-    async def _store(self, ptp: Ptp, form: Form, body: bytes, *, source: str, run: str | None) -> None:
-        push, sequence = await self._read(body, partial(_read_push, ptp, form))
+    async def _store(self, ptp: Ptp, form: Form, pieces: list[bytes], *, source: str, run: str | None) -> None:
+        topic, payload, name = await self._read(pieces, partial(_read_push, ptp, form, ptp.token))
         if not self._broker.holds(ptp.session):
             await self._refuse_ended(ptp.session)
             await self._unknown.admit(ptp.session, source)
-        topic = push.topic if ptp.topic is None else ptp.topic
-        await self._broker.push(ptp.session, topic, source, push.payload, run=run, sequence=sequence)
+        sequence = _digest("message", name) if name else None
+        await self._broker.push(ptp.session, topic, source, payload, size=payload.size, run=run, sequence=sequence)
 
     async def _refuse_ended(self, session: str) -> None:
         if not self._broker.holds(session) and await self._session_open(session) is False:
@@ -477,10 +500,29 @@ class _Desk:
         # not remembered: another container may get the address of one that has just ended
         return await anyio.to_thread.run_sync(self._parts.run_of, claim, limiter=self._by_address)
 
-    async def _read(self, body: bytes, decode: Callable[[bytes], X]) -> X:
-        if len(body) <= IN_THREAD:
-            return decode(body)
-        return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
+    async def _read(self, pieces: list[bytes], read: Callable[[list[bytes]], X]) -> X:
+        if sum(map(len, pieces)) <= IN_THREAD:
+            return read(pieces)
+        return await anyio.to_thread.run_sync(read, pieces, limiter=self._codec)
+
+
+class _NoParts(Exception):
+    """The peer takes no parts; this was the first one."""
+
+    def __init__(self, part: list[bytes]) -> None:
+        super().__init__()
+        self.part = part
+
+
+def _takes_parts(route: Route, topic: str = "") -> bool:
+    """Tell whether a peer's transport may take parts: none of another platform does."""
+    profile = profile_named(route.profile)
+    return not (profile.encapsulates or profile.bare_payloads or (by_grpc(route.url) and not topic.isascii()))
+
+
+def _refuse_short(length: int, size: int) -> None:
+    if length != size:
+        raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
 
 
 def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
@@ -515,17 +557,17 @@ async def _unhurried(form: Form) -> AsyncIterator[None]:
         raise
 
 
-def _read_push(ptp: Ptp, form: Form, body: bytes) -> tuple[Push, str | None]:
-    """Read a push and what its repeats are recognised by.
+def _read_push(ptp: Ptp, form: Form, token: str, pieces: list[bytes]) -> tuple[str, Payload, str]:
+    """Read a push: its topic, its payload, and the name by which its repeats are recognised; empty for none.
 
     The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
     sender that means something else by the word, must not lose messages. Else it is the id of the push.
     """
-    push = decode_push(body, form)
+    push, payload = read_push(pieces, form)
+    name = ptp.message_id
     if sequence := push.metadata.get("sequence", ""):
-        checksum = f"{len(push.payload)} {zlib.crc32(push.payload)}"
-        return push, _digest("sequence", ptp.token, sequence, checksum)
-    return push, _digest("message", ptp.message_id) if ptp.message_id else None
+        name = _digest("sequence", token, sequence, f"{payload.size} {payload.checksum}")
+    return push.topic if ptp.topic is None else ptp.topic, payload, name
 
 
 def _digest(*parts: str) -> str:

@@ -146,8 +146,8 @@ class _Wire:
 
     async def _send(self, head: bytes, pieces: list[bytes], seconds: float, deadline: asyncio.Timeout) -> bool:
         """Send a request; False where the peer closed before the end, as it may after a refusal."""
-        if len(pieces) == 1 and len(pieces[0]) <= _SLICE:
-            self._writer.write(head + pieces[0])
+        if sum(map(len, pieces)) <= _SLICE:
+            self._writer.write(b"".join([head, *pieces]))
             return True
         try:
             self._writer.write(head)

@@ -347,6 +347,13 @@ class OnTopic(Response):
     readers: list[str]
 
 
+class ReceivedMessages(Response):
+    session: str
+    messages: int
+    bytes: int
+    bytes_per_second: int
+
+
 class Amendment(Response):
     """One change of parameters; its version is its place among the job's, from 1."""
 
@@ -383,6 +390,7 @@ class Job(Response):
     resources: dict[str, Any] | None
     model: dict[str, Any] | None
     channel: list[OnTopic]
+    channel_received: list[ReceivedMessages]
     amendments: list[Amendment]
     created_at: datetime | None
     started_at: datetime | None

@@ -5,18 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapter.bfia.channel import codec
 from adapter.bfia.channel.codec import (
     SUCCESS,
     decode_answer,
     decode_ask,
-    decode_base64,
     decode_push,
     encode_answer,
-    encode_base64,
     read_ends,
     read_ptp,
+    read_push,
     wait_seconds,
 )
+from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.pieces import decode_base64, encode_base64
+from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import read_json
 from gateway.errors import Invalid
 
@@ -88,6 +91,83 @@ def test_an_answer_is_json_with_the_bytes_under_both_names(name, content, messag
     assert {base64.b64decode(said[field]) for field in fields} == {content}
     assert (said["code"], said["message"], said["metadata"]) == (SUCCESS, message, metadata)
     assert decode_answer(json.dumps(said).encode()).content == content
+
+
+LONG = bytes(range(256))
+TEXT = base64.b64encode(LONG).decode()
+
+
+def as_json(**fields):
+    return json.dumps(fields).encode()
+
+
+BODIES = [
+    *((Form.JSON, as_json(**fields)) for fields in (
+        {"topic": "t", "payload": TEXT, "metadata": {"sequence": "1"}},
+        {"payload": TEXT, "topic": "after"},
+        {"content": TEXT, "topic": "t"},
+        {"content": TEXT, "payload": None},
+        {"content": TEXT, "payload": "aGk="},
+        {"content": "aGk=", "payload": TEXT},
+        {"content": TEXT, "payload": TEXT},
+        {"payload": TEXT[:-1], "metadata": {"a": TEXT}},
+        {"payload": "aGk=", "metadata": {"payload": TEXT}},
+        {"payload": "aGk=", "topic": TEXT},
+        {"payload": TEXT[:-3]},
+        {"payload": TEXT + "\n\n", "topic": "line feeds"},
+        {"payload": TEXT[:90] + "!" + TEXT[90:]},
+        {"payload": TEXT[:90] + "=" + TEXT[90:]},
+        {"payload": list(LONG)},
+        {"topic": 'a "quoted" one', "payload": TEXT},
+        {"topic": 5, "payload": TEXT},
+        {"payload": {"payload": TEXT}},
+        {"topic": TEXT},
+    )),
+    *((Form.JSON, body) for body in (
+        b'{"payload": "aGk=", "payload": "%s"}' % TEXT.encode(),
+        b'{"payload": "%s", "payload": "aGk="}' % TEXT.encode(),
+        b'{"payload": "%s"}' % TEXT.replace("/", "\\/").encode(),
+        b'{"payload": "%s"}' % TEXT.replace("A", "\\u0041").encode(),
+        b'{"pay\\u006coad": "%s"}' % TEXT.encode(),
+        b'{"payload": "%s' % TEXT.encode(),
+        b'{"payload": "%s"' % TEXT.encode(),
+        b'{"payload": "%s"}}' % TEXT.encode(),
+        b'["payload", "%s"]' % TEXT.encode(),
+        b'"%s"' % TEXT.encode(),
+        b'{"payload": "\\"%s"}' % TEXT.encode(),
+        b'{"payload": "%s\\"}' % TEXT.encode(),
+        b'{"payload"%s: "aGk="}' % (b" " * 400),
+        b" " * 400,
+    )),
+    *((Form.PROTOBUF, body) for body in (
+        PushInbound(topic="t", payload=LONG, metadata={"a": "b"}).SerializeToString(),
+        PushInbound(payload=b"x").SerializeToString() + PushInbound(payload=LONG, topic="t").SerializeToString(),
+        PushInbound(payload=LONG).SerializeToString()[:-1],
+        PushInbound(payload=LONG).SerializeToString() + b"\x0a\x02\xff\xfe",
+        PushInbound(topic=TEXT).SerializeToString(),
+        PushInbound(payload=LONG).SerializeToString() + b"\x7a\x02hi",
+        b"\x7a\x02hi" + PushInbound(payload=LONG).SerializeToString(),
+        b"\x0b" + PushInbound(payload=LONG).SerializeToString() + b"\x0c",
+        b"\x92\x00\x05hello" + PushInbound(topic="t").SerializeToString(),
+        b"\x12\xff\xff\xff\xff\x7f" + LONG,
+        b"\x12" + b"\xff" * 300,
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize(("form", "body"), BODIES)
+def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(monkeypatch, form, body, size):
+    def found(longer_than):
+        monkeypatch.setattr(codec, "_LONG", longer_than)
+        try:
+            push, payload = read_push([body[at : at + size] for at in range(0, len(body), size)], form)
+        except Invalid as error:
+            return error.problems
+        assert b"".join(payload) == b"".join(piece for part in payload.parts(100) for piece in part)
+        return push.topic, push.metadata, payload.size, payload.checksum, b"".join(payload.last())
+
+    assert found(0) == found(1 << 20)
 
 
 @pytest.mark.parametrize(

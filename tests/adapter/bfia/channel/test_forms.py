@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter.bfia.channel import router
-from adapter.bfia.channel.codec import decode_answer, decode_ask, decode_envelope, decode_push
+from adapter.bfia.channel.codec import decode_answer, decode_ask, decode_push, read_envelope
 from adapter.bfia.channel.forms import MOST_FIELDS, Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, LegacyOutbound, PopInbound, PushInbound, TransportOutbound
 from gateway.errors import Invalid
@@ -102,9 +102,9 @@ async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, for
     assert "x-ptp-version" not in asked.headers
     assert asked.headers["x-ptp-from-node-id"] == asked.headers["x-ptp-source-node-id"] == "alpha"
     assert asked.headers["content-type"] == expected.value
-    outer = decode_envelope(asked.raw, expected)
+    outer, inside = read_envelope([asked.raw], expected)
     assert outer.metadata["x-ptp-session-id"] == SESSION
-    inner = decode_push(outer.payload, expected)
+    inner = decode_push(b"".join(inside), expected)
     assert (inner.topic, inner.payload) == ("t", b"hello")
 
 
@@ -220,7 +220,7 @@ def test_what_is_written_is_read(topic, payload, metadata):
 @steady
 @given(st.binary(max_size=300))
 def test_no_bytes_are_more_than_refused(body):
-    for decode in (decode_push, decode_ask, decode_envelope):
+    for decode in (decode_push, decode_ask, lambda body, form: read_envelope([body], form)):
         try:
             decode(body, Form.PROTOBUF)
         except Invalid as error:
