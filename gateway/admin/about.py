@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.admin.deps import AdminParts, Input, Paths, Reply, shape
 from gateway.config.tls import PATH as LISTENER
-from gateway.data.remote_storage import RemoteStorage, StorageFailed
+from gateway.data.remote_storage import Remote, StorageFailed
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, near
 from gateway.identity.keys import Keyring, invitation_of, six_words
@@ -66,7 +66,8 @@ def router(parts: AdminParts) -> APIRouter:
         """``uploads``: an upload that names no storage goes there."""
         folder, remotes = parts.storage.root, parts.storage.remotes
         here = {"name": "file", "kind": "file", "url": f"file://{folder}", "ok": folder.is_dir(), "cause": ""}
-        found = [_answers(name, remote) for name, remote in remotes.items()]
+        failed = parts.storage.failures()
+        found = [_answer(name, one.remote, failed.get(name)) for name, one in remotes.items()]
         return Reply({"storages": [{**one, "uploads": n == 0} for n, one in enumerate([*found, here])]})
 
     @paths(
@@ -108,11 +109,7 @@ def router(parts: AdminParts) -> APIRouter:
     return paths.router
 
 
-def _answers(name: str, remote: RemoteStorage) -> dict[str, Any]:
-    at = remote.remote
-    about = {"name": name, "kind": at.kind, "url": f"{at.kind}://{at.host}:{at.port}/{at.folder.strip('/')}"}
-    try:
-        remote.check_answers()
-    except StorageFailed as error:
-        return {**about, "ok": False, "cause": f"{error.reason}: {error.message}"}
-    return {**about, "ok": True, "cause": ""}
+def _answer(name: str, at: Remote, failed: StorageFailed | None) -> dict[str, Any]:
+    url = f"{at.kind}://{at.host}:{at.port}/{at.folder.strip('/')}"
+    cause = f"{failed.reason}: {failed.message}" if failed else ""
+    return {"name": name, "kind": at.kind, "url": url, "ok": not failed, "cause": cause}

@@ -473,18 +473,21 @@ class Gateway:
         self.storage.check()
 
     def _remote_of(self, run: Run, begins: bool) -> Remote | None:
-        remote = self.storage.remote_of(run)
-        if remote is None or not begins or not remote.role:
-            return remote
+        storage = self.storage.remote_of(run)
+        if storage is None:
+            return None
+        if not begins:
+            return storage.remote
+        storage.check_answers()
         job_id = self.store.local_job_of_task(run.task_id)
         limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
         longest = [seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds]
-        return self.run_credentials.of(remote, run, min(longest, default=None))
+        return self.run_credentials.of(storage.remote, run, min(longest, default=None))
 
     def _end_credentials(self, run: Run) -> None:
-        remote = self.storage.remote_of(run)
-        if remote is not None:
-            self.run_credentials.end(remote, run, self.clock())
+        storage = self.storage.remote_of(run)
+        if storage is not None:
+            self.run_credentials.end(storage.remote, run, self.clock())
 
     def _check_route_file(self) -> None:
         """Refuse a file that differs from another gateway's. It may have edited one that both follow just now."""
@@ -512,7 +515,7 @@ class Gateway:
 
     def _warn_of_storages(self) -> None:
         try:
-            self.storage.check()
+            self.storage.check(20.0)  # nobody waits for it
         except StorageFailed as error:
             log.warning("jobs with data there are refused", cause=error.message, next="bfia-gateway doctor")
 

@@ -171,6 +171,8 @@ class RemoteStorage(Storage):
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
         self._operator: Operator | None = None
+        self._full = False
+        """whether it refused a write for that, and took none since"""
 
     def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
         check_names(address)
@@ -324,7 +326,10 @@ class RemoteStorage(Storage):
             log.warning("unfinished uploads stay", storage=self.remote.name, cause=error.message)
 
     def check_answers(self) -> None:
-        """Look whether it answers. Raises `StorageFailed`."""
+        """Look whether it answers, and has room again where it had none. Raises `StorageFailed`."""
+        if self._full:
+            self.check()
+            return
         with self._named(), suppress(exceptions.NotFound):
             asyncio.run(self._entries("", 1))
 
@@ -335,6 +340,7 @@ class RemoteStorage(Storage):
             self._at().write(name, b"bfia")
             self._at().read(name)
             self._at().delete(name)
+        self._full = False
 
     def _at(self) -> Operator:
         if self.remote.kind == HDFS:  # its client notices only after 20 s that nobody is there
@@ -370,10 +376,18 @@ class RemoteStorage(Storage):
         if not reason and isinstance(error, exceptions.PermissionDenied):
             reason, what = "STORAGE_DENIED", "denies access"
         if not reason and "timeout" in text.lower():
-            reason, what = "STORAGE_SLOW", f"took longer than {_SECONDS:.0f} s for one request"
-        where = f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
+            return self.slow(_SECONDS)
+        self._full = self._full or reason == "STORAGE_FULL"
         kind = StorageFailed if reason in _LASTING else StorageAway
-        return kind(f"{where} {what or 'cannot be reached'}", reason=reason or StorageAway.reason)
+        return kind(f"{self._shown} {what or 'cannot be reached'}", reason=reason or StorageAway.reason)
+
+    def slow(self, seconds: float) -> StorageFailed:
+        """Return the error of one that did not answer in time."""
+        return StorageAway(f"{self._shown} took longer than {seconds:g} s for one request", reason="STORAGE_SLOW")
+
+    @property
+    def _shown(self) -> str:
+        return f"storage {self.remote.name} ({self.remote.kind})"  # other institutions read it
 
 
 class RemoteParts:

@@ -1,7 +1,8 @@
 """The storages of a node: the folder that every node has, and named ones elsewhere (S3, HDFS)."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -14,17 +15,13 @@ from gateway.data.remote_storage import FILE, Remote, RemoteStorage, StorageFail
 from gateway.data.storage import Parts, Storage, Stored
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
-from gateway.errors import Invalid, NotFound
+from gateway.errors import GatewayError, Invalid, NotFound
 
 log = structlog.get_logger(__name__)
 
 
-def _failure(storage: RemoteStorage) -> StorageFailed | None:
-    try:
-        storage.check_answers()
-    except StorageFailed as error:
-        return error
-    return None
+_SECONDS = 2.0
+"""within which a storage answers that is asked whether it is there"""
 
 
 class Storages(Storage):
@@ -36,6 +33,9 @@ class Storages(Storage):
         self.remotes: Mapping[str, RemoteStorage] = {one.name: RemoteStorage(one) for one in remotes}
         self._places: Mapping[str, Storage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
+        self._asked: dict[str, Future[None]] = {}
+        """the last question to each, which one that hangs is not asked again meanwhile"""
+        self._asking = threading.Lock()
 
     @property
     def root(self) -> Path:
@@ -67,14 +67,28 @@ class Storages(Storage):
             raise failed
         return Address(namespace, name)
 
-    def check(self) -> None:
+    def check(self, seconds: float = _SECONDS) -> None:
         """Look whether every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
-        if not self.remotes:
-            return
-        with ThreadPoolExecutor(len(self.remotes)) as pool:  # one that hangs takes its time
-            failed = [error for error in pool.map(_failure, self.remotes.values()) if error is not None]
-        if failed:
+        if failed := list(self.failures(seconds).values()):
             raise StorageFailed("; ".join(error.message for error in failed), reason=failed[0].reason)
+
+    def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
+        """Ask all storages elsewhere at the same time; return what is the matter with those that do not answer."""
+        with self._asking:
+            for name, storage in self.remotes.items():
+                if name not in self._asked or self._asked[name].done():
+                    self._asked[name] = answer = Future[None]()
+                    threading.Thread(target=_ask, args=(storage, answer), daemon=True).start()
+            asked = dict(self._asked)
+        wait(asked.values(), seconds)
+        found = {}
+        for name, answer in asked.items():
+            error = answer.exception() if answer.done() else self.remotes[name].slow(seconds)
+            if isinstance(error, StorageFailed):
+                found[name] = error
+            elif error is not None:
+                raise error
+        return found
 
     @property
     def secrets(self) -> list[str]:
@@ -108,11 +122,20 @@ class Storages(Storage):
             return f"{has}: it works on data in the node's folder alone (storage.stand_in)"
         return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
-    def remote_of(self, run: Run) -> Remote | None:
+    def remote_of(self, run: Run) -> RemoteStorage | None:
         """Return the storage elsewhere in which a run reads and writes; None for the folder."""
         first = next(iter((*run.outputs.values(), *run.inputs.values())), Address("", ""))
         at = self._at(first)
-        return at.remote if isinstance(at, RemoteStorage) else None
+        return at if isinstance(at, RemoteStorage) else None
+
+    def trouble(self, run: Run) -> str:
+        """Say why the storage elsewhere of a run that failed may be the cause; empty where it is not."""
+        try:
+            if (at := self.remote_of(run)) is not None:
+                at.check()
+        except GatewayError as error:
+            return f"{error.reason}: {error.message}"
+        return ""
 
     # ------------------------------------------------------------ as one storage
 
@@ -169,3 +192,11 @@ class Storages(Storage):
 
     def delete(self, address: Address) -> bool:  # noqa: D102
         return self._at(address).delete(address)
+
+
+def _ask(storage: RemoteStorage, answer: "Future[None]") -> None:
+    try:
+        storage.check_answers()
+        answer.set_result(None)
+    except BaseException as error:  # whoever asked gets it
+        answer.set_exception(error)

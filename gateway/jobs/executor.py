@@ -11,7 +11,7 @@ import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.reports import output_warnings
-from gateway.data.storage import Storage
+from gateway.data.storages import Storages
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.resources import priority
@@ -162,7 +162,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         launching: Launching,
         peers: Peers,
         lanes: Lanes,
-        storage: Storage,
+        storage: Storages,
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:
@@ -405,7 +405,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
             self._end(run)
-            warnings = output_warnings(self._storage, local.spec, run) if run.status is RunStatus.SUCCESS else ()
+            if run.status is RunStatus.SUCCESS:
+                warnings = output_warnings(self._storage, local.spec, run)
+            else:
+                warnings = (trouble,) if (trouble := self._storage.trouble(run)) else ()
             self._workspace.clear(run)
         except (EngineError, OSError, StorageAway) as error:
             return messages.Done(action, self._clock(), final=False, message=str(error))

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
 from gateway.domain.spec import CallState, NodeId
 from gateway.domain.states import JOB, ended
-from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
+from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
 from gateway.ports import Clock
 from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
@@ -299,9 +300,10 @@ class Cleaner:
         names = [name.split("-") for name in self._left.storage.namespaces() if name.count("-") > 1]
         with_data = {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
         for job_id, used in self._past(min(limits), now, with_data):
-            for address in self._left.outputs(self._store.local_jobs.find(job_id)):
-                if not self._left.needed_by(address, job_id, used):
-                    yield self._left.item(job_id, address, "the time of its outputs is over")
+            with _next_time(job_id):
+                for address in self._left.outputs(self._store.local_jobs.find(job_id)):
+                    if not self._left.needed_by(address, job_id, used):
+                        yield self._left.item(job_id, address, "the time of its outputs is over")
 
     def _jobs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield past jobs as a whole, but those of which outputs stay: nothing else would tell whose they are."""
@@ -310,8 +312,9 @@ class Cleaner:
         exists, needed_by = self._left.storage.exists, self._left.needed_by
         for job_id, used in self._past(seconds, now):
             outputs = _outputs_of(self._store.local_jobs.find(job_id))
-            if not any(exists(a) and needed_by(a, job_id, used) for a in outputs):
-                yield Item("job", job_id, job_id, 0, "the time of the job is over")
+            with _next_time(job_id):
+                if not any(exists(a) and needed_by(a, job_id, used) for a in outputs):
+                    yield Item("job", job_id, job_id, 0, "the time of the job is over")
 
     def _drop(self, item: Item) -> None:
         """Delete both records and the timeline; one line stays that says so."""
@@ -514,6 +517,15 @@ class Deleting:
         queries.drop_job(self._store, job_id, self._clock(), by, left)
         log.info("job deleted", job=job_id, by=by, **{k: v for k, v in left.items() if k != "nodes"})
         return [replace(item, removed=True) for item in items]
+
+
+@contextmanager
+def _next_time(job_id: str) -> Iterator[None]:
+    """Leave a job whose storage is away or gone to the next cleaning, and go on with the others."""
+    try:
+        yield
+    except StorageFailed as error:
+        log.warning("a job is not cleaned up now", job=job_id, cause=error.message)
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:

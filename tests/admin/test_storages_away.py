@@ -74,6 +74,10 @@ def health(node: Gateway) -> str:
     return str(ask(node, "operator", "GET", "/health/ready").json()["checks"]["storage"]["cause"])
 
 
+def storages(node: Gateway) -> Any:
+    return ask(node, "operator", "GET", "/api/v1/storages").json()["storages"]
+
+
 def kept(place: real.Place, name: str = "") -> list[str]:
     """Return what lies in a bucket of a table, or of all, or is half sent."""
     half = real.client().list_multipart_uploads(Bucket=place.name).get("Uploads", [])
@@ -92,7 +96,13 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
         node.participant.create_job(a_job("job-late", {"dataset_id": "ns#there"}), PEER)
     assert refused.value.reason == "STORAGE_UNREACHABLE" and "storage lake (s3)" in refused.value.message
     node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
+    site.way.turn("blackhole")  # nobody waits until the library gives up
+    wait_for(lambda: "storage lake (s3) took longer than 2 s" in health(node), about="it is named")
+    assert "storage cluster (hdfs) cannot be reached" in health(node)
+    (shown,) = (one for one in storages(node) if one["name"] == "lake")
+    assert not shown["ok"] and "STORAGE_SLOW" in shown["cause"]
     site.way.turn("")
+    wait_for(lambda: "lake" not in health(node), about="it is back")
     for job_id in ("job-there", "job-here"):
         node.participant.stop_job(job_id, "", None, PEER)
     wait_for(

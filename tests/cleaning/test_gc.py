@@ -18,7 +18,7 @@ from gateway.data.file_storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
 from tests.cleaning.ended import ago, left_behind, logs_of, under_way
-from tests.e2e.nodes import wait_for
+from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME, ask, running
 
 SLEEPER = "sleeper:1"
@@ -172,6 +172,17 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
         assert {i["kind"]: i["removed"] for i in items} == {"logs": True, "outputs": False}
         assert "not permitted" in json.dumps(items)
         assert not logs_of(node, local.runs[0]).exists()
+
+
+def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: Path):
+    away = {"lake": {"url": f"s3://127.0.0.1:{free_ports(1)[0]}/gone", "username": "key", "password": "secret"}}
+    with running(tmp_path, storages=away, **with_policy(outputs_seconds=10, jobs_seconds=10)) as node:
+        run = left_behind(node, "job-away", 50).runs[0]
+        run = replace(run, outputs=run.outputs | {"model_name": Address("job-away-guest-0", "model", "lake")})
+        node.store.local_jobs.update("job-away", lambda local: replace(local, runs=(run,)))
+        left_behind(node, "job-here", 50)
+        assert {key for key in cleaned(node) if key[0] == "job"} == {("job", "job-here")}
+        assert node.storage.exists(run.outputs["out_name"])
 
 
 def test_a_node_cleans_up_by_itself(tmp_path: Path):

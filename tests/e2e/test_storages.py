@@ -1,7 +1,11 @@
 """The user's job where banks keep their data: S3 and HDFS, at one party or both, in processes and containers."""
 
+import contextlib
+import copy
 import io
+import json
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -9,11 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import docker
 import pytest
 
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, example, process_engine, wait_for
+from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
+from tests.services import own_docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.hdfs]
 
@@ -78,8 +85,7 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
             everything = b"".join(opened.read(name) for name in opened.namelist())
         for text in (everything.decode(errors="replace"), node.log(), node.run_logs()):
             assert os.environ["BFIA_TEST_S3_SECRET"] not in text
-    ended = real.client().get_bucket_policy(Bucket=places[0].name)["Policy"]
-    assert ended.count("*:bfia-") == 2  # the credentials of both tasks
+    assert _ended(places[0]) == 2  # the credentials of both tasks
     gone = guest.ask("DELETE", f"/api/v1/models/{_flow(guest, job_id)}/{job_id}")
     assert gone.is_success, gone.text
     assert host.ask("DELETE", f"/api/v1/models/{_flow(host, job_id)}/{job_id}").is_success
@@ -169,3 +175,81 @@ def test_the_users_files_run_unchanged_wherever_data_lies(
 
 def _role(kind: str) -> dict[str, str]:
     return {"role": os.environ["BFIA_TEST_S3_ROLE"]} if kind == "s3" else {}
+
+
+@pytest.fixture
+def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
+    """Give the name of an image whose component is `thief.py`."""
+    folder, name = tmp_path / "image", f"thief:{tmp_path.parent.name}"
+    folder.mkdir()
+    shutil.copy(ROOT / "tests" / "e2e" / "thief.py", folder)
+    (folder / "Dockerfile").write_text(
+        f'FROM {reference_image}\nCOPY thief.py /\nENTRYPOINT ["python3", "/thief.py"]\n'
+    )
+    with contextlib.closing(own_docker.Daemon()) as client:
+        client.images.build(path=str(folder), tag=name, rm=True)
+        yield name
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.remove(name, force=True)
+
+
+@pytest.mark.docker
+def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(thief: str, tmp_path: Path) -> None:
+    """Its own input and output it reads and writes; those of a run that has ended open nothing any more."""
+    with real.bucket() as place:
+        made = Federation(tmp_path, [jobs.GUEST], {"kind": "docker"})
+        made[jobs.GUEST].settings["storages"] = settings_of(place, role=os.environ["BFIA_TEST_S3_ROLE"])
+        with made:
+            node = made[jobs.GUEST]
+            provider = copy.deepcopy(A_PROVIDER)
+            provider["metadata"]["image"] = thief
+            described = provider["components_description"]["Echo"]
+            types = {"attacks": "object", "stolen": "string"}
+            inputs = [
+                {"name": name, "title": name, "type": kind, "optional": True} for name, kind in types.items()
+            ]
+            described |= {"storageEngine": ["s3"], "inputParam": inputs}
+            node.register(provider)
+            for name in ("mine", "other"):
+                node.upload(jobs.DATA / "breast_hetero_guest.csv", "bank", name)
+            data, other = (next(one for one in names(place) if f"/{name}." in one) for name in ("mine", "other"))
+            before = {name: bytes(place.operator.read(name)) for name in names(place)}
+            _, output, _ = _attacked(node, place, [])
+            attacks = [
+                ("read", output),
+                ("read", other),
+                ("list", "/"),
+                ("list", f"{output.split('/')[0]}/"),
+                ("write", output),
+                ("write", data),
+                ("write", "elsewhere/data_0"),
+                ("delete", data),
+                ("delete", output),
+            ]
+            url, later, found = _attacked(node, place, attacks)
+            assert set(found.values()) == {"denied"} and len(found) == len(attacks), found
+            wait_for(lambda: _ended(place) == 2, about="both runs' credentials have ended")
+            _, _, found = _attacked(node, place, [("read", data), ("read", later), ("write", later)], stolen=url)
+            assert set(found.values()) == {"denied"} and len(found) == 3, found
+        after = {name: bytes(place.operator.read(name)) for name in before}
+        assert after == before
+
+
+def _attacked(
+    node: Node, place: real.Place, attacks: list[tuple[str, str]], **more: str
+) -> tuple[str, str, dict[str, str]]:
+    """Run a job; return its credentials, where its output lies, and what became of its attacks."""
+    body = copy.deepcopy(A_JOB)
+    body["config"]["role"] = {"guest": [jobs.GUEST]}
+    given = {"attacks": [list(one) for one in attacks], "dataset_id": "bank#mine", **more}
+    body["config"]["task_params"] = {"common": {}, "guest": {"0": {"echo_1": given}}}
+    job_id = node.submit(body)
+    node.wait_job(job_id, 240)
+    (output,) = (name for name in names(place) if name.startswith(job_id))
+    said = json.loads(bytes(place.operator.read(output)))
+    assert said["own"] == {"read": "done", "write": "done", "list": "done"}, said
+    return said["url"], output, said["found"]
+
+
+def _ended(place: real.Place) -> int:
+    return str(real.client().get_bucket_policy(Bucket=place.name)["Policy"]).count("*:bfia-")
