@@ -25,13 +25,14 @@ from xdist.scheduler import LoadScopeScheduling
 
 from engines.docker.network import PREFIX, Firewall
 from engines.docker.sandboxes import LABEL
-from tests import storages
+from tests import made_once, storages
 from tests.services import browser, own_docker, registry, sshd
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 os.environ.setdefault("PYTHONPATH", str(ROOT / "clients" / "python"))  # as the Makefile does
+made_once.install()
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
 
 pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures
@@ -65,7 +66,7 @@ def _s3() -> None:
 
 
 def _hdfs() -> None:
-    httpx.get(f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", trust_env=False).raise_for_status()
+    httpx.get(f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", timeout=60, trust_env=False).raise_for_status()
 
 
 def _swarm() -> None:

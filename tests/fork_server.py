@@ -16,13 +16,19 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
+from contextlib import redirect_stdout
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gateway.cli.serve
+from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.cli.main import main
+from tests import made_once
+from tests.inprocess import settings
 
 
 def serve(way: socket.socket) -> dict[str, Any] | None:
@@ -92,11 +98,14 @@ LATER = (
 
 
 def load() -> None:
-    """Import what any of the commands does."""
+    """Import what any of the commands does, and make what a node makes of types."""
     for module in pkgutil.iter_modules(gateway.cli.__path__, "gateway.cli."):
         importlib.import_module(module.name)
     for name in LATER:
         importlib.import_module(name)
+    made_once.install()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+        Gateway(settings(Path(folder) / "node")).stop()
 
 
 def run(request: dict[str, Any]) -> None:

@@ -95,14 +95,15 @@ def folder() -> Iterator[Place]:
     name = f"/test/{uuid.uuid4().hex[:12]}"
     node, web = hdfs()
     url, user = f"{web}/webhdfs/v1{name}", {"user.name": HDFS_USER}
-    httpx.put(url, params={"op": "MKDIRS", **user}, trust_env=False, verify=NO_TLS).raise_for_status()
+    patient = {"timeout": 120, "trust_env": False, "verify": NO_TLS}
+    httpx.put(url, params={"op": "MKDIRS", **user}, **patient).raise_for_status()
     os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
     operator = opendal.Operator("hdfs-native", name_node=node, root=name)
     try:
         yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name}, quote_via=quote)}", operator, name)
     finally:
         away = {"op": "DELETE", "recursive": "true", **user}
-        httpx.delete(url, params=away, trust_env=False, verify=NO_TLS).raise_for_status()
+        httpx.delete(url, params=away, **patient).raise_for_status()
 
 
 def hdfs() -> tuple[str, str]:
@@ -114,5 +115,6 @@ def hdfs() -> tuple[str, str]:
 def data_nodes() -> list[str]:
     """Return the addresses to which the NameNode sends those who read and write."""
     query = {"qry": "Hadoop:service=NameNode,name=NameNodeInfo"}
-    found = httpx.get(f"{hdfs()[1]}/jmx", params=query, trust_env=False, verify=NO_TLS).json()["beans"][0]
+    url = f"{hdfs()[1]}/jmx"
+    found = httpx.get(url, params=query, timeout=120, trust_env=False, verify=NO_TLS).json()["beans"][0]
     return [node["xferaddr"] for node in json.loads(found["LiveNodes"]).values()]

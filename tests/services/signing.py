@@ -46,9 +46,8 @@ def signature(key: Any, text: bytes) -> str:
 
 def put(shop: str, repository: str, digest: str, *made: tuple[bytes, str], auth: Any = None) -> None:
     """Put signatures, each a text with its signature, beside the image with this digest."""
-    with httpx.Client(
-        base_url=f"http://{shop}/v2/{repository}", auth=auth, trust_env=False, verify=NO_TLS
-    ) as http:
+    url = f"http://{shop}/v2/{repository}"
+    with httpx.Client(base_url=url, auth=auth, timeout=120, trust_env=False, verify=NO_TLS) as http:
         layers = [
             {**_blob(http, text), "mediaType": SIMPLE, "annotations": {"dev.cosignproject.cosign/signature": said}}
             for text, said in made

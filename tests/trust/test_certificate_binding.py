@@ -43,11 +43,10 @@ class Site:
     def post(self, who: str, path: str, headers: dict[str, str], **body: Any) -> dict[str, Any]:
         """Send a request with the certificate of ``who``."""
         files = self.own[who]
-
         context = ssl.create_default_context(cafile=self.authority.file)
         context.load_cert_chain(files.certificate, files.key)
         url = self.node.addresses()["peer"].replace("http://", "https://") + path
-        with httpx.Client(verify=context, trust_env=False) as client:
+        with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
             return client.post(url, headers=headers, **(body or {"json": {"task_id": "t"}})).json()
 
 

@@ -8,7 +8,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -121,7 +120,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def status(port: int, path: str, source: tuple[str, int] | None = None) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5, source_address=source)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=source)
     try:
         connection.request("GET", path)
         return connection.getresponse().status
@@ -147,12 +146,20 @@ def test_a_node_raises_its_limit_of_descriptors(node: Node) -> None:
     assert soft == hard == "4096"
 
 
+def answered(stack: ExitStack, port: int) -> socket.socket | None:
+    """Return a connection on which a request was responded to, if there was time for one."""
+    (connection,) = opened(stack, port, 1, HEAD + b"\r\n")
+    with suppress(ConnectionError):
+        if connection.recv(4096).startswith(b"HTTP/1.1 200"):
+            return connection
+    return None
+
+
 def test_an_idle_connection_is_closed_though_it_sends_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)
     with listening(HELLO) as port, ExitStack() as stack:
-        silent, half, busy = opened(stack, port, 1) + opened(stack, port, 1, HEAD) + opened(stack, port, 1)
-        busy.sendall(HEAD + b"\r\n")
-        assert busy.recv(4096).startswith(b"HTTP/1.1 200")
+        silent, half = opened(stack, port, 1) + opened(stack, port, 1, HEAD)
+        busy = wait_for(lambda: answered(stack, port), about="a request comes before its connection is closed")
 
         def closed() -> bool:
             with suppress(ConnectionError):
@@ -170,7 +177,7 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
     with listening(HELLO, Tls(mine.certificate, mine.key)) as port, ExitStack() as stack:
         silent = opened(stack, port, 600)
         client = http.client.HTTPSConnection(
-            "127.0.0.1", port, timeout=5, context=trusted, source_address=ELSEWHERE
+            "127.0.0.1", port, timeout=60, context=trusted, source_address=ELSEWHERE
         )
         client.request("GET", "/")
         assert client.getresponse().status == 200
@@ -184,20 +191,18 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
     ids=["many headers", "one endless header"],
 )
 def test_a_head_without_end_is_refused(line: bytes) -> None:
-    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-        connection.sendall(HEAD + b"x-b: ")
-        sent = 0
-        with pytest.raises((ConnectionError, AssertionError)):
-            while sent < 1_000_000:
-                connection.sendall(line)
-                sent += len(line)
-                time.sleep(0.001)
-                assert is_open(connection)
-        assert sent < 200_000
+    with (
+        listening(HELLO) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+        suppress(ConnectionError),  # it is closed, with or without a response
+    ):
+        connection.sendall(HEAD + b"x-b: " + 100 * line)
+        while connection.recv(65536):
+            pass
 
 
 def test_the_refusal_of_a_large_head_says_why() -> None:
-    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(HEAD)
         for _ in range(67):
             connection.sendall(b"x-a: " + b"a" * 1000 + b"\r\n")
@@ -229,7 +234,7 @@ async def extensions(scope: Scope, receive: Receive, send: Send) -> None:
 
 def asked(url: str, trusted: ssl.SSLContext) -> list[Any]:
     """Return the extensions of two requests on one connection."""
-    with httpx.Client(verify=trusted) as client:
+    with httpx.Client(verify=trusted, trust_env=False, timeout=60) as client:
         return [json.loads(client.get(url).content) for _ in range(2)]
 
 

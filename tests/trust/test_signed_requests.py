@@ -287,7 +287,8 @@ def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(
         for named in (PEER.encode(), b"\xa0" + PEER.encode(), PEER.encode() + b"\x85"):
             headers = {"x-source-node-id": named, "x-target-node-id": ME}
             url = f"{me.addresses()['peer']}{CONTROL}/job/stop"
-            said = httpx.post(url, json={"job_id": "job-former"}, headers=headers, trust_env=False).json()
+            sent = {"json": {"job_id": "job-former"}, "headers": headers, "timeout": 60}
+            said = httpx.post(url, **sent, trust_env=False, verify=NO_TLS).json()
             assert reason(said) == "SIGNATURE_REFUSED"
 
 
