@@ -54,11 +54,11 @@ def launch(node: Gateway, name: str, job: str) -> None:
 
 
 def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
-    with running(tmp_path, **with_policy(logs_seconds=10, outputs_seconds=100, jobs_seconds=1000)) as node:
+    with running(tmp_path, **with_policy(logs_seconds=1000, outputs_seconds=10_000, jobs_seconds=100_000)) as node:
         fresh = left_behind(node, "job-fresh", 1)
-        quiet = left_behind(node, "job-quiet", 50)
-        stale = left_behind(node, "job-stale", 500)
-        old = left_behind(node, "job-old", 5000)
+        quiet = left_behind(node, "job-quiet", 5000)
+        stale = left_behind(node, "job-stale", 50_000)
+        old = left_behind(node, "job-old", 500_000)
         dead = Staging(node.storage.root)
         (dead.folder / "upload").write_bytes(b"x" * 1000)
         os.close(dead._lock)  # as the death of its process does
