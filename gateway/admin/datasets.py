@@ -293,7 +293,7 @@ def router(
         return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
 
     def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
-        before, after = sharing.switch(at, disabled=disabled)
+        before, after = datasets.switch(at, disabled=disabled)
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 

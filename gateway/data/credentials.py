@@ -15,10 +15,8 @@ from typing import Any
 from gateway.data.remote_storage import FILE, Remote
 from gateway.domain.run import Address, Run
 
-_SECONDS = (12 * 3600, 3600)
-"""for how long a role may be assumed: what is asked for first, and what every role allows"""
-_SHORTEST = 900
-"""seconds; less is not to be had"""
+_LONGEST, _ALLOWED, _SHORTEST = 12 * 3600, 3600, 900
+"""seconds for which any role may be assumed, every role may, and no role may be for less"""
 _ENDED = "BfiaEndedRuns"
 _MOST_ENDED = 150
 """sessions of one day that are denied, the newest: a bucket's policy has 20 KiB"""
@@ -30,7 +28,6 @@ class RunCredentials:
     """Assumes the role that a storage names, once for each run."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, int] = {}
         self._ending = threading.Lock()
 
     def of(self, remote: Remote, run: Run, longest: float | None = None) -> Remote:
@@ -45,7 +42,7 @@ class RunCredentials:
             "RoleSessionName": _session(run),
             "Policy": json.dumps(policy(remote.folder, run), separators=(",", ":")),
         }
-        made = self._assumed(remote, request, longest or _SECONDS[0])["Credentials"]
+        made = self._assumed(remote, request, longest or _LONGEST)["Credentials"]
         return replace(
             remote,
             username=made["AccessKeyId"],
@@ -87,23 +84,17 @@ class RunCredentials:
             _statements(client, remote.folder)
 
     def _assumed(self, remote: Remote, request: Mapping[str, str], longest: float) -> Mapping[str, Any]:
-        """Assume a role for the longest time that it allows and the run may take."""
-        first = self._seconds.get(remote.name, _SECONDS[0])
-        most = max(_SHORTEST, math.ceil(longest))
+        """Assume a role for as long as the run may take, or as every role allows."""
+        seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
         with remote.client("sts", f"does not let this node assume {remote.role}") as client:
-            for seconds in (first, _SECONDS[-1]):
-                asked = min(seconds, most)
-                try:
-                    answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=asked)
-                except client.exceptions.ClientError as error:
-                    code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
-                    if seconds != _SECONDS[-1] and code in ("ValidationError", "InvalidArgument"):
-                        continue
+            try:
+                answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
+            except client.exceptions.ClientError as error:
+                code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
+                if seconds <= _ALLOWED or code not in ("ValidationError", "InvalidArgument"):
                     raise
-                if asked == seconds:
-                    self._seconds[remote.name] = seconds
-                return answer
-        raise AssertionError("the last of the times raises or returns")
+                answer = client.assume_role(**request, DurationSeconds=_ALLOWED)
+        return answer
 
 
 def _session(run: Run) -> str:

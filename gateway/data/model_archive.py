@@ -95,7 +95,7 @@ class _Manifest(_Strict):
 
 def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
-    out = _Drain()
+    out = Sink()
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
         archive.writestr(zipfile.ZipInfo(MANIFEST), json.dumps(_manifest_of(models), ensure_ascii=False, indent=1))
         yield out.take()
@@ -146,19 +146,22 @@ def _members(models: Sequence[PartyModel]) -> Iterator[tuple[str, Address, FileS
                 yield f"{model.party.label}/{number}/{file.name}", part.address, file
 
 
-class _Drain:
+class Sink:
     """A file that can only be written to; what was written is taken out again."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def write(self, data: bytes) -> int:
+        """Keep some bytes."""
         self._data += data
         return len(data)
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Do nothing: nobody has to be waited for."""
 
     def take(self) -> bytes:
+        """Return what was written since the last time."""
         data = bytes(self._data)
         self._data.clear()
         return data

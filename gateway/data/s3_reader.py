@@ -16,12 +16,13 @@ T = TypeVar("T")
 
 _PAUSE = 0.2
 """seconds before the second try; before each further one, twice as many"""
+_PIECE = 1024 * 1024
 _MOST_ERROR = 64 * 1024
 """bytes of an error that are read"""
 
 
-class ObjectReader(io.RawIOBase):
-    """An object as a file. What fails on the way is tried again from where it was.
+class ObjectReader:
+    """An object that is read like the library's own files. What fails is tried again from where it was.
 
     Raises what the library raises, with the server's own words.
     """
@@ -36,14 +37,6 @@ class ObjectReader(io.RawIOBase):
         self._connection: HTTPConnection | None = None
         self._answer: HTTPResponse | None = None
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
     def tell(self) -> int:
         """Return the place of the next byte."""
         return self._at
@@ -54,26 +47,22 @@ class ObjectReader(io.RawIOBase):
             self._trying(self._ask)
         target = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size or 0}[whence]
         if target != self._at:
-            self._drop()
+            self.close()
             self._at = target
         return target
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, fewer where the object ends."""
-        if size is None or size < 0:
-            return self.readall()
-        return self._trying(lambda: self._some(size))
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer, as far as there is something."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def read(self, size: int | None = None, /) -> bytes:
+        """Return so many bytes, fewer where the object ends; None: all that follow."""
+        if size is not None:
+            return self._trying(lambda: self._some(size))
+        return b"".join(iter(lambda: self.read(_PIECE), b""))
 
     def close(self) -> None:
         """End the connection."""
-        self._drop()
-        super().close()
+        for one in (self._answer, self._connection):
+            if one is not None:
+                one.close()
+        self._answer = self._connection = None
 
     def _some(self, size: int) -> bytes:
         if self._answer is None:
@@ -90,7 +79,7 @@ class ObjectReader(io.RawIOBase):
             try:
                 return work()
             except (OSError, HTTPException, exceptions.Unexpected) as error:
-                self._drop()
+                self.close()
                 if tries == self._retries:
                     what = "timeout" if isinstance(error, TimeoutError) else str(error)
                     raise exceptions.Unexpected(what) from error
@@ -113,9 +102,3 @@ class ObjectReader(io.RawIOBase):
         text = answer.read(_MOST_ERROR).decode(errors="replace")
         kinds = {404: exceptions.NotFound, 403: exceptions.PermissionDenied}
         raise kinds.get(answer.status, exceptions.Unexpected)(text)
-
-    def _drop(self) -> None:
-        for one in (self._answer, self._connection):
-            if one is not None:
-                one.close()
-        self._answer = self._connection = None

@@ -149,10 +149,6 @@ class Sharing:
             raise NotFound(f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN")
         return found
 
-    def switch(self, dataset: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
-        """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
-        return self._datasets.switch(dataset, disabled=disabled)
-
     def delete(self, dataset: Address) -> Dataset:
         """Delete a dataset and its grants; return what it was.
 

@@ -343,12 +343,11 @@ class PlainBlocks:
         self._id_at = id_at
         self._kinds: list[str] = []
         self._row: Any = None
-        text = b"[^,\\n]*"
-        self._ids = re.compile(b"(?:%s,){%d}(%s)[^\\n]*\n" % (text, id_at or 0, text))
+        self._ids = re.compile(b"\n(?:[^,\\n]*+,){%d}([^,\\n]*+)" % (id_at or 0))
 
     def ids(self, stored: bytes) -> list[bytes]:
         """Return the ids of a block as it is stored; none where the table has none."""
-        return self._ids.findall(stored) if self._id_at is not None else []
+        return self._ids.findall(b"\n" + memoryview(stored)[:-1]) if self._id_at is not None else []
 
     def stored(self, block: bytes, kinds: list[str]) -> bytes:
         """Return a block as it is stored; nothing where it is not plain."""

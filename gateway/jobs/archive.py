@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import files
+from gateway.data.model_archive import Sink
 from gateway.errors import GatewayError
 
 SUMS = "SHA256SUMS"
@@ -44,7 +45,7 @@ class Entry:
 
 def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
     """Yield the zip file of the entries, and at last the sums of all of them."""
-    sink = _Sink()
+    sink = Sink()
     when = made_at.astimezone(UTC).timetuple()[:6]
     sums: list[str] = []
     missing: list[str] = []
@@ -154,26 +155,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, GatewayError):
         return f"{error.reason} {error.message}"
     return getattr(error, "strerror", None) or type(error).__name__
-
-
-class _Sink:
-    """What the zip writes, until it is taken. It cannot be sought in."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-        self._at = 0
-
-    def write(self, data: bytes) -> int:
-        self._held += data
-        self._at += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._at
-
-    def flush(self) -> None: ...
-
-    def take(self) -> bytes:
-        taken = bytes(self._held)
-        self._held.clear()
-        return taken

@@ -17,6 +17,7 @@ from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.data.storage import Stored, name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
+from tests.contracts.test_storage import put
 
 HERE = Address("ns", "name")
 
@@ -24,14 +25,6 @@ HERE = Address("ns", "name")
 @pytest.fixture
 def storage(tmp_path: Path) -> FileStorage:
     return FileStorage(tmp_path / "storage")
-
-
-def put(storage: FileStorage, address: Address = HERE, overwrite: bool = False, **files: str) -> None:
-    with storage.staging() as staging:
-        for name, text in files.items():
-            (staging.table / name).write_text(text)
-        with storage.published(staging, address, overwrite=overwrite):
-            pass
 
 
 def lay(storage: FileStorage, address: Address = HERE, **files: str) -> Path:
@@ -115,15 +108,6 @@ def test_a_plain_file_is_read_too(storage: FileStorage) -> None:
         assert file.read(2) == b"\xef\xbb"
 
 
-def test_a_missing_part_is_named(storage: FileStorage) -> None:
-    lay(storage, data_0="a\n", data_2="a\n")
-    with pytest.raises(NotFound, match="data_1"):
-        list(storage.iter_rows(HERE))
-    for address, number in ((HERE, 1), (Address("ns", "other"), 0)):
-        with pytest.raises(NotFound):
-            storage.open_file(address, f"data_{number}")
-
-
 def test_whatever_is_broken_is_named(storage: FileStorage) -> None:
     lay(storage)
     data = storage.path(HERE) / "data_0"
@@ -158,7 +142,7 @@ def test_what_is_not_a_file_in_place_of_data_is_not_read(storage: FileStorage, t
 def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(storage: FileStorage) -> None:
     old = os.umask(0o077)
     try:
-        put(storage, data_0="a\n1\n", metadata="{}")
+        put(storage, HERE, data_0="a\n1\n", metadata="{}")
     finally:
         os.umask(old)
     path = storage.path(HERE)
@@ -170,30 +154,21 @@ def test_a_write_over_a_plain_file_is_refused_unless_said(storage: FileStorage) 
     (storage.root / "ns").mkdir(parents=True)
     (storage.root / "ns" / "name").write_text("a\n1\n")
     with pytest.raises(Conflict):
-        put(storage, data_0="a\n2\n")
+        put(storage, HERE, data_0="a\n2\n")
     assert list(storage.iter_rows(HERE)) == [["1"]]
-    put(storage, overwrite=True, data_0="a\n3\n")
+    put(storage, HERE, overwrite=True, data_0="a\n3\n")
     assert list(storage.iter_rows(HERE)) == [["3"]]
     assert seen(storage) == {"ns/name"}
 
 
 def test_a_failure_while_replacing_takes_all_back(storage: FileStorage) -> None:
-    put(storage, data_0="a\n1\n")
+    put(storage, HERE, data_0="a\n1\n")
     with pytest.raises(RuntimeError), storage.staging() as staging:
         (staging.table / "data_0").write_text("a\n2\n")
         with storage.published(staging, HERE, overwrite=True):
             assert list(storage.iter_rows(HERE)) == [["2"]]
             raise RuntimeError
     assert seen(storage) == {"ns/name"} and list(storage.iter_rows(HERE)) == [["1"]]
-
-
-def test_deleting_leaves_nothing(storage: FileStorage) -> None:
-    put(storage, data_0="a\n1\n")
-    put(storage, Address("ns", "other"), data_0="a\n1\n")
-    assert storage.delete(HERE)
-    assert not storage.delete(HERE)
-    assert storage.delete(Address("ns", "other"))
-    assert seen(storage) == set() and not (storage.root / "ns").exists()
 
 
 WRITER = """
@@ -225,7 +200,7 @@ WRITER = """
 
 @pytest.mark.parametrize(("at", "row"), [("writing", "1"), ("between", "2"), ("published", "2")])
 def test_a_process_that_dies_leaves_the_old_or_the_new(storage: FileStorage, at: str, row: str) -> None:
-    put(storage, data_0="a\n1\n")
+    put(storage, HERE, data_0="a\n1\n")
     code = textwrap.dedent(WRITER)
     done = subprocess.run([sys.executable, "-c", code, str(storage.root), at], cwd=Path(__file__).parents[2])
     assert done.returncode == -9
@@ -247,13 +222,13 @@ def test_a_write_under_way_survives_another_start(storage: FileStorage) -> None:
 def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStorage) -> None:
     def write(number: int) -> bool:
         try:
-            put(storage, data_0=f"a\n{number}\n")
+            put(storage, HERE, data_0=f"a\n{number}\n")
         except Conflict:
             return False
         return True
 
     def replace(number: int) -> None:
-        put(storage, overwrite=True, data_0=f"a\n{number}\n", data_1=f"a\n{number}\n")
+        put(storage, HERE, overwrite=True, data_0=f"a\n{number}\n", data_1=f"a\n{number}\n")
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(write, range(16))) == 1
@@ -270,7 +245,7 @@ def test_data_deleted_while_it_is_looked_at_is_missing(storage: FileStorage):
             self.delete(address)
             return found
 
-    put(storage, data_0="a\n1\n")
+    put(storage, HERE, data_0="a\n1\n")
     with pytest.raises(NotFound) as caught:
         Vanishing(storage.root).sums(HERE)
     assert caught.value.reason == "DATA_MISSING"

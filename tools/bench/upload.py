@@ -75,12 +75,15 @@ def fetch(node: Node, namespace: str, name: str) -> None:
 def send(node: Node, file: Path, namespace: str, name: str) -> None:
     """Upload a table whose ids are in the column id, with next to no work for the client."""
     fields = {"namespace": namespace, "name": name, "meta": '{"match_id_name": "id"}'}
-    form = "".join(f'--b\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items())
-    head = f'{form}--b\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'.encode()
-    end = b"\r\n--b--\r\n"
+    mark = "-" * 24 + "b3d1f09c77a2e845"  # as long as that of curl: a short one takes longer to look for
+    form = "".join(
+        f'--{mark}\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()
+    )
+    head = f'{form}--{mark}\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'.encode()
+    end = f"\r\n--{mark}--\r\n".encode()
     connection = _connection(node)
     connection.putrequest("POST", "/v2/component/upload/file")
-    connection.putheader("content-type", "multipart/form-data; boundary=b")
+    connection.putheader("content-type", f"multipart/form-data; boundary={mark}")
     connection.putheader("content-length", str(len(head) + file.stat().st_size + len(end)))
     connection.endheaders(head)
     with file.open("rb") as source:
