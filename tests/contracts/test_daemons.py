@@ -81,6 +81,16 @@ def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(worlds:
     assert first.image_digest("far:1") == first.at("far").image_digest("far:1")
 
 
+def test_a_run_at_a_further_engine_has_no_address_here(worlds: tuple[MemoryWorld, MemoryWorld]):
+    engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
+    for spec in (near, far):
+        engine.launch(spec)
+        at = engine.at(spec.engine)
+        assert isinstance(at, MemoryEngine)
+        at.addresses[spec.name] = "172.18.0.2"
+    assert (engine.address(near.name), engine.address(far.name)) == ("172.18.0.2", "")
+
+
 def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorld, MemoryWorld]):
     engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
