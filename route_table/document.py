@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
@@ -121,18 +121,6 @@ def parse(text: str, version: int = 1) -> RouteTable:
     that; an empty table is written ``{}``.
     """
     return RouteTable(version, _routes(text))
-
-
-def entry_of(route: Route) -> dict[str, Any]:
-    """Return the keys and values of the entry that `parse` reads into a route, defaults left out."""
-    given = {f.name: getattr(route, f.name) for f in fields(Route)[1:]}
-    entry = {f.name: given[f.name] for f in fields(Route)[1:] if given[f.name] not in (f.default, "")}
-    for key, value in entry.items():
-        if isinstance(value, tuple):
-            entry[key] = ", ".join(value)
-        elif isinstance(value, float):
-            entry[key] = f"{value:.18f}".rstrip("0").rstrip(".")
-    return entry
 
 
 def step(path: str, key: str) -> str:

@@ -1,7 +1,7 @@
 """The table in force: followed to the file that an administrator edits, changed by others through `edit`.
 
 Every accepted change is a version that is kept with its author and its text. The file is one gateway's working
-copy: an edit of it becomes a version, and a version made elsewhere is written back to it.
+copy: its changed text is the next version as a whole, and a version made elsewhere is written to it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from threading import Lock, RLock
 from typing import Any, NamedTuple, Protocol
 
 from route_table import certificates
-from route_table.document import MAX_TEXT, ROOT, Change, apply, entry_of, parse, step
+from route_table.document import MAX_TEXT, ROOT, Change, apply, parse, step
 from route_table.model import (
     Identity,
     InvalidRoutes,
@@ -190,25 +190,12 @@ class LiveRoutes:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Why the file's present content is not what is in force; empty if it is."""
-        return self._problems
+        """Why the file's present content is not what is in force; empty if it is.
 
-    def file_problems(self) -> tuple[Problem, ...]:
-        """Return why the file as it is now cannot be accepted; changes nothing.
-
-        While there is such a cause, edits by other ways are kept as versions and are not in the file.
+        While there is such a cause, changes by other ways are kept as versions and are not in the file, whose text
+        replaces them once it is accepted.
         """
-        if self._path is None:
-            return ()
-        with self._lock:
-            try:
-                content = _content(self._path)
-                exported = self._versions.exported()
-                if exported is None or _digest(content) != exported.digest:
-                    parse(_decoded(content))
-            except InvalidRoutes as error:
-                return error.problems
-            return ()
+        return self._problems
 
     def resolve(self, node: str) -> Route:
         """Return the route to a node, also one that was removed while jobs with it are under way.
@@ -259,12 +246,13 @@ class LiveRoutes:
                 raise UnknownNode(change.node, self._table.version)
             return apply(text, change)
 
-        return self._add(changed, author, reason, "api", expected)
+        return self._add_between_reloads(changed, author, reason, "api", expected)
 
     def rollback(self, number: int, author: str, reason: str = "", expected: int | None = None) -> Version:
         """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
         old = self.version(number)
-        return self._add(lambda _: old.text, author, reason or f"back to version {number}", "rollback", expected)
+        reason = reason or f"back to version {number}"
+        return self._add_between_reloads(lambda _: old.text, author, reason, "rollback", expected)
 
     def version(self, number: int) -> Version:
         """Return one version. Raises UnknownVersion."""
@@ -276,6 +264,16 @@ class LiveRoutes:
     def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return versions, newest first."""
         return self._versions.list(before, limit)
+
+    def _add_between_reloads(
+        self, change: Callable[[str], str], author: str, reason: str, source: str, expected: int | None
+    ) -> Version:
+        """Add a version to what the file says now, and write it to the file, so that its editor sees it."""
+        with self._lock:
+            self.reload()
+            version = self._add(change, author, reason, source, expected)
+            self.reload()
+            return version
 
     def _add(
         self, change: Callable[[str], str], author: str, reason: str, source: str, expected: int | None
@@ -333,39 +331,19 @@ class LiveRoutes:
             content = _content(path)
             exported = self._versions.exported()
             if exported is None or _digest(content) != exported.digest:
-                self.rival = rival(_decoded(content), self._versions)
+                text = _decoded(content)
+                self.rival = rival(text, self._versions)
                 if self.rival:
                     raise InvalidRoutes((Problem("route_table.file", other_routes(self.rival), str(path)),))
-                self._accept(_decoded(content), _digest(content), exported)
-                exported = self._versions.exported()
+                version = self._add(lambda _: text, "file", "", "file", None)
+                exported = Export(version.number, _digest(content))
+                self._versions.set_exported(exported)
         except InvalidRoutes as error:  # tried again: a file that a route names may still come
             self._report(error.problems)
             return
         self._problems = ()
         if exported is None or (exported.number, exported.digest) != (self._table.version, _digest(content)):
             self._write(path)
-
-    def _accept(self, text: str, digest: str, exported: Export | None) -> None:
-        """Make the file's text a version; nodes that others changed since it was written keep their change.
-
-        Where both changed a node, the file wins.
-        """
-        parse(text)
-        base = self._versions.get(exported.number) if exported is not None else None
-
-        def joined(newest: str) -> str:
-            if base is None or newest == base.text:
-                return text
-            was, now, mine = (parse(one).routes for one in (base.text, newest, text))
-            found = text
-            for node in sorted(was.keys() | now.keys()):
-                if was.get(node) != now.get(node) and was.get(node) == mine.get(node):
-                    found = apply(found, Change(node, entry_of(now[node]) if node in now else None))
-            return found
-
-        version = self._add(joined, "file", "", "file", None)
-        if version.text == text:
-            self._versions.set_exported(Export(version.number, digest))
 
     def _write(self, path: Path) -> None:
         """Write the newest version to the file, whole or not at all."""

@@ -72,7 +72,7 @@ _VERSION: dict[str, Any] = {
     "source": Annotated[str, Field(examples=["api"])],
     "changes": [_CHANGE],
 }
-_NOT_IN_FILE = Field(description="why route_table.file cannot be used, and does not hold the change until then")
+_NOT_IN_FILE = Field(description="why route_table.file cannot be used and does not hold the change")
 _NEW_VERSION = shape("NewRouteVersion", **_VERSION, not_in_file=Annotated[list[str], _NOT_IN_FILE])
 _FULL_VERSION = shape("FullRouteVersion", **_VERSION, diff=str, text=str)
 _PROBLEMS = Annotated[list[str], Field(description="why the file as it is now is not in force")]
@@ -228,8 +228,7 @@ def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     request.state.audit = {"version": done["version"], "changes": done["changes"]}
-    problems_of_file = routes.file_problems() or routes.problems  # none: it follows in two seconds
-    return Reply({**done, "not_in_file": [f"{routes.path}: {problem}" for problem in problems_of_file]})
+    return Reply({**done, "not_in_file": [f"{routes.path}: {problem}" for problem in routes.problems]})
 
 
 def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:

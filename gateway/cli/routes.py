@@ -226,7 +226,7 @@ def _changed(version: dict[str, Any]) -> Output:
     if version.get("not_in_file"):
         text = "warning: the route file cannot be used as it is, and does not hold this version"
         say("\n".join([f"{text}:", *(f"  {cause}" for cause in version["not_in_file"])]), err=True)
-        say("correct it: what it then holds of other nodes is merged with this version (route list)", err=True)
+        say("correct it and make this change in it, too: the corrected file replaces this version", err=True)
 
 
 def _changes(version: Mapping[str, Any]) -> str:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from route_table.document import Change, apply, entry_of, parse
+from route_table.document import Change, apply, parse
 from route_table.live import LiveRoutes, MemoryVersions, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
-from tests.routes.builders import dump
+from tests.routes.builders import dump, entry_of
 
 FILE = """\
 # routes of the bank
@@ -162,13 +162,12 @@ def test_a_change_that_makes_no_route_is_refused_with_every_problem(file: Path):
     assert file.read_text() == FILE
 
 
-def test_an_edit_takes_effect_immediately_and_reaches_the_file_at_the_next_reload(file: Path):
+def test_an_edit_takes_effect_and_reaches_the_file_immediately(file: Path):
     live = LiveRoutes(file)
     file.chmod(0o640)
     version = live.edit(Change("JG01", {"url": "https://new"}, whole=False), "ann", "they moved")
     assert live.table.resolve("JG01").url == "https://new"
     assert (version.number, version.author, version.reason, version.source) == (2, "ann", "they moved", "api")
-    live.reload()
     assert urls(file.read_text())["JG01"] == "https://new"
     assert {"routes of the bank", "the insurer"} <= remarks(file.read_text())
     assert file.stat().st_mode & 0o777 == 0o640
@@ -192,28 +191,35 @@ def test_a_rollback_is_a_version_of_its_own(file: Path):
     live.edit(Change("JG02", None), "ann")
     version = live.rollback(1, "bob")
     assert version.number == 4 and version.reason == "back to version 1"
-    live.reload()
     assert file.read_text() == FILE
     with pytest.raises(UnknownVersion, match="the newest is 4"):
         live.rollback(9, "bob")
 
 
-def test_a_file_edit_keeps_what_others_changed_meanwhile(file: Path):
-    live = LiveRoutes(file)
-    live.edit(Change("JG02", {"deadline": 5}, whole=False), "ann")
-    live.edit(Change("JG05", {"host": "h5", "port": 5}), "ann")
-    live.edit(Change("JG03", None), "ann")
-    live.edit(Change("JG01", {"port": 1}, whole=False), "ann")
-    file.write_text(FILE.replace("port: 7380", "port: 7381") + "# a new remark\n")
+def test_a_changed_file_is_the_next_version_as_a_whole(file: Path):
+    versions = MemoryVersions()
+    live, without = LiveRoutes(file, versions), LiveRoutes(None, versions)
+    changed = FILE.replace("port: 7380", "port: 7381") + "# a new remark\n"
+    file.write_text(changed)
+    live.edit(Change("JG02", {"deadline": 5}, whole=False), "ann")  # which takes up the file first
+    assert live.table.routes["JG01"].url == "http://10.0.0.1:7381"
+    assert [v.author for v in live.history()] == ["ann", "file", "file"]
+    assert file.read_text() == changed.replace("deadline: 2.5   #", "deadline: 5     #")
+    without.edit(Change("JG03", None), "bob")
+    file.write_text(changed)
     live.reload()
-    routes = live.table.routes
-    assert routes["JG01"].url == "http://10.0.0.1:7381"  # both changed it: the file says it
-    assert routes["JG02"].deadline == 5.0
-    assert routes["JG05"].url == "http://h5:5" and "JG03" not in routes
-    assert parse(file.read_text()).routes == routes
-    assert "a new remark" in remarks(file.read_text())
-    assert "  deadline: 5     # slow line" in file.read_text(), "a number as a number, and comments stay"
-    assert live.history()[0].author == "file"
+    assert live.table.routes == parse(changed).routes, "it replaces what others changed since it was read"
+    assert [v.author for v in live.history(limit=2)] == ["file", "bob"]
+
+
+def test_an_edit_while_the_file_is_invalid_is_in_force_until_the_file_is_corrected(file: Path):
+    live = LiveRoutes(file)
+    file.write_text("JG01: {}\n")
+    live.edit(Change("JG05", {"host": "h5", "port": 5}), "ann")
+    assert live.problems and live.table.knows("JG05") and file.read_text() == "JG01: {}\n"
+    file.write_text("JG01: {host: h, port: 1}\n")
+    live.reload()
+    assert not live.problems and urls(file.read_text()) == {"JG01": "http://h:1"} and len(live.table.routes) == 1
 
 
 def test_a_second_gateway_takes_the_versions_and_leaves_the_file_to_the_first(file: Path):
@@ -228,7 +234,8 @@ def test_a_second_gateway_takes_the_versions_and_leaves_the_file_to_the_first(fi
 
 def test_a_restart_takes_the_newest_version_and_an_edit_made_while_it_was_down(file: Path):
     versions = MemoryVersions()
-    LiveRoutes(file, versions).edit(Change("JG01", None), "ann")  # and dies before the file is written
+    LiveRoutes(file, versions)
+    LiveRoutes(None, versions).edit(Change("JG01", None), "ann")  # another gateway, while this one is down
     again = LiveRoutes(file, versions)
     assert not again.table.knows("JG01") and "JG01" not in urls(file.read_text())
     file.write_text("JG09: {host: h, port: 1}\n")
@@ -241,9 +248,8 @@ def test_a_restart_takes_the_newest_version_and_an_edit_made_while_it_was_down(f
 
 def test_a_file_that_cannot_be_written_is_a_problem_and_the_change_is_in_force(file: Path, monkeypatch):
     live = LiveRoutes(file)
-    live.edit(Change("JG01", None), "ann")
     (file.parent / f".{file.name}.part").mkdir()
-    live.reload()
+    live.edit(Change("JG01", None), "ann")
     assert [p.rule.partition(",")[0] for p in live.problems] == ["cannot be written"]
     assert not live.table.knows("JG01")
     (file.parent / f".{file.name}.part").rmdir()

@@ -435,7 +435,7 @@ class NewRouteVersion(Response):
     source: str
     changes: list[RouteChange]
     not_in_file: list[str]
-    """why route_table.file cannot be used, and does not hold the change until then"""
+    """why route_table.file cannot be used and does not hold the change"""
 
 
 class Output(Response):
