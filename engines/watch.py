@@ -14,8 +14,9 @@ _CLOSE_TIMEOUT = 5.0
 class Subscription:
     """One subscriber, called with one name after the other."""
 
-    def __init__(self, on_exit: Callable[[str], None]) -> None:
+    def __init__(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> None:
         self._on_exit = on_exit
+        self._on_away = on_away
         self._names: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
@@ -24,6 +25,14 @@ class Subscription:
     def report(self, name: str) -> None:
         """Queue a name."""
         self._names.put(name)
+
+    def away(self) -> None:
+        """Say that the engine does not answer."""
+        if self._on_away is not None:
+            try:
+                self._on_away("")
+            except Exception:
+                log.exception("the subscriber failed on the engine's absence")
 
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""

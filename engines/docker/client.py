@@ -318,8 +318,9 @@ class EventWatch:
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._over = over
-        self._on_away = on_away
-        self._subscription = Subscription(on_exit)  # a slow one must not block the stream: the daemon drops events
+        self._subscription = Subscription(
+            on_exit, on_away
+        )  # a slow one must not block the stream: the daemon drops events
         self._lock = threading.Lock()
         self._stream: CancellableStream[Any] | None = None
         self._closed = threading.Event()
@@ -341,23 +342,16 @@ class EventWatch:
                 self._follow()
                 wait = _FIRST_WAIT
                 if not self._closed.is_set():
-                    self._away()
+                    self._subscription.away()
             except (EngineError, DockerException, HTTPError, OSError, ValueError, LookupError, TypeError) as error:
                 if self._closed.is_set():
                     return
                 log.warning("lost the event stream of the container engine: %r", error)
-                self._away()
+                self._subscription.away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             finally:
                 self._end_stream()
             self._closed.wait(wait)
-
-    def _away(self) -> None:
-        if self._on_away is not None:
-            try:
-                self._on_away("")
-            except Exception:
-                log.exception("the subscriber failed on the engine's absence")
 
     def _follow(self) -> None:
         """Report the runs that have exited, then those that exit, until the stream ends."""

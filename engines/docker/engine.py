@@ -24,14 +24,12 @@ from engines import logs as engines_logs
 from engines.base import (
     CAPABILITIES,
     INSTALLATION,
-    NODE,
     Capacity,
     CreateFailed,
     EngineDown,
     EngineError,
     Exited,
     Found,
-    ImageMetadata,
     Isolation,
     LaunchSpec,
     Logs,
@@ -48,8 +46,9 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import Connection, EventWatch, check_answer, network_is_gone, remove, translated
-from engines.docker.images import Image, Images, PullRules
+from engines.docker.client import EventWatch, check_answer, network_is_gone, remove, translated
+from engines.docker.daemon import DaemonEngine
+from engines.docker.images import Image, PullRules
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
@@ -120,7 +119,7 @@ _NAME_TIMEOUT, _PAUSE = 10.0, 0.05
 """seconds; for a container of the same name that another gateway is just creating or removing"""
 
 
-class ContainerdEngine:
+class ContainerdEngine(DaemonEngine):
     """Containers of one daemon; see `engines.base.Engine` for what each method promises."""
 
     kind = "docker"
@@ -128,19 +127,15 @@ class ContainerdEngine:
 
     def __init__(self, node: str, installation: str, options: DockerOptions = DockerOptions()) -> None:
         """Connects only when first used."""
-        self._node = node
-        self._installation = installation
+        super().__init__(node, installation, options.base_url, options.tls, options.pull)
         self._options = options
         self._locks = tuple(threading.Lock() for _ in range(64))
-        self._client = Connection(options.base_url, options.tls)
-        self._images = Images(self._client, options.pull)
         self._network: NodeNetwork | None = None
         if options.network_mode == "bridge":
-            labels = {NODE: node, INSTALLATION: installation}
             name = options.network or safe_name("bfia", node)
             owner = installation + options.instance
-            self._network = NodeNetwork(self._client, name, labels, outside=options.outside, owner=owner)
-            self._services = ServiceNetworks(self._client, name, labels, owner)
+            self._network = NodeNetwork(self._client, name, self._labels, outside=options.outside, owner=owner)
+            self._services = ServiceNetworks(self._client, name, self._labels, owner)
         most = options.sandboxes if self._network else 0
         self._kept = most * MEMORY
         """bytes of the engine that are not for runs"""
@@ -154,7 +149,6 @@ class ContainerdEngine:
         )
         self._doors: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
-        self._watches: list[Watch] = []
 
     def check(self) -> None:
         with translated(EngineDown):
@@ -167,19 +161,6 @@ class ContainerdEngine:
             return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept)
         except (KeyError, TypeError, ValueError) as error:
             raise EngineDown(f"the engine does not report its capacity: {error}") from error
-
-    def image_digest(self, image: str) -> str:
-        return self._images.find(image).id
-
-    def image_facts(self, image: str) -> ImageMetadata:
-        found = self._images.find(image)
-        return ImageMetadata(found.id, found.labels, found.repo_digests)
-
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        return self._images.ensure(image, on_progress).id
-
-    def offered(self, image: str, seconds: float) -> str:
-        return self._images.offered(image, seconds)
 
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
@@ -275,10 +256,8 @@ class ContainerdEngine:
         return watch
 
     def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
         self.sandboxes.close()
-        self._client.close()
+        super().close()
 
     def gateway_address(self) -> str:
         """Return the address under which containers reach this host. Raises `EngineError`."""
@@ -450,9 +429,6 @@ class ContainerdEngine:
         with translated():
             found = self._client().containers(all=True, filters=filters)
         return [container["Names"][0].lstrip("/") for container in found if container["Names"]]
-
-    def _filters(self) -> dict[str, Any]:
-        return {"label": [f"{NODE}={self._node}", f"{INSTALLATION}={self._installation}"]}
 
     def _mountpoint(self, volume: str) -> str:
         """Return the path of a volume on the daemon's host. Raises `CreateFailed`."""

@@ -17,14 +17,11 @@ from docker.errors import APIError, NotFound
 
 from engines import logs as engines_logs
 from engines.base import (
-    INSTALLATION,
-    NODE,
     Capacity,
     CreateFailed,
     EngineDown,
     EngineError,
     Found,
-    ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -40,9 +37,10 @@ from engines.base import (
     is_name,
     owned,
 )
-from engines.docker.client import Connection, network_is_gone, not_started, remove, translated, words
+from engines.docker.client import network_is_gone, not_started, remove, translated, words
+from engines.docker.daemon import DaemonEngine
 from engines.docker.engine import Source, as_the_daemon_sees, log_of
-from engines.docker.images import Image, Images, PullRules
+from engines.docker.images import Image, PullRules
 from engines.swarm.tasks import ENDING, Form, Task, alone, newest, template
 from engines.watch import Subscription
 
@@ -85,7 +83,7 @@ _NETWORK_SECONDS = 10.0
 _LONGEST_WAIT = 5.0
 
 
-class SwarmEngine:
+class SwarmEngine(DaemonEngine):
     """Tasks of one Swarm; see `engines.base.Engine` for what each method promises."""
 
     kind = "swarm"
@@ -93,12 +91,8 @@ class SwarmEngine:
 
     def __init__(self, node: str, installation: str, options: SwarmOptions = SwarmOptions()) -> None:
         """Connects only when first used."""
-        self._node = node
-        self._installation = installation
+        super().__init__(node, installation, options.base_url, options.tls, options.pull)
         self._options = options
-        self._client = Connection(options.base_url, options.tls)
-        self._images = Images(self._client, options.pull)
-        self._watches: list[Watch] = []
         if not options.sources:
             self.capabilities = self.capabilities - {"mounts"}
 
@@ -111,19 +105,6 @@ class SwarmEngine:
     def capacity(self) -> Capacity:
         machines = self._machines()
         return Capacity(sum(cores for cores, _ in machines), sum(memory for _, memory in machines))
-
-    def image_digest(self, image: str) -> str:
-        return self._images.find(image).id
-
-    def image_facts(self, image: str) -> ImageMetadata:
-        found = self._images.find(image)
-        return ImageMetadata(found.id, found.labels, found.repo_digests)
-
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        return self._images.ensure(image, on_progress).id
-
-    def offered(self, image: str, seconds: float) -> str:
-        return self._images.offered(image, seconds)
 
     def isolation(self) -> Isolation:
         self.check()
@@ -204,11 +185,6 @@ class SwarmEngine:
         watch = _Polling(self._over, on_exit, on_away)
         self._watches.append(watch)
         return watch
-
-    def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
-        self._client.close()
 
     # ------------------------------------------------------------ beginning and ending
 
@@ -341,16 +317,13 @@ class SwarmEngine:
         with translated(), suppress(NotFound):
             yield from log_of(self._client(), f"tasks/{task.id}", stream)
 
-    def _filters(self) -> dict[str, Any]:
-        return {"label": [f"{NODE}={self._node}", f"{INSTALLATION}={self._installation}"]}
-
     # ------------------------------------------------------------ networks
 
     def _network(self, name: str) -> str:
         """Return the network of a run, made here or by another thread."""
-        labels = {NODE: self._node, INSTALLATION: self._installation}
         try:
-            return str(self._api().create_network(name, driver="overlay", scope="swarm", labels=labels)["Id"])
+            made = self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
+            return str(made["Id"])
         except APIError as error:
             if not _exists(error):
                 raise
@@ -409,8 +382,7 @@ class _Polling:
         on_away: Callable[[str], None] | None,
     ) -> None:
         self._over = over
-        self._on_away = on_away
-        self._subscription = Subscription(on_exit)
+        self._subscription = Subscription(on_exit, on_away)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="swarm-watch", daemon=True)
         self._thread.start()
@@ -433,12 +405,5 @@ class _Polling:
             except EngineError as error:
                 log.warning("the managers of the Swarm do not answer: %s", error)
                 wait = min(wait * 2, _LONGEST_WAIT)
-                self._away()
+                self._subscription.away()
             self._closed.wait(wait)
-
-    def _away(self) -> None:
-        if self._on_away is not None:
-            try:
-                self._on_away("")
-            except Exception:
-                log.exception("the subscriber failed on the engine's absence")
