@@ -94,7 +94,7 @@ class ContainerDoor:
         try:
             found = self._engine.isolation()
         except EngineError as error:
-            log.warning("it cannot be told how containers are isolated", cause=str(error))
+            log.warning("isolation of containers cannot be checked", cause=str(error))
             return
         log.info(
             "isolation of containers",

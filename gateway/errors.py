@@ -301,7 +301,7 @@ def join(parts: Iterable[Any]) -> str:
 
 
 def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
-    """Return which of the known words somebody meant; empty where that is not clear."""
+    """Return the known word that is meant; empty where that is not clear."""
     by_lower = {name.lower(): name for name in reversed(list(known))}
     found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
     return by_lower[found[0]] if found else ""

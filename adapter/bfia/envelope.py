@@ -132,7 +132,7 @@ def install(
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
-        log.error("an error nobody foresaw", path=request.url.path, exc_info=error)
+        log.error("unexpected error", path=request.url.path, exc_info=error)
         found = GatewayError("an error inside the gateway; its log has the trace")
         return _answer(request, status_for(request, 500), found)
 

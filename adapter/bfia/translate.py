@@ -455,7 +455,7 @@ def _item(one: Mapping[str, Any]) -> Item:
 
     name = text("standing")
     standing = Standing(name) if name in set(Standing) else Standing.UNKNOWN
-    return Item(text("check") or "told", standing, text("found"), text("cause"), text("remedy"), text("about"))
+    return Item(text("check") or "reported", standing, text("found"), text("cause"), text("remedy"), text("about"))
 
 
 # ---------------------------------------------------------------- lenient reading

@@ -75,7 +75,7 @@ def signatures_of(image: str, repo_digests: Sequence[str]) -> tuple[Signed, ...]
             found += there.signatures(digest)
     if not found:
         names = ", ".join(digest for _, digest in digests)
-        raise SignatureMissing(f"nobody has signed {image} ({names}) in {registry}: cosign sign --key … {image}")
+        raise SignatureMissing(f"{image} has no signature ({names}) in {registry}: cosign sign --key … {image}")
     return tuple(found[:_MOST])
 
 

@@ -255,7 +255,7 @@ def router(parts: AdminParts) -> APIRouter:
         before = store.local_jobs.find(job_id)
         person = named(request, "")
         if approve and person and person in parts.coordinator.submitters(job_id):
-            text = f"{person} submitted job {job_id}: somebody else has to agree to it"
+            text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = named(request, decision.by) or "an operator"
         local, taken = parts.participant.decide(job_id, approve, by, decision.reason)

@@ -285,7 +285,7 @@ def drain(
                 raise
             gone = _has_exited(state["process"])
     if wait and not state["draining"]:
-        raise CallFailed("draining was cancelled by somebody else", reason="UNDRAINED")
+        raise CallFailed("draining was cancelled by another user", reason="UNDRAINED")
     if as_json:
         print_json(state)
     elif wait:

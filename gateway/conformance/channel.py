@@ -32,7 +32,7 @@ def unsent(traces: Sequence[Trace]) -> list[str]:
                 continue
             elsewhere = [to for to, name in sent if name == topic]
             waiting = [name for to, name in sent if to == trace.party and (to, name) not in read]
-            text = f"{trace.party} waits for topic {topic!r}, to which nobody sent anything"
+            text = f"{trace.party} waits for topic {topic!r}, which received no message"
             if elsewhere:
                 text += f": {sent[elsewhere[0], topic]} sent it to {elsewhere[0]} (x-ptp-target-node-id)"
             elif meant := get_close_matches(topic, waiting, n=1, cutoff=0.5):
@@ -44,7 +44,7 @@ def unsent(traces: Sequence[Trace]) -> list[str]:
 def unclaimed(traces: Sequence[Trace]) -> list[str]:
     """Return the topics to which something was sent and that nobody read."""
     sent, read = _sent(traces), _read(traces)
-    return [f"nobody reads topic {at[1]!r}, which {sent[at]} sent to {at[0]}" for at in sent if at not in read]
+    return [f"no party reads topic {at[1]!r}, which {sent[at]} sent to {at[0]}" for at in sent if at not in read]
 
 
 def summary(traces: Sequence[Trace]) -> str:

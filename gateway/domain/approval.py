@@ -383,7 +383,7 @@ def confirmed(job: Job, event: ApprovalReported) -> Job:
         return job
     over = job.status is not JobStatus.PENDING or job.ending is not None
     if over or (known is not None and known.status is not JobStatus.PENDING):
-        return job.noted(event.at, "late answer ignored", event.node, status=event.status)
+        return job.noted(event.at, "late response ignored", event.node, status=event.status)
     consent = replace(known or Consent(event.at, event.at), status=event.status)
     create = record.create
     if failure is not None:

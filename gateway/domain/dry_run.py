@@ -35,9 +35,9 @@ CHECKS = (
     "storage",
     "transport",
     "routes",
-    "told",
+    "reported",
 )
-"""What is checked, in the order of a report; ``told`` stands for a node's whole side where it reports nothing."""
+"""What is checked, in the order of a report; ``reported`` stands for all of a node that reports nothing."""
 
 REPORTED_WARNINGS = 50
 """of each check"""

@@ -66,7 +66,7 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
         else record
         for n, record in job.nodes.items()
     }
-    return replace(job, nodes=nodes, tasks=tasks).noted(at, "goes on without", node, **failure.as_dict())
+    return replace(job, nodes=nodes, tasks=tasks).noted(at, "continues without", node, **failure.as_dict())
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:

@@ -342,7 +342,7 @@ class Admission:
         if approval.prepares(local) and not approval.asks_person(local):
             raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
         if local.status is JobStatus.PENDING:
-            raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
+            raise Conflict(f"job {local.id} is not approved at {self._node} yet", reason="NOT_APPROVED")
         trust = self._rules.trust
         with self._registry.one_view():
             verdict, words = self.judged(local.spec, sender, START)
@@ -545,7 +545,7 @@ class Admission:
             remedy = f"have an admin of {node} change approval.rules, or the route"
             return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
         if verdict is Verdict.APPROVE:
-            return fine("approval", "nobody has to be asked")
+            return fine("approval", "no approval is needed")
         if self._takes_confirm(sender or spec.scheduler):
             remedy = f"tell those who decide at {node}"
             return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)

@@ -44,7 +44,7 @@ _ANSWER_WITHIN = 30.0
 """seconds in which every node has to accept a job"""
 _LIST_WITHIN = 5.0
 """seconds that a list of jobs waits for the nodes that schedule them"""
-_SUBMIT = "asked to submit"
+_SUBMIT = ("submission requested", "asked to submit")
 """event of a timeline; the actor is the person"""
 
 
@@ -93,7 +93,7 @@ class Coordinator:
     ) -> Iterator[None]:
         """Have another node make a job. It is recorded before: where no answer comes it may have been made."""
         self._store.add_submission(job_id, flow_id, scheduler, self._clock())
-        self._asked(job_id, "submit", **detail)  # before a peer can have it wait for approval here
+        self._asked(job_id, "submission", **detail)  # before a peer can have it wait for approval here
         with self._naming(job_id):
             try:
                 with self._in_timeline(timeline):
@@ -118,12 +118,12 @@ class Coordinator:
     def _asked(self, job_id: str, what: str, **detail: Any) -> None:
         """Write into the job's timeline which person asked for it here, where people say who they are."""
         if person := by_user().get("user"):
-            self._store.note(job_id, "operator", [Note(self._clock(), f"asked to {what}", person, detail)])
+            self._store.note(job_id, "operator", [Note(self._clock(), f"{what} requested", person, detail)])
 
     def submitters(self, job_id: str) -> set[str]:
         """Return the people here who submitted a job, or had it run again, where people say who they are."""
         job = self._store.jobs.find(job_id)
-        noted = {e.by for e in self._store.timeline(job_id) if e.event == _SUBMIT}
+        noted = {e.by for e in self._store.timeline(job_id) if e.event in _SUBMIT}
         return (noted | ({job.user} if job else set())) - {""}
 
     def _renamed(self, job_id: str, spec: JobSpec) -> None:
@@ -134,7 +134,7 @@ class Coordinator:
             text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
             raise Refused(text, reason="JOB_ID_CONFLICT")
         self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
-        self._asked(job_id, "submit")
+        self._asked(job_id, "submission")
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Take a job in from its initiator; return once every node has accepted it.
@@ -185,8 +185,8 @@ class Coordinator:
                 made = scheduler.rerun_job(wanted, self._peers.node)
             if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
                 self._store.drop_submission(wanted.new_job_id)
-                self._asked(made.job_id, "submit", rerun_of=job_id)
-        self._asked(job_id, "run again", new_job=made.job_id)
+                self._asked(made.job_id, "submission", rerun_of=job_id)
+        self._asked(job_id, "rerun", new_job=made.job_id)
         return made
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
@@ -357,7 +357,7 @@ class Coordinator:
             return False
         cancelled = job.ending is not None and job.ending.at == asked.at
         if cancelled:
-            self._asked(job_id, "cancel while it waited")
+            self._asked(job_id, "cancellation")
         return cancelled
 
     def suspend(self, job_id: str, on: bool) -> None:
@@ -382,7 +382,7 @@ class Coordinator:
         scheduler = self._scheduling(job_id, record)
         with traced(record.spec.trace_id if record else current_trace()):
             version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
-        self._asked(job_id, "change parameters", version=version, reason=reason)
+        self._asked(job_id, "parameter change", version=version, reason=reason)
         return version
 
     def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:

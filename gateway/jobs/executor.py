@@ -292,9 +292,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return
             except Exception:
-                log.exception(
-                    "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
-                )
+                log.exception("unexpected error of an action", job=local.id, action=type(action).__name__)
                 events = [self._unforeseen(action)]
             answered = any(isinstance(event, messages.Done) and event.final for event in events)
             tries = _tries(local, action)
@@ -357,7 +355,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
                 who = f"the container of {run.party.label} in task {run.task_name}"
-                text = f"{who} was taken off its network, and can reach nobody"
+                text = f"{who} was taken off its network and reaches no other party"
                 return messages.Broken(run.run_id, Failure("NETWORK_LOST", text), self._clock())
             if too_much := self._launching.disk.over(run):
                 return messages.Broken(run.run_id, too_much, self._clock())

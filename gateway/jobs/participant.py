@@ -163,7 +163,7 @@ class Participant:
         def start(local: LocalJob) -> LocalJob:
             if left_out := tuple(x for x in without if x not in local.excluded):
                 local = replace(local, excluded=(*local.excluded, *left_out))
-                local = local.noted(self._clock(), "goes on without", sender, parties=left_out)
+                local = local.noted(self._clock(), "continues without", sender, parties=left_out)
             if local.status is JobStatus.RUNNING:
                 return local
             if ended(JOB, local.status):

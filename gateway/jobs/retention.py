@@ -247,7 +247,7 @@ class Cleaner:
             local = self._store.local_jobs.find(job)
             size = size_of(self._channel / folder_name(session))
             if local is None and (orphans or session in idle):
-                yield Item("session", session, job, size, "nobody here knows its job")
+                yield Item("session", session, job, size, "its job is unknown here")
             elif local is not None and local.closed:
                 yield Item("session", session, job, size, "its job has ended")
 

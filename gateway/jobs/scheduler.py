@@ -144,7 +144,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
-                log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
+                log.exception("unexpected error of a call", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(messages.Refused(request, failure, self._clock()))
             quiet = partial(quiet_polls, request=request) if isinstance(request, messages.PollTaskAt) else None

@@ -330,10 +330,10 @@ class DryRun:
         try:
             items = peer.dry_run(spec.for_node(node), self._peers.node)
         except NotServed as error:
-            return [Item("told", Standing.UNKNOWN, cause=f"not reported by this node: {error.message}")]
+            return [Item("reported", Standing.UNKNOWN, cause=f"not reported by this node: {error.message}")]
         except GatewayError as error:
-            return [problem("told", f"{error.reason}: {error.message}", f"ask the admin of {node}")]
-        return items or [Item("told", Standing.UNKNOWN, cause="not reported by this node")]
+            return [problem("reported", f"{error.reason}: {error.message}", f"ask the admin of {node}")]
+        return items or [Item("reported", Standing.UNKNOWN, cause="not reported by this node")]
 
 
 def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str], list[Problem]]:

@@ -7,7 +7,7 @@ timeline.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -84,12 +84,6 @@ class Exchange:
     """of the answer's envelope"""
     message: str = ""
     """of the response, or why there is none"""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for a timeline, where the message is called ``said``."""
-        found = asdict(self)
-        message = found.pop("message")
-        return {**found, "said": message}
 
 
 _trace: ContextVar[str] = ContextVar("trace_id", default="")

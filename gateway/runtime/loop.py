@@ -7,7 +7,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, Generic, TypeVar
@@ -393,7 +393,7 @@ class _Lane:
 
 _LATE = timedelta(seconds=2)
 """after which a job that is due counts as left behind: the gateway that stored it may only be busy"""
-CALLED, STUCK = "called", "cannot go on"
+CALLED, STUCK = "request sent", "cannot continue"
 """events of a timeline"""
 _ALWAYS = 3
 """tries that are all written; of later ones the fourth, eighth, sixteenth and so on, and the last"""
@@ -434,7 +434,7 @@ def _before(old: J, new: J, notes: Sequence[Note]) -> J:
 
 def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
     """Return one line for each call."""
-    return [Note(at, CALLED, call.node, {**call.as_dict(), **more}) for call in calls]
+    return [Note(at, CALLED, call.node, {**asdict(call), **more}) for call in calls]
 
 
 class Shell(Generic[J, X]):

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 LOGGED = (
     *("task", "tasks", "task_id", "role", "status", "attempt", "outcome", "reason"),
-    *("exit_code", "node", "message", "path", "code", "said", "seconds"),
+    *("exit_code", "node", "message", "path", "code", "seconds"),
 )
 """the fields of a note's detail that a log line shows; the timeline has all of them"""
 LONGEST_TEXT = 500

@@ -194,10 +194,10 @@ def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node: Gateway):
     assert (first.event, first.detail) == ("job PENDING", {"user": "li"})
     told = [e for e in node.store.timeline(job_id) if e.side == "operator"]
     assert [(e.event, e.by) for e in told] == [
-        ("asked to suspend", "li"),
-        ("asked to resume", "li"),
-        ("asked to stop", "operator"),
-        ("asked to run again", "li"),
+        ("suspend requested", "li"),
+        ("resume requested", "li"),
+        ("stop requested", "operator"),
+        ("rerun requested", "li"),
     ]
     assert told[-1].detail == {"new_job": again}
     traces = {node.store.jobs.get(one).spec.trace_id for one in (job_id, again)}
@@ -242,7 +242,7 @@ def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gatewa
         ("operator", {"before": {"waiting": ["job-waits"]}, "after": {"waiting": []}}),
     ]
     asked = [(e.event, e.by) for e in node.store.timeline("job-waits") if e.side == "operator"]
-    assert asked == [("asked to cancel while it waited", "operator")]
+    assert asked == [("cancellation requested", "operator")]
 
 
 def test_whoever_is_not_let_in_is_in_the_audit_once(tmp_path: Path):

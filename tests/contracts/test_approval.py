@@ -288,7 +288,7 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: 
     world.end_all(audited)
     wait_for(lambda: world.scheduled(audited).outcome is Outcome.SUCCEEDED, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(audited.job_id)]
-    for before, then in (("asked before creation", "approved"), ("approved", "decision told")):
+    for before, then in (("asked before creation", "approved"), ("approved", "decision reported")):
         assert events.index(before) < events.index(then)
 
 

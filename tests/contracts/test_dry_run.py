@@ -173,9 +173,9 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Pa
     there = of(plan, SPEC)
     assert plan.good and there["route"][0].standing is Standing.OK
     assert there["way back"][0].standing is Standing.UNKNOWN
-    assert there["told"][0].standing is Standing.UNKNOWN
-    assert "not reported by this node" in there["told"][0].cause
-    assert OPTIONAL["/job/plan"] in there["told"][0].cause
+    assert there["reported"][0].standing is Standing.UNKNOWN
+    assert "not reported by this node" in there["reported"][0].cause
+    assert OPTIONAL["/job/plan"] in there["reported"][0].cause
     (request,) = asked
     assert b"hosts-own" in request.raw and b"guests-own" not in request.raw
 
@@ -184,7 +184,7 @@ def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
     assert list(items(json.loads(json.dumps(body(told))))) == told
     (odd,) = items({"checks": [{"check": 7, "standing": "perhaps", "cause": "x" * 9000}]})
-    assert (odd.check, odd.standing, len(odd.cause)) == ("told", Standing.UNKNOWN, 2000)
+    assert (odd.check, odd.standing, len(odd.cause)) == ("reported", Standing.UNKNOWN, 2000)
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
         assert items(nothing) == ()
     assert len(items({"checks": [{}] * 10_000})) == 500

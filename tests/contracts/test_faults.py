@@ -72,7 +72,7 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
     for label, node in (("guest.0", world.me), ("host.0", world.peer)):
         world.end(spec.job_id, "a", label, node=node)
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
-    assert "goes on without" in events(world.me, spec)
+    assert "continues without" in events(world.me, spec)
 
 
 @pytest.mark.parametrize("common", [{}, {"min_parties": {"host": 1}, "required_parties": ["host.1"]}])
@@ -86,7 +86,7 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     states = {d.party: d.state for d in quorum.details(job)}
     assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
-    attempts = [e for e in world.me.store.timeline(spec.job_id) if e.event == "create without an answer"]
+    attempts = [e for e in world.me.store.timeline(spec.job_id) if e.event == "create not answered"]
     assert len(attempts) > 1 and all(e.by == THIRD and e.detail["next"] for e in attempts)
     pauses = [e.detail["tries"] for e in attempts]
     assert pauses == sorted(pauses)
@@ -237,7 +237,7 @@ def test_a_local_stop_works_while_the_scheduling_node_is_silent_and_is_reported_
         assert world.job(spec.job_id).ending is None
     ending = ended(world, spec).ending
     assert ending is not None and (ending.outcome, ending.by) == (Outcome.STOPPED, PEER)
-    wait_for(lambda: "stop told" in events(world.peer, spec), 60, 0.02)
+    wait_for(lambda: "stop reported" in events(world.peer, spec), 60, 0.02)
 
 
 @pytest.mark.usefixtures("never_asks")

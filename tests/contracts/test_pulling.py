@@ -270,7 +270,7 @@ def test_an_image_is_fetched_from_a_registry_that_is_named_and_from_no_other(
     key = ec.generate_private_key(ec.SECP256R1())
     signed = Signatures(signers_of([SignatureRule(registry=shop, keys=[public(key, tmp_path, "key.pub")])]))
     wanting = providers_of(named, signed)
-    with pytest.raises(Invalid, match="nobody has signed") as refused:
+    with pytest.raises(Invalid, match="has no signature") as refused:
         wanting.register(body, By())
     assert refused.value.reason == "SIGNATURE_ABSENT"
     (known,) = named.image_facts(image).repo_digests

@@ -115,7 +115,7 @@ def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Ga
     assert job.ending.failure.message == (
         "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
     )
-    notes = [e for e in node.store.timeline(job.id) if e.event == "engine said"]
+    notes = [e for e in node.store.timeline(job.id) if e.event == "engine message"]
     assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
 
 

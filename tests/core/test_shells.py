@@ -318,7 +318,7 @@ def test_a_job_is_ended_by_one_of_many_threads(
     events = Counter(entry.event for entry in stores[0].timeline(job.id))
     assert events["job FINISHED"] == events[f"ending as {ended.outcome}"] == 1
     assert sum(n for event, n in events.items() if event.startswith("ending as")) == 1
-    assert events["heard"] == 1, "of all that was told, one thing counted"
+    assert events["status reported"] == 1, "of all that was told, one thing counted"
     assert events["task SUCCESS"] + events["task FAILED"] == 1
     assert told.stops == {"n1": 1, "n2": 1}
     expected = Outcome.SUCCEEDED if ended.tasks["a"].status is TaskStatus.SUCCESS else Outcome.FAILED

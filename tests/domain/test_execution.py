@@ -530,7 +530,7 @@ def test_news_of_the_scheduling_node_is_kept_coarsely():
     asking = after(WATCHED, *NO_ANSWER)
     assert machine.worth_noting(replace(asking, last_contact=at(727)), at(728), 100)
     events = [note.event for note in after(asking, SchedulerAlive(at(730))).notes]
-    assert events == ["scheduling node does not answer", "scheduling node answers"]
+    assert events == ["scheduling node does not respond", "scheduling node responds"]
 
 
 # ---------------------------------------------------------------- several gateways

@@ -62,7 +62,7 @@ def names(page: Page) -> list[str]:
 
 def test_events_come_in_order_and_from_any_number_on(store: Store):
     feed = Feed(store)
-    happen(store, *SIX[:3], "heard", "task RUNNING", "heard", "task SUCCESS", "job FINISHED")
+    happen(store, *SIX[:3], "status reported", "task RUNNING", "status reported", "task SUCCESS", "job FINISHED")
     page = feed.after(0)
     assert names(page) == NAMES
     assert page.next == feed.newest() == 8

@@ -165,7 +165,7 @@ function spans(job, lines) {
   };
   const here = new Set(job.runs.map((run) => run.party.node));
   for (const { event, by, at, detail } of lines)
-    if (event === "heard" && !here.has(by)) mark(detail.task, `${detail.role} ${by}`, detail.status, at);
+    if (["status reported", "heard"].includes(event) && !here.has(by)) mark(detail.task, `${detail.role} ${by}`, detail.status, at);
   for (const run of job.runs) if (run.started_at) found.set(`${run.task_id} ${party(run.party)} ${run.attempt}`, {
     task: run.task_name, who: party(run.party), status: run.status, from: run.started_at, to: run.ended_at });
   const order = new Map(job.tasks.map((task, at) => [task.name, at]));

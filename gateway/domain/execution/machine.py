@@ -199,7 +199,7 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             if isinstance(event, messages.LaunchFailed) and event.engine_message:
                 run = next((r for r in local.runs if r.run_id == event.run), None)
                 who = {"task": run.task_name, "role": run.party.label} if run else {}
-                local = local.noted(event.at, "engine said", **who, message=event.engine_message)
+                local = local.noted(event.at, "engine message", **who, message=event.engine_message)
             return local
         case _:
             assert_never(event)
@@ -244,9 +244,9 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
         case messages.Close() if event.final:
             return replace(local, closed=True)
         case messages.AskStop() if event.final:
-            return local.noted(event.at, "stop told", local.spec.scheduler, message=event.message)
+            return local.noted(event.at, "stop reported", local.spec.scheduler, message=event.message)
         case messages.Confirm() if event.final:
-            return local.noted(event.at, "decision told", message=event.message)
+            return local.noted(event.at, "decision reported", message=event.message)
         case messages.Collect(run) if event.warnings:
             return with_run(local, run, partial(_warned, warnings=event.warnings))
     return local
@@ -431,7 +431,7 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
         ask = Call(due_at=due)
     local = replace(local, ask=ask)
     by = local.spec.scheduler
-    return local.noted(event.at, "scheduling node does not answer", by, message=event.message)
+    return local.noted(event.at, "scheduling node does not respond", by, message=event.message)
 
 
 def _alive(local: LocalJob, at: datetime) -> LocalJob:
@@ -439,7 +439,7 @@ def _alive(local: LocalJob, at: datetime) -> LocalJob:
     was_silent = local.ask.message or local.ask.tries > 1
     ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
     local = replace(local, last_contact=at, ask=ask)
-    return local.noted(at, "scheduling node answers", local.spec.scheduler) if was_silent else local
+    return local.noted(at, "scheduling node responds", local.spec.scheduler) if was_silent else local
 
 
 def _abandoned(local: LocalJob, at: datetime) -> LocalJob:

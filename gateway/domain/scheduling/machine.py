@@ -77,7 +77,7 @@ def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
         case messages.Accepted() | messages.Refused() | messages.Lost() | messages.TaskUnknown() if not _awaited(
             job, event
         ):
-            job = job.noted(event.at, "late answer ignored", event.request.node, request=str(event.request))
+            job = job.noted(event.at, "late response ignored", event.request.node, request=str(event.request))
         case messages.Accepted():
             job = _accepted(job, event, timing)
         case ApprovalReported():
@@ -417,7 +417,7 @@ def _lost(job: Job, event: messages.Lost, timing: Timing) -> Job:
         job = job.noted(event.at, "unreachable", request.node, message=event.message)
     if isinstance(request, messages.CreateAt | messages.StartAt) and job.ending is None:
         detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
-        job = job.noted(event.at, request.name + " without an answer", request.node, **detail)
+        job = job.noted(event.at, request.name + " not answered", request.node, **detail)
     return job
 
 
@@ -482,7 +482,7 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     if part.poll.state is not CallState.SENT:
         part = replace(part, poll=replace(part.poll, due_at=event.at + _pause(job, part, timing, event.at)))
     job = job.with_part(task.name, part)
-    job = job.noted(event.at, "heard", event.node, task=task.name, role=role, status=event.status)
+    job = job.noted(event.at, "status reported", event.node, task=task.name, role=role, status=event.status)
     if event.status is TaskStatus.FAILED:
         failure = event.failure or Failure("FAILED", "the party reports a failure")
         job = _because(job, task.name, replace(failure, node=event.node, role=failure.role or role))
@@ -550,7 +550,7 @@ def exclude(job: Job, request: messages.StartTaskAt, at: datetime) -> Job:
     """Take a node out of a task in which it has no role; it was asked as the component is unknown here."""
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
-        return job.noted(at, "late answer ignored", request.node, request=str(request))
+        return job.noted(at, "late response ignored", request.node, request=str(request))
     nodes = {node: part for node, part in task.nodes.items() if node != request.node}
     job = _with_reached(job, request.node).with_task(replace(task, nodes=nodes))
     if not nodes:

@@ -23,7 +23,7 @@ def timeline(site: Site, job_id: str) -> list[dict[str, Any]]:
 
 
 def calls(site: Site, job_id: str) -> list[dict[str, Any]]:
-    return [e | e["detail"] for e in timeline(site, job_id) if e["event"] == "called"]
+    return [e | e["detail"] for e in timeline(site, job_id) if e["event"] == "request sent"]
 
 
 def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Site):
@@ -48,7 +48,7 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
         assert (call["node"], call["by"], call["method"], call["http"]) == (SPEC, SPEC, "POST", 200)
         assert call["code"] == 0 and 0 <= call["seconds"] < 30
         assert call["trace_id"] == asked[0].headers["x-trace-id"] == spec.trace_id
-    assert {c["said"] for c in told if c not in polls} == {"success, 好"}
+    assert {c["message"] for c in told if c not in polls} == {"success, 好"}
     events = [e["event"] for e in timeline(site, spec.job_id) if e["side"] == "scheduler"]
     for one, other in (
         ("create accepted", "job READY"),
@@ -56,7 +56,7 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
         ("job RUNNING", "task SUCCESS"),
     ):
         assert events.index(one) < events.index(other) < events.index("job FINISHED")
-    assert events[events.index("called") + 1] == "create accepted"
+    assert events[events.index("request sent") + 1] == "create accepted"
 
 
 def test_each_partys_code_and_message_are_kept_verbatim(site: Site):
@@ -66,7 +66,7 @@ def test_each_partys_code_and_message_are_kept_verbatim(site: Site):
         site.node.coordinator.submit_job(spec, ME)
     (call,) = calls(site, spec.job_id)
     assert (call["path"], call["http"], call["code"]) == (f"{CONTROL}/job/create", 400, 6000)
-    assert call["said"] == "no such dataset\n  'x'" and call["said"] in caught.value.message
+    assert call["message"] == "no such dataset\n  'x'" and call["message"] in caught.value.message
     assert FATE in caught.value.message
 
 
@@ -86,7 +86,7 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
     with pytest.raises(GatewayError):
         site.node.coordinator.submit_job(spec, ME)
     (call, *stops) = calls(site, spec.job_id)
-    assert (call["code"], call["said"]) == (code, said)
+    assert (call["code"], call["message"]) == (code, said)
     assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
 
 
@@ -99,7 +99,7 @@ def test_of_many_retries_the_timeline_has_those_at_doubling_intervals(site: Site
     with pytest.raises(GatewayError):
         site.node.coordinator.submit_job(spec, ME)
     told = [call for call in calls(site, spec.job_id) if call["code"] is None]
-    assert all(c["http"] is None and c["code"] is None and "no answer" in c["said"] for c in told)
+    assert all(c["http"] is None and c["code"] is None and "no answer" in c["message"] for c in told)
     tries = [c.get("tries", 1) for c in told]
     assert tries[:3] == [1, 2, 3] and set(tries[3:]) <= {4, 8}
     site.peer.will(says())  # so that its stop does not go on into the next test
@@ -132,7 +132,7 @@ def test_requests_on_behalf_of_a_platform_are_in_the_timeline(site: Site):
     with pytest.raises(GatewayError):
         site.node.coordinator.stop(spec.job_id)
     told = calls(site, spec.job_id)
-    assert [(c["side"], c["path"].removeprefix(CONTROL), c["code"], c["said"]) for c in told] == [
+    assert [(c["side"], c["path"].removeprefix(CONTROL), c["code"], c["message"]) for c in told] == [
         ("initiator", "/job/create_all", 0, "success"),
         ("initiator", "/job/stop_all", 1, "not now"),
     ]

@@ -66,7 +66,7 @@ def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: 
 
 
 def called(world: World, job: str) -> set[str]:
-    return {e.detail["path"] for e in world.me.store.timeline(job) if e.event == "called"}
+    return {e.detail["path"] for e in world.me.store.timeline(job) if e.event == "request sent"}
 
 
 def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):

@@ -203,7 +203,7 @@ def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: 
     ended = world.wait_status(job_id, JobStatus.FINISHED)
     assert ended.outcome is Outcome.STOPPED
     wait_for(lambda: world.peer.store.local_jobs.get(job_id).status is JobStatus.FINISHED, 20, 0.01)
-    asked = {e.detail["path"] for e in world.me.store.timeline(job_id) if e.event == "called"}
+    asked = {e.detail["path"] for e in world.me.store.timeline(job_id) if e.event == "request sent"}
     assert {path for path in asked if path.startswith("/v1/interconn")} == set()
     assert asked >= {f"/v2/partner/{what}" for what in ("job/create", "job/resource/apply", "task/start")}
     again = [
