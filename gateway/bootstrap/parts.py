@@ -20,7 +20,7 @@ from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form
-from gateway.config.engine import DaemonSettings, DockerEngineSettings, NamedEngine, SwarmEngineSettings
+from gateway.config.engine import DockerEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import whole
@@ -197,7 +197,7 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
         )
     instance = instance or instance_of(settings.state_dir)
 
-    def made(place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings) -> Engine:
+    def made(place: DockerEngineSettings | SwarmEngineSettings | NamedEngine) -> Engine:
         if _is_swarm(place):
             return _swarm(settings, place, installation)
         assert not isinstance(place, SwarmEngineSettings)
@@ -205,7 +205,7 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
 
     assert settings.engine.main is not None
     main = made(settings.engine.main)
-    others = {name: made(one) for name, one in settings.further_engines.items()}
+    others = {name: made(one) for name, one in settings.engines.items()}
     return SeveralEngines(main, others) if others else main
 
 
@@ -219,7 +219,7 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     main = settings.engine.main
     if main is None:
         return {"": ""}
-    further = settings.further_engines
+    further = settings.engines
     places = {name: name for name in further}
     for name, one in further.items():
         places.setdefault(one.base_url, name)
@@ -230,7 +230,7 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
 
 def apart(settings: Settings) -> Apart:
     """Return the engines whose machines share no folder with this one."""
-    everywhere = {"": settings.engine.main, **settings.further_engines}
+    everywhere = {"": settings.engine.main, **settings.engines}
     swarms = {name: one for name, one in everywhere.items() if one is not None and _is_swarm(one)}
     return Apart(
         frozenset(name for name, one in swarms.items() if one.storage_source is None),
@@ -239,7 +239,7 @@ def apart(settings: Settings) -> Apart:
 
 
 def _is_swarm(
-    place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings,
+    place: DockerEngineSettings | SwarmEngineSettings | NamedEngine,
 ) -> TypeGuard[SwarmEngineSettings | NamedEngine]:
     return isinstance(place, SwarmEngineSettings) or (isinstance(place, NamedEngine) and place.kind == "swarm")
 
@@ -266,7 +266,7 @@ def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, install
 
 def _daemon(
     settings: Settings,
-    place: DockerEngineSettings | DaemonSettings,
+    place: DockerEngineSettings | NamedEngine,
     base_url: str,
     installation: str,
     instance: str,
@@ -291,7 +291,7 @@ def _daemon(
     return ContainerdEngine(settings.node.id, installation, options)
 
 
-def _tls(place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings) -> dict[str, str]:
+def _tls(place: DockerEngineSettings | SwarmEngineSettings | NamedEngine) -> dict[str, str]:
     return {name: str(path) for name, path in place.tls if path is not None} if place.tls else {}
 
 
@@ -304,7 +304,7 @@ def _pull(settings: Settings) -> PullRules:
 
 
 def _sources(
-    settings: Settings, place: DockerEngineSettings | SwarmEngineSettings | DaemonSettings
+    settings: Settings, place: DockerEngineSettings | SwarmEngineSettings | NamedEngine
 ) -> tuple[Source, ...]:
     return tuple(
         Source(root.absolute(), source.bind or "", source.volume or "")

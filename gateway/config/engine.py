@@ -90,9 +90,10 @@ class Allowance(Section):
         return value
 
 
-class DaemonSettings(Section):
-    """A further Docker daemon, which providers may name as ``metadata.base_url``."""
+class NamedEngine(Section):
+    """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
 
+    kind: Literal["docker", "swarm"] = Field(default="docker", description="What is at base_url.")
     base_url: str = Field(pattern=_DAEMON, description="Its address: tcp://, ssh:// or unix://.")
     tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
     storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
@@ -102,23 +103,13 @@ class DaemonSettings(Section):
     memory_gib: float | None = Field(
         default=None, gt=0, description="Its memory for jobs in GiB; null: all that it has."
     )
-
-    @model_validator(mode="after")
-    def _tls_of_tcp(self) -> Self:
-        _check_tls(self.tls, self.base_url)
-        return self
-
-
-class NamedEngine(DaemonSettings):
-    """A further engine, which providers may name as ``metadata.engine``."""
-
-    kind: Literal["docker", "swarm"] = Field(default="docker", description="What is at base_url.")
     constraints: list[Constraint] = Field(
         default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
     )
 
     @model_validator(mode="after")
-    def _of_swarm(self) -> Self:
+    def _whole(self) -> Self:
+        _check_tls(self.tls, self.base_url)
         if self.kind == "swarm":
             _check_shared(self)
         elif self.constraints:
@@ -170,9 +161,6 @@ class DockerEngineSettings(Section):
         pattern=f"^$|{_DAEMON}",
         description="Address of the Docker daemon, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
     )
-    daemons: list[DaemonSettings] = Field(
-        default_factory=list, description="Further daemons; a provider may name these and no others."
-    )
     tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
     pull: Literal["never", "missing"] = Field(
         default="never", description="missing: images that are not here are fetched before a job is READY."
@@ -210,9 +198,6 @@ class DockerEngineSettings(Section):
     def _consistent(self) -> Self:
         if self.pull == "missing" and not self.registries:
             raise ValueError("pull: missing needs at least one of registries")
-        names = [self.base_url, *(daemon.base_url for daemon in self.daemons)]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise ValueError(f"daemons: {twice} is there twice")
         _check_tls(self.tls, self.base_url)
         return self
 

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.auth import Role
-from gateway.config.engine import DaemonSettings, EngineSettings, NamedEngine
+from gateway.config.engine import EngineSettings, NamedEngine
 from gateway.config.tls import PeerTls
 from gateway.config.values import (
     DEFAULT_STORAGE,
@@ -465,7 +465,7 @@ class Settings(BaseSettings):
     engines: dict[StorageName, NamedEngine] = Field(
         default_factory=dict,
         description="Further engines by their names: {big: {base_url: tcp://10.0.0.9:2376}}. A provider names one "
-        "as metadata.engine, or by its device; all others run at engine.",
+        "as metadata.engine, by its base_url or by its device; all others run at engine.",
     )
     route_table: RouteTableSettings = RouteTableSettings()
     data: Data = Data()
@@ -508,17 +508,11 @@ class Settings(BaseSettings):
             raise ValueError(f"listen.container {text}")
         return self
 
-    @property
-    def further_engines(self) -> Mapping[str, DaemonSettings]:
-        """The engines beside the main one, by the names under which runs request them."""
-        return {**{daemon.base_url: daemon for daemon in self.engine.docker.daemons}, **self.engines}
-
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         listener = self.listen.container or self.listen.peer
         needs = "engine.kind swarm needs" if self.engine.kind == "swarm" else ""
         needs = "engines need" if self.engines else needs
-        needs = "engine.docker.daemons need" if self.engine.docker.daemons else needs
         if needs and listener.advertise is None:
             raise ValueError(
                 f"{needs} listen.container.advertise: where containers of every engine reach this gateway, "
@@ -533,7 +527,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 "engines need engine.kind docker or swarm: local processes see other folders than containers"
             )
-        known = {main.base_url if main else "", *(daemon.base_url for daemon in self.engine.docker.daemons)}
+        known = {main.base_url if main else ""}
         for name, one in self.engines.items():
             if one.base_url in known:
                 raise ValueError(f"engines.{name}.base_url: {one.base_url} is there twice")

@@ -224,7 +224,7 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     tls = [
         settings.engine.docker.tls,
         settings.engine.swarm.tls,
-        *(one.tls for one in settings.further_engines.values()),
+        *(one.tls for one in settings.engines.values()),
     ]
     files += [one.key for one in tls if one is not None and one.key is not None]
     files += [peer.key] if peer is not None else []
@@ -352,7 +352,7 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
     needed_by = f"for {', '.join(p.key for p in providers)}"
     engine = _engine_of(node, engine_name)
     if engine is None:
-        remedy = "add it to engines or engine.docker.daemons, or register the provider without it"
+        remedy = "add it to engines, or register the provider without it"
         return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
     docker, fetched = node.settings.engine, False
     try:

@@ -182,7 +182,7 @@ class TaskPlanner:
         if provider.place not in self._engines:
             text = (
                 f"{provider.key} is to run at {provider.place}, which the admin of node {self._node} has not "
-                "allowed (engines, engine.docker.daemons)"
+                "allowed (engines)"
             )
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
         return provider, component

@@ -20,7 +20,7 @@ import structlog
 
 from engines.base import Capacity, Engine, EngineError
 from engines.process.engine import this_machine
-from gateway.config.engine import DaemonSettings
+from gateway.config.engine import NamedEngine
 from gateway.config.schema import ResourceSettings, Settings
 from gateway.data.reading import nearest
 from gateway.domain import admission, resources
@@ -84,8 +84,8 @@ class EngineCapacities:
         self._node = context.node
         self._engines = engines
         self._settings = settings
-        self._caps: dict[str, DaemonSettings | ResourceSettings] = {"": settings.resources}
-        self._caps |= settings.further_engines
+        self._caps: dict[str, NamedEngine | ResourceSettings] = {"": settings.resources}
+        self._caps |= settings.engines
         self._kept = EngineTotals(context.store)
         self._clock = context.clock
         self._first = first_look

@@ -186,7 +186,7 @@ class Images:
         except EngineError as error:
             return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
         if engine is None:
-            text = f"{place} is not among engines and engine.docker.daemons"
+            text = f"{place} is not among engines"
             return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
         return tuple(self._one(engine, image, provider, until) for image in images)
 

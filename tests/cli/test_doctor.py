@@ -18,6 +18,7 @@ from engines.base import Capacity, Engine, PullDenied
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
 from gateway.bootstrap.node import Gateway
+from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
@@ -39,7 +40,7 @@ from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
 
-FAR, GONE = "tcp://10.0.0.8:2376", "tcp://10.0.0.9:2376"
+FAR, GONE = "far", "gone"
 
 
 @pytest.fixture
@@ -274,13 +275,14 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
 
-    daemons = [{"base_url": FAR}, {"base_url": GONE}]
-    settings = with_docker(config, base_url="unix:///main", daemons=daemons)
+    settings = with_docker(config, base_url="unix:///main")
+    further = {name: NamedEngine(base_url=f"ssh://{name}") for name in (FAR, GONE)}
+    settings = settings.model_copy(update={"engines": further})
     registered(
         settings,
         ("here", "unix:///main", "main:1"),
-        ("far", FAR, "far:1"),
-        ("lost", FAR, "main:1"),
+        ("far", f"ssh://{FAR}", "far:1"),
+        ("lost", f"ssh://{FAR}", "main:1"),
         ("stranger", "tcp://10.9.9.9:2376", "far:1"),
     )
     steps = {step.name: step for step in look(settings, engine_of)}
@@ -289,7 +291,9 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     )
     assert f"2 further engines: {FAR} (memory) has cpu 3, memory 8 GiB" in steps["engine"].found
     said = steps["images"].cause
-    assert f"main:1 at {FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
+    assert (
+        f"main:1 at ssh://{FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
+    )
     assert said.count("(") == 2, "the others are where they belong"
     assert said.count("for lost:1.0.0@docker") == 1 and said.count("for stranger:1.0.0@docker") == 1
 

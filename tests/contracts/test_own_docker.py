@@ -34,7 +34,7 @@ from tests.services.own_docker import BASE, OwnDocker, certificates
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 
 PORT = 2376
-FAR = "tcp://far"
+FAR = "far"
 
 
 def now() -> datetime:
@@ -122,10 +122,10 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         both.launch(near)
         all_of_it = os.cpu_count() or 0
         context = NodeContext("n1", store, now)
-        docker = {"daemons": [{"base_url": FAR, "memory_gib": 1}]}
         listen = {"container": {"advertise": "http://10.0.0.5:7381"}}
-        engines = {"kind": "docker", "docker": docker}
-        settings = Settings.model_validate({"node": {"id": "n1"}, "listen": listen, "engine": engines})
+        further = {FAR: {"base_url": "tcp://10.0.0.9:2376", "memory_gib": 1}}
+        made = {"node": {"id": "n1"}, "listen": listen, "engine": {"kind": "docker"}, "engines": further}
+        settings = Settings.model_validate(made)
         found = EngineCapacities(context, {FAR: engine}, settings, first_look=LONG)
         seen = found.by_engine()[FAR]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")

@@ -195,10 +195,7 @@ ADVERTISED = {"listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "htt
     ("docker", "said"),
     [
         ({"base_url": "ssh://-oProxyCommand=x"}, "engine.docker.base_url"),
-        ({"daemons": [{"base_url": "host:1"}]}, "engine.docker.daemons"),
-        ({"daemons": [{"base_url": "ssh://h", "tls": {"ca": "ca.pem"}}]}, "begins with tcp://"),
-        ({"daemons": [{"base_url": "tcp://h:1"}, {"base_url": "tcp://h:1"}]}, "is there twice"),
-        ({"daemons": [{"base_url": "tcp://h:1"}]}, "listen.container.advertise"),
+        ({"daemons": [{"base_url": "tcp://h:1"}]}, "is not known here; known are"),
         ({"pull": "missing"}, "needs at least one of registries"),
         ({"base_url": "tcp://h:1", "tls": {"ca": "ca.pem", "cert": "c.pem"}}, "belong together"),
         ({"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}}, "the whole machine"),
@@ -217,6 +214,7 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
         ({"engines": {"big": {"base_url": "tcp://h:1"}}}, "engines need listen.container.advertise"),
         ({"engines": {"Big One": {"base_url": "tcp://h:1"}}}, "engines.Big One"),
         ({"engines": {"big": {"base_url": "h:1"}}}, "engines.big.base_url"),
+        ({"engines": {"big": {"base_url": "ssh://h", "tls": {"ca": "ca.pem"}}}}, "begins with tcp://"),
         ({"engines": {"big": {"base_url": "tcp://h:1", "kind": "podman"}}}, "engines.big.kind"),
         (
             {"engines": {n: {"base_url": "tcp://h:1"} for n in "ab"}, **ADVERTISED},

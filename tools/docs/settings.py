@@ -41,6 +41,8 @@ def page(language: str) -> str:
         section = _section(field.annotation)
         if section is None:
             alone.append(_row(name, field, field.get_default(call_default_factory=True), language))
+            for mark, each in _entries(field.annotation):
+                alone += _rows(f"{name}{mark}.", each, PydanticUndefined, language)
             continue
         about = " ".join((section.__doc__ or "").split()) if section.__doc__ != BaseModel.__doc__ else ""
         rows = list(_rows(f"{name}.", section, field.get_default(call_default_factory=True), language))
