@@ -74,7 +74,7 @@ def run_timing(settings: Settings) -> RunTiming:
         jitter=_JITTER,
         launch_deadline=120.0 + settings.engine.docker.pull_seconds,
         silence_fails=settings.limits.exit_without_report == "fails",
-        orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
+        orphan=settings.limits.unreachable_seconds + 60.0,
     )
 
 

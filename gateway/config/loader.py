@@ -24,10 +24,6 @@ HIDDEN = "(not shown)"
 """instead of what may be a secret"""
 MASKED = "***"
 _SECRET = ("token", "secret", "password")
-MAX_LEVELS = 500
-"""more than any document has; the YAML library recurses for each, until the process dies"""
-_LARGEST = 32 * 1024**2
-"""characters; no file that is read has more, but for what aliases repeat"""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -119,7 +115,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     except DuplicateKey as error:
         rule = f"duplicate key in lines {error.first} and {error.second}; keep one of them"
         raise Invalid([Problem(error.key, rule, HIDDEN)]) from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise Invalid([Problem(str(path), f"must be YAML: {syntax_error(error)}")]) from error
     data = {} if data is None else data
     if not isinstance(data, dict):
@@ -165,35 +161,8 @@ class _UniqueKeys(_LOADER):  # type: ignore[misc]
 
 
 def load_yaml(text: str) -> Any:
-    """Parse YAML. Raises `DuplicateKey`, `yaml.YAMLError`, `ValueError` and `RecursionError`."""
-    _check_size(text)
+    """Parse YAML. Raises `DuplicateKey`, `yaml.YAMLError` and `ValueError`."""
     return yaml.load(text, Loader=_UniqueKeys)
-
-
-def _check_size(text: str) -> None:
-    """Raise `RecursionError` for what is nested too deeply, `ValueError` for what aliases make too large."""
-    sizes: dict[str | None, int] = {}
-    """anchor -> characters in its value"""
-    around: list[tuple[str | None, int]] = []
-    """the collections in which one is: anchor, and characters before it"""
-    size = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
-            around.append((event.anchor, size))
-            size = 1
-            if len(around) > MAX_LEVELS:
-                raise RecursionError
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = around.pop()
-            sizes[anchor] = size
-            size += before
-        elif isinstance(event, yaml.ScalarEvent):
-            size += 1 + len(event.value)
-            sizes[event.anchor] = 1 + len(event.value)
-        elif isinstance(event, yaml.AliasEvent):
-            size += sizes.get(event.anchor, 1)
-        if size > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST} characters, with what its aliases repeat")
 
 
 def syntax_error(error: Exception) -> str:
@@ -203,7 +172,7 @@ def syntax_error(error: Exception) -> str:
         return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno} column {error.colno}: {error.msg}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return str(error)
 
 
 def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict[str, Origin]:

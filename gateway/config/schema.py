@@ -56,12 +56,10 @@ class LimitSettings(Section):
         default=60_000, gt=0, description="Requests of one partner node in a minute; further ones are refused."
     )
     unreachable_seconds: float = Field(
-        default=600.0, gt=0, description="A running job whose node is silent for this long fails."
-    )
-    orphan_seconds: float | None = Field(
-        default=None,
+        default=600.0,
         gt=0,
-        description="A job ends here when its scheduler is silent for so long; null: unreachable_seconds + 60.",
+        description="A running job whose node is silent for this long fails; where its scheduler is, a minute "
+        "later.",
     )
     ageing_seconds: float = Field(
         default=600.0,
@@ -129,11 +127,6 @@ class ResourceSettings(Section):
 class Retention(Section):
     """What is kept of a job after its end, and for how long; null: for ever."""
 
-    workspace_seconds: float = Field(
-        default=60.0,
-        ge=0,
-        description="Containers, run folders, mailboxes and uploads that outlived their end go after this.",
-    )
     logs_seconds: float | None = Field(
         default=30 * 86400.0, ge=0, description="Logs of runs, after the end of their job."
     )

@@ -50,6 +50,8 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 
 _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""
+_COPYING = 60.0
+"""seconds that copying a log takes at most between two writes"""
 _MOST_NAMED = 20
 _FREE_THEM = (
     "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
@@ -270,7 +272,7 @@ class Cleaner:
     def _copies(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield copies of a log that nobody has written to for longer than a copy takes; the log itself stays."""
         for path in sorted(self._left.runs.glob("*/copying")):
-            if _unchanged_for(path, now) >= max(self._left.keep.workspace_seconds, 1.0):
+            if _unchanged_for(path, now) >= _COPYING:
                 yield Item("log_copy", path.parent.name, "", size_of(path), "its copying was cut short")
 
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:

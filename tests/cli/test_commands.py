@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -211,10 +210,6 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
         ("a: 1\na: 2\n", "duplicate key a in lines 1 and 2"),
         ('{"a": 1\n "b": 2}', "is neither JSON nor YAML: line 2 column 5"),
         ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),
-        (
-            "a: &a [x]\n" + "".join(f"{b}: &{b} [{f'*{a}, ' * 9}]\n" for a, b in pairwise("abcdefghij")),
-            "with what its aliases repeat",
-        ),
         ("[1]", "holds a list"),
         ("", "holds nothing"),
         ('{"a": {"b": [1, NaN]}}', "not JSON compliant"),
