@@ -33,7 +33,6 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.docker.client import EventWatch, translated
 from engines.docker.engine import Source, as_the_daemon_sees
-from engines.docker.images import check_script
 from tests.contracts.engine_acts import (
     COPIES,
     WAITS,
@@ -311,63 +310,6 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         engine.remove_network()
         with contextlib.suppress(NotFound):
             daemon.api.remove_network(other)
-
-
-HERE = {"/usr/bin/env", "/bin/sh", "/usr/bin/python3"}
-PATH = ("/usr/local/bin", "/usr/bin")
-
-
-@pytest.mark.parametrize(
-    ("head", "said"),
-    [
-        (b"#!/opt/python9\nprint()\n", "no executable /opt/python9"),
-        (b"#! /opt/python9 -u\n", "no executable /opt/python9"),
-        (b"#!/usr/bin/env python9\n", "no executable python9 on its PATH"),
-        (b"#!/usr/bin/env -S A=1 python9 -u\n", "no executable python9 on its PATH"),
-        (b"#!/usr/bin/env /opt/python9\n", "no executable /opt/python9 in it"),
-        (b"#!/usr/bin/python3\r\nprint()\r\n", "Unix line ends"),
-        *((b"#!" + line, "") for line in (b"/bin/sh\n", b"/usr/bin/env python3\n", b"\n")),
-        *((b"#!/usr/bin/env " + words, "") for words in (b"-S python3 -u\n", b"-u HOME python9\n")),
-        *((head, "") for head in (b"\x7fELF", b"", b"echo\n")),
-    ],
-)
-def test_what_a_script_needs_and_has_not_is_named_and_what_cannot_be_told_is_let_through(head: bytes, said: str):
-    check_script("/app/run", b"#!/opt/python9\n", PATH, lambda path: None)
-    with pytest.raises(CommandNotFound) if said else contextlib.nullcontext() as caught:
-        check_script("/app/run", head, PATH, HERE.__contains__)
-    assert not said or (said in str(caught.value) and "/app/run" in str(caught.value))
-
-
-@pytest.mark.docker
-def test_an_images_scripts_are_looked_into_before_they_start(harness: DockerHarness):
-    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    text = (
-        f"FROM {harness.image}\n"
-        "RUN mkdir /app && cd /app && printf '#!/usr/bin/env python9\\n' > gone"
-        " && printf '#!/bin/sh\\nexit 5\\n' > fine && printf '#!/bin/sh\\r\\n' > windows"
-        " && chmod 755 * && ln -s /app/gone link\n"
-    )
-    client = docker.from_env()
-    client.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
-    engine = harness.engine()
-    try:
-        for command, said in (
-            (("/app/gone",), "no executable python9"),
-            (("/app/link",), "no executable python9"),
-            (("/app/windows",), "Unix line ends"),
-            (("env", "python9"), "no executable python9"),
-        ):
-            spec = a_spec(harness, WAITS, image=name, command=command)
-            with pytest.raises(CommandNotFound, match=said):
-                engine.launch(spec)
-            assert engine.probe(spec.name) == Missing()
-        spec = a_spec(harness, WAITS, image=name, command=("/app/fine",))
-        engine.launch(spec)
-        assert ended(engine, spec.name).code == 5
-        engine.remove(spec.name)
-    finally:
-        client.images.remove(name, force=True)
-        client.close()
 
 
 class Stream(list[dict[str, Any]]):
