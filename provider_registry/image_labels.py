@@ -1,8 +1,8 @@
 """Compares an image's labels with the registered descriptions of its components.
 
-Three forms are read, each as far as it goes: ``bfia.description``, JSON of one description or of several by
-component name; the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …; and
-the short ``bfia.provider``, ``bfia.version``, ``bfia.components``. Labels never refuse a registration.
+Two forms are read, each as far as it goes: the numbered names of the standard, ``component.1.name``,
+``component.1.parameter.2.type``, …; and the short ``bfia.provider``, ``bfia.version``, ``bfia.components``. Labels
+never refuse a registration.
 """
 
 import re
@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry import description
-from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, unfit
+from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten
 from provider_registry.registry import parts
 from provider_registry.values import json_of
 
-JSON_LABEL = "bfia.description"
 _MOST_LABELS = 20_000
 _NUMBERED = re.compile(r"component\.(\d{1,4})\.(?:(parameter|input|output)\.(\d{1,4})\.)?([A-Za-z_]{1,64})")
 _LISTS = {"parameter": "inputParam", "input": "inputData", "output": "outputData"}
@@ -38,13 +37,7 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
             yield _differs(path, label, image, labels[label], registered)
     label = "bfia.components"
     labelled: dict[str, dict[str, Any]] = {name: {} for name in labels.get(label, "").replace(",", " ").split()}
-    if JSON_LABEL in labels:
-        described, problem = _described(labels[JSON_LABEL])
-        label = JSON_LABEL
-        if problem:
-            yield Problem("metadata.image", f"has a label {JSON_LABEL} that {problem}", image)
-        labelled.update(described)
-    elif numbered := _numbered(labels):
+    if numbered := _numbered(labels):
         label = "component.*"
         labelled.update(numbered)
     for name in here.keys() - labelled.keys() if labelled else ():
@@ -83,18 +76,6 @@ def _compared(path: str, labelled: Any, registered: Any, label: str, image: str)
 def _differs(path: str, label: str, image: str, labelled: Any, registered: Any) -> Problem:
     there, here = (as_text(shorten(value)) for value in (labelled, registered))
     return Problem(path, f"is {here} as registered and {there} in the label {label} of {image}", registered)
-
-
-def _described(text: str) -> tuple[dict[str, dict[str, Any]], str]:
-    """Read the JSON label: (descriptions by name, what is wrong with it)."""
-    found = json_of(text)
-    if found is None or unfit(found):
-        return {}, "is not valid JSON"
-    if isinstance(found, dict) and isinstance(found.get("componentName"), str):
-        found = {found["componentName"]: found}
-    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
-        return {}, "is neither a description nor an object of descriptions by component name"
-    return found, ""
 
 
 def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
