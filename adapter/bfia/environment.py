@@ -93,7 +93,7 @@ def container_status(run: Run, address: str) -> TaskStatus | None:
             found = json.loads(body)
         fits = answer.status_code == httpx.codes.OK and isinstance(found, dict) and found.get("code") in (0, "0")
         status = TaskStatus(str(found.get("status")).upper()) if fits else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         return None
     return status if status in (TaskStatus.SUCCESS, TaskStatus.FAILED) else None
 

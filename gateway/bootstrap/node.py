@@ -37,6 +37,7 @@ from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.workspace import DiskWatch, Workspace, check_storage, full, made, try_to_write
+from gateway.domain import rerun
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.problems import Problem
@@ -527,7 +528,9 @@ class Gateway:
         for job_id in self.store.local_jobs.unfinished():
             local = self.store.local_jobs.find(job_id)
             if local is not None and not local.closed:
-                yield local.spec
+                spec = rerun.in_force(local)  # and what may come into force
+                yield spec
+                yield from (rerun.amended(spec, [one]) for one in local.offered if one.id not in local.amendments)
 
     def _permits(self, node: NodeId, job: JobSpec | str) -> str:
         known = job if isinstance(job, JobSpec) else getattr(self.store.record(job), "spec", None)

@@ -88,11 +88,12 @@ class Sharing:
 
     def users(self, dataset: Address) -> list[str]:
         """Return the jobs here that are not over and name a dataset."""
-        return [
+        found = (
             spec.job_id
             for spec in self._jobs.unfinished()
             if any(want.dataset == dataset for want in datasets.wanted(spec, self._node, self._roles_of))
-        ]
+        )
+        return list(dict.fromkeys(found))
 
     # ------------------------------------------------------------ for operators
 

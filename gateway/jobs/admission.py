@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
 from gateway.config.engine import DockerEngineSettings
 from gateway.data.sharing import NotShared, Sharing
-from gateway.domain import approval, validation
+from gateway.domain import approval, rerun, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import CREATE, START, Policy, Verdict
 from gateway.domain.dry_run import Item, Standing, as_problems, as_warnings, fine, in_order, problem
@@ -308,6 +308,7 @@ class Admission:
         verdict, words = self.judged(spec, sender)
         if verdict is not Verdict.APPROVE:
             raise NotAllowed(f"the job was agreed to at {self._node} with its own parameters ({words})")
+        self._rules.trust.use(spec, sender)
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Report what would happen to a job here; create nothing."""
@@ -344,15 +345,16 @@ class Admission:
         if local.status is JobStatus.PENDING:
             raise Conflict(f"job {local.id} is not approved at {self._node} yet", reason="NOT_APPROVED")
         trust = self._rules.trust
+        spec = rerun.in_force(local)
         with self._registry.one_view():
-            verdict, words = self.judged(local.spec, sender, START)
-            closed = self._sharing.refusal(local.spec) or trust.without_permit(local.spec, sender)
+            verdict, words = self.judged(spec, sender, START)
+            closed = self._sharing.refusal(spec) or trust.without_permit(spec, sender)
         error: GatewayError | None = closed
         if verdict is Verdict.REJECT:
             error = NotAllowed(f"node {self._node} does not take part any more: {words}")
         elif closed is not None:
             words = closed.why
-        elif (apart := trust.without_contract(local.spec)) is not None:
+        elif (apart := trust.without_contract(spec)) is not None:
             error, words = apart, apart.message
         elif local.status is JobStatus.READY:
             try:

@@ -126,6 +126,8 @@ class Bundles:
         found = {"job_id": spec.job_id, "for": self._node}
         wrong = [name for name in found if content.get(name) != found[name]]
         wrong += differing(content, parts(spec, self._node, content["open"]))
+        if spec.dag != spec.dag_at(self._node):  # the statement is about the providers of the parties here
+            wrong.append("flow")
         if wrong:
             text = f"this is not what {content['signer']} signed: {', '.join(wrong)}"
             raise NotAllowed(text, reason="BUNDLE_WRONG")

@@ -236,16 +236,18 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _round(self) -> None:
         """Probe the runs here that are not probed soon anyway; write only what is new."""
         soon = self._clock() + timedelta(seconds=self._timing.probe_every)
+        silent: set[str] = set()  # engines; whoever watches one notes it
         for known in self._store.launched(self._owner):
             local = self._store.local_jobs.find(known.job_id)
             run = next((r for r in local.runs if r.name == known.name), None) if local else None
             if local is None or run is None or run.status is not RunStatus.RUNNING or run.exit is not None:
                 continue
-            if run.probe_at is None or run.probe_at <= soon:
+            if run.probe_at is None or run.probe_at <= soon or run.engine in silent:
                 continue
             event = self._probe(run)
             if isinstance(event, messages.EngineSilent):
-                return  # whoever watches the engine notes it
+                silent.add(run.engine)
+                continue
             news = self._asked(local, run) if type(event) is messages.Inspected else [event]
             if news:
                 self.record(local.id, *news)

@@ -27,6 +27,9 @@ from gateway.runtime.loop import while_away
 from gateway.store.repositories import SqlJobAudits
 from provider_registry.registry import Unknown
 
+_MOST_PENDING = 8
+"""offers of new parameters that a job keeps until the scheduling node has recorded them; older ones go"""
+
 
 class Participant:
     """Implements `gateway.ports.ParticipantApi`."""
@@ -196,7 +199,9 @@ class Participant:
         def add(local: LocalJob) -> LocalJob:
             if any(one.id == offered.id for one in local.offered):
                 return local
-            local = replace(local, offered=(*local.offered, offered))
+            pending = [one for one in local.offered if one.id not in local.amendments]
+            left = tuple(one for one in local.offered if one not in pending[:-_MOST_PENDING])
+            local = replace(local, offered=(*left, offered))
             return local.noted(
                 self._clock(), "new parameters offered", offered.by, tasks=offered.tasks, reason=offered.reason
             )

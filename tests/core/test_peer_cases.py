@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from adapter.bfia import peer as calls
+from gateway.domain.execution import messages
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.states import Outcome, TaskStatus
@@ -201,6 +202,29 @@ def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_cont
     failure = site.run(spec.job_id, "guest.0").failure
     assert failure is not None and failure.reason == "GONE"
     over(site, spec.job_id)
+
+
+def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    executor, engine = site.node.executor, site.node.engine
+    assert isinstance(engine, MemoryEngine)
+    names = {}
+    for place in ("away", ""):
+        spec = a_job_with(SPEC)
+        site.node.coordinator.submit_job(spec, ME)
+        run = names[place, spec.job_id] = site.run(spec.job_id, "guest.0")
+        far = replace(run, probe_at=run.created_at.replace(year=2999), engine=place)
+        executor.change(spec.job_id, lambda local, far=far: replace(local, runs=(far,)))
+    probe, silent = executor._probe, lambda run: messages.EngineSilent(run.run_id, site.node.clock())
+    monkeypatch.setattr(executor, "_probe", lambda run: silent(run) if run.engine == "away" else probe(run))
+    del engine.world.runs[run.name]
+    executor._round()
+    ends = {place: site.run(job_id, "guest.0").failure for place, job_id in names}
+    assert ends["away"] is None and ends[""] is not None and ends[""].reason == "GONE"
+    for _, job_id in names:
+        site.node.coordinator.stop_job(job_id, "", ME)
+        over(site, job_id)
 
 
 def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.domain.run import Address
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import Amendment, JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError
 from tests.builders import OK, a_local_job, a_run, a_spec
@@ -140,6 +141,42 @@ def test_a_task_whose_outputs_would_lie_where_data_is_does_not_start(
         assert (place / "data_0").read_text() == "id,x\na,1\n"
 
 
+# ---------------------------------------------------------------- other data by new parameters
+
+
+def test_new_parameters_open_no_data_that_was_taken_back(tmp_path: Path):
+    spec, taken = a_spec("a", ROLES, job_id="job-amended"), Address("space", "taken")
+    of_host = lambda name: {"host": {"0": {"a": {"dataset_id": f"space#{name}"}}}}  # noqa: E731
+    with two_nodes(tmp_path / "nodes", me={"data": {"grants": "listed"}}) as world:
+        for name in ("kept", "taken"):
+            uploaded(world, name)
+            world.me.sharing.grant(Address("space", name), PEER, "ann")
+        participant = world.me.participant
+        participant.create_job(replace(spec, task_params=of_host("kept")), PEER)
+        participant.start_job(spec.job_id, PEER)
+        offered = Amendment("one", of_host("taken"), PEER, "", datetime.now(UTC))
+        for number in range(12):  # which the scheduling node never records
+            participant.offer_parameters(spec.job_id, replace(offered, id=f"never-{number}"), [], PEER)
+        assert len(world.local(spec.job_id).offered) < 12
+        participant.offer_parameters(spec.job_id, offered, [], PEER)
+        assert world.me.sharing.users(taken) == [spec.job_id]
+        start = (spec.job_id, "task-amended", "a", PEER, ["one"])
+        world.me.sharing.revoke(taken, PEER, "ann")
+        with pytest.raises(GatewayError) as refused:
+            participant.start_task(*start)
+        assert refused.value.reason == "NOT_AUTHORISED" and world.local(spec.job_id).runs == ()
+        world.me.sharing.grant(taken, PEER, "ann")
+        participant.start_task(*start)
+
+
+def uploaded(world: World, name: str) -> None:
+    form = {"namespace": "space", "name": name, "head": "true", "partitions": "1"}
+    form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
+    file = {"file": ("t.csv", b"id,x\na,1\nb,2\n", "text/csv")}
+    answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
+    assert answer.json()["code"] == 0, answer.text
+
+
 # ---------------------------------------------------------------- a job with the id of a task
 
 
@@ -168,11 +205,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """`ME` has datasets: one that nobody was granted, one of `THIRD`, one that `PEER` had, one out of use."""
     with two_nodes(tmp_path_factory.mktemp("nodes"), me={"data": {"grants": request.param}}) as world:
         for name in ("others", "ended", "off", *(["there"] if request.param == "listed" else [])):
-            form = {"namespace": "space", "name": name, "head": "true", "partitions": "1"}
-            form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
-            file = {"file": ("t.csv", b"id,x\na,1\nb,2\n", "text/csv")}
-            answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
-            assert answer.json()["code"] == 0, answer.text
+            uploaded(world, name)
             if name != "there":
                 world.me.sharing.grant(Address("space", name), THIRD, "ann")
         world.me.sharing.grant(Address("space", "ended"), PEER, "ann")

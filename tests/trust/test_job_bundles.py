@@ -158,6 +158,15 @@ def test_a_job_that_is_not_the_signed_one_is_refused_with_the_part_that_differs(
     assert refused.value.reason == "BUNDLE_WRONG"
 
 
+def test_no_other_provider_stands_in_the_flow_than_the_one_signed_for_a_party(world: World):
+    sent = with_bundle(world, a_job(job_params={"host": {"0": {"providers": {"a": "safe:2.0.0"}}}}))
+    assert world.peer.bundles.accepted(sent, ME) is not None
+    (task,) = sent.dag.nodes
+    other = replace(task, component=replace(task.component, provider="vendor"))
+    swapped = replace(sent, dag=replace(sent.dag, nodes=(other,)))
+    assert reason(lambda: world.peer.bundles.accepted(swapped, ME)) == "BUNDLE_WRONG"
+
+
 def test_a_bundle_for_another_node_or_time_or_by_a_signer_outside_the_job_is_refused(world: World):
     spec, accepted, now = a_job(), world.peer.bundles.accepted, int(world.me.clock().timestamp())
     for content, why in (

@@ -20,6 +20,7 @@ from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
 from tests.adapter.bfia import goldens
+from tests.adapter.bfia import scripted as peers
 from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import serving
@@ -294,13 +295,14 @@ def test_what_the_admin_sets_of_a_provider_goes_before_its_registration(tmp_path
         ({"code": 0, "status": "DONE"}, None),
         ({"code": 0, "data": {"status": "SUCCESS"}}, None),
         (["SUCCESS"], None),
+        (b"[" * 20_000, None),
         ({"code": 0, "status": "SUCCESS", "more": "x" * 65_536}, None),
     ],
     ids=str,
 )
 def test_a_container_says_at_its_control_port_how_its_task_ended(said: Any, status: TaskStatus | None):
     with scripted() as (container, url):
-        container.will(says(said))
+        container.will(peers.text(said) if isinstance(said, bytes) else says(said))
         run = a_run(declared={"control_port": int(url.rpartition(":")[2])})
         assert container_status(run, "127.0.0.1") is status
         (asked,) = container.asked
