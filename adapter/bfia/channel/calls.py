@@ -4,6 +4,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ from route_table.model import Identity
 SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
 _BYTES_PER_SECOND = 1 << 20
 """how slow a link may be: gRPC has one deadline for all of a message"""
+_LARGE = 1 << 18
+_MOST_LARGE = 2
+"""long messages under way together: gRPC copies each"""
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -49,6 +53,7 @@ class Calls:
         """Raises `GrpcMissing`; OSError for files that cannot be read."""
         grpc = _grpc()
         target, credentials, options = _towards(url, identity, verify)
+        self._large = asyncio.Semaphore(_MOST_LARGE)
         self._channel: Any = (
             grpc.aio.insecure_channel(target, options)
             if credentials is None
@@ -63,8 +68,10 @@ class Calls:
         grpc = _grpc()
         call = self._channel.unary_unary(_method(path))
         seconds += len(body) / _BYTES_PER_SECOND
+        sent = metadata(headers)
         try:
-            content = await call(body, metadata=metadata(headers), timeout=seconds)
+            async with self._large if len(body) > _LARGE else nullcontext():
+                content = await call(body, metadata=sent, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             return _failed(error.code(), error.details())
         except asyncio.CancelledError:

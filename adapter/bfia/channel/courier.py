@@ -39,7 +39,7 @@ class Courier:
     async def invoke(
         self,
         route: Route,
-        body: bytes | list[bytes],
+        body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         retry_for: float,
         path: str = INVOKE,
@@ -68,7 +68,7 @@ class Courier:
         self,
         path: str,
         route: Route,
-        body: bytes | list[bytes],
+        body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         may_be_unknown: bool,
     ) -> Answer:
@@ -86,14 +86,14 @@ class Courier:
         return _understood(status, content, kind)
 
     async def _posted(
-        self, path: str, route: Route, body: bytes | list[bytes], headers: list[tuple[bytes, bytes]]
+        self, path: str, route: Route, body: list[bytes], headers: list[tuple[bytes, bytes]]
     ) -> Answered:
         if not by_grpc(route.url):
             wires = self._wires.get(route.identity, route.identity)
             return await wires.post(route.url + path, body, headers, route.deadline, route.server_name)
         calls = self._calls.get((route.url, route.identity), route.identity)
-        whole = body if isinstance(body, bytes) else b"".join(body)
-        return await calls.post(path, whole, headers, route.deadline)
+        body[:] = [b"".join(body)]  # gRPC takes no pieces, and they would stay beside it
+        return await calls.post(path, body[0], headers, route.deadline)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Return the client of the relay. Raises PeerUnreachable where the identity's files cannot be used."""

@@ -445,7 +445,8 @@ class _Desk:
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
-        if (size := bodies.announced(request)) is None or size > bodies.PART:
+        size = bodies.announced(request)
+        if (size is None and request.scope["http_version"] != GRPC) or (size or 0) > bodies.PART:
             raise TooLarge(f"a part has at most {bodies.PART} bytes")
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:

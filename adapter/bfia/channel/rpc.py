@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,8 @@ class Grpc:
 
     def _single(self, method: str) -> Any:
         async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            return await self._answer(method, messages, context)
+            async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]  # else it keeps the message
+                return await self._answer(method, closed, context)
 
         return call
 

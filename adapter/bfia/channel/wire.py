@@ -57,12 +57,12 @@ class Wires:
     async def post(
         self,
         url: str,
-        body: bytes | list[bytes],
+        body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         seconds: float,
         name: str | None = None,
     ) -> Answered:
-        """Send a body, as a whole or in pieces, and return the response. ``seconds``: how long the peer may pause.
+        """Send a body, which is in pieces, and return the response. ``seconds``: how long the peer may pause.
 
         ``name`` is what the peer's certificate bears, where that is not the host.
 
@@ -70,12 +70,11 @@ class Wires:
         """
         host, port, secure, netloc, path = _parsed(url)
         origin = Origin(host, port, secure, name)
-        pieces = [body] if isinstance(body, bytes) else body
-        head = _head(netloc, path, headers, sum(map(len, pieces)))
+        head = _head(netloc, path, headers, sum(map(len, body)))
         async with self._places[origin]:
             wire = self._kept(origin) or await self._opened(origin, min(_CONNECT_SECONDS, seconds))
             try:
-                answer = await wire.post(head, pieces, seconds)
+                answer = await wire.post(head, body, seconds)
             except BaseException:
                 wire.close()
                 raise

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
+import tracemalloc
 
 import grpc
+import httpx
 import pytest
 
 from adapter.bfia.channel import bodies, calls, rpc
@@ -13,10 +16,12 @@ from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from adapter.bfia.channel.router import Member
 from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.relay import Relay
+from gateway.broker import BrokerLimits
 from gateway.errors import PeerUnreachable
-from route_table.model import Route, RouteTable
+from route_table.model import Identity, Route, RouteTable
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until
 from tests.adapter.bfia.channel.test_forms import Speaker
+from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +62,39 @@ async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(sender, beta,
     assert await Speaker(client, beta, form).pop("t", source="alpha") == (OK, b"hello")
 
 
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+async def test_small_messages_to_one_peer_are_in_order_and_do_not_wait_for_each_other(tmp_path, scheme):
+    """Eight containers share the connections, while one more waits for capacity at the peer."""
+    kept = BrokerLimits(session_bytes=10_000)
+    async with (
+        served(Node("beta", tmp_path / "beta", limits=kept)) as beta,
+        served(Node("alpha", tmp_path / "alpha", retry_for=600.0)) as alpha,
+        httpx.AsyncClient(timeout=None, trust_env=False, verify=NO_TLS) as client,
+    ):
+        alpha.routes["beta"] = Route("beta", beta.url.replace("http", scheme))
+        full = {"x-ptp-session-id": "session_full"}
+        assert await Container(client, alpha, **full).push("beta", bytes(9000)) == OK
+        waits = asyncio.create_task(Container(client, alpha, **full).push("beta", bytes(9001)))
+        await until(lambda: beta.broker._writers)
+
+        async def pair(topic):
+            async def write():
+                for number in range(20):
+                    assert await Container(client, alpha).push("beta", b"%d" % number, topic) == OK
+
+            writing = asyncio.create_task(write())
+            found = [int(await Container(client, beta).pop(topic, 200_000)) for _ in range(20)]
+            await writing
+            return found
+
+        assert await asyncio.gather(*(pair(f"{n}") for n in range(8))) == 8 * [list(range(20))]
+        assert not waits.done()
+        if scheme == "http":
+            assert sum(map(len, alpha.parts.courier._wires.get(Identity(), Identity())._idle.values())) <= 8
+        assert await Container(client, beta, **full).pop() == bytes(9000)
+        assert await waits == OK
+
+
 async def test_what_a_peer_gets_in_each_mode(sender, client):
     """A stand-in for another vendor's transport keeps what it gets."""
     got = []
@@ -91,7 +129,15 @@ async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monk
     for node in (sender, beta):
         node.sessions[SESSION] = True
     long = bytes(range(256)) * (3 << 12) + b"end"
-    assert await Speaker(client, sender, Form.RAW).push("beta", "t", long) == OK
+    monkeypatch.setattr(beta.broker, "push", None)  # which takes the whole
+    gc.disable()
+    tracemalloc.start()
+    try:
+        assert await Speaker(client, sender, Form.RAW).push("beta", "t", long) == OK
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20  # no part is left for the garbage collector
+    finally:
+        tracemalloc.stop()
+        gc.enable()
     assert [file.stat().st_size for file in beta.root.glob("*/*.payload")] == [len(long)]
     assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, long)
 
@@ -107,7 +153,7 @@ async def test_a_peer_that_is_away_gave_no_answer(sender):
         taken.bind(("127.0.0.1", 0))
         route = Route("beta", f"grpc://127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
-            await sender.parts.courier.invoke(route, b"", [], 0.0)
+            await sender.parts.courier.invoke(route, [], [], 0.0)
 
 
 async def test_a_relay_passes_on_by_http_only(sender, beta, client):
@@ -223,6 +269,6 @@ async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
         address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         route = Route("beta", address, deadline=0.2)
         with pytest.raises(PeerUnreachable, match="gRPC"):
-            await sender.parts.courier.invoke(route, b"", [], 0.0)
+            await sender.parts.courier.invoke(route, [], [], 0.0)
         await sender.parts.courier.close()
         await until(lambda: begun == ended)

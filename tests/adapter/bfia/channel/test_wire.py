@@ -27,7 +27,7 @@ async def wires():
 
 async def posted(wires, peer, url, *answers, body=b"x", times=1):
     peer.will(*answers)
-    return [await wires.post(url + "/p", body, [(b"x-a", b"b")], 30.0) for _ in range(times)]
+    return [await wires.post(url + "/p", [body], [(b"x-a", b"b")], 30.0) for _ in range(times)]
 
 
 async def test_no_topic_becomes_a_header_of_its_own(alpha, client):
@@ -95,11 +95,11 @@ async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/p"
         for _ in range(2):
-            assert (await wires.post(url, b"x", [], 30.0)).content == b"hi"
+            assert (await wires.post(url, [b"x"], [], 30.0)).content == b"hi"
         assert len(opened) == 1
         (idle,) = wires._idle.values()
         await until(idle[0]._reader.at_eof)
-        assert (await wires.post(url, b"x", [], 30.0)).content == b"hi"
+        assert (await wires.post(url, [b"x"], [], 30.0)).content == b"hi"
         assert len(opened) == 2
         wires.close()
         await until(lambda: len(closed) == 2)
@@ -109,12 +109,12 @@ async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
 @pytest.mark.parametrize("url", ["ftp://x/", "http://", "http://[::1", "http://x:99999/", "http://ä/"])
 async def test_an_address_that_cannot_be_used(wires, url):
     with pytest.raises(BadAddress):
-        await wires.post(url, b"", [], 1.0)
+        await wires.post(url, [], [], 1.0)
 
 
 async def test_a_control_character_in_a_header(wires):
     with pytest.raises(Invalid):
-        await wires.post("http://127.0.0.1:1/", b"", [(b"x-a", b"b\r\nc: d")], 1.0)
+        await wires.post("http://127.0.0.1:1/", [], [(b"x-a", b"b\r\nc: d")], 1.0)
 
 
 async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp_path):
@@ -126,8 +126,8 @@ async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp
     body = bytes(range(256)) * (3 << 12)
     with scripted(secure) as (peer, url):
         url = url.replace("http:", "https:") + "/p"
-        assert (await wires.post(url, body, [], 30.0, "node-of-the-route")).status == 200
+        assert (await wires.post(url, [body], [], 30.0, "node-of-the-route")).status == 200
         with pytest.raises(ssl.SSLError):
-            await wires.post(url, body, [], 30.0)
+            await wires.post(url, [body], [], 30.0)
         assert [asked.raw for asked in peer.asked] == [body]
     wires.close()
