@@ -1,13 +1,17 @@
 """A component: guest and host pass a number to and fro; the host by gRPC where it is told so.
 
+What got no answer by HTTP is asked again under the same name, so that no message is lost or comes twice.
+
 Where the host ``may_read`` only once a file is there, the guest sends one number and exits.
 """
 
 import base64
+import http.client
 import json
 import os
 import time
 import urllib.request
+import uuid
 
 told = dict(os.environ)
 role = told["config.self_role"]
@@ -19,6 +23,7 @@ me, other = (told[f"config.node_id.{r}"] for r in (role, peer))
 
 
 def ask(path: str, target: str, **body: object) -> dict[str, str]:
+    name = {"push": "x-ptp-message-id", "pop": "x-ptp-pop-id"}[path]
     request = urllib.request.Request(
         f"http://{told['system.transport']}/v1/interconn/chan/{path}",
         json.dumps(body).encode(),
@@ -26,13 +31,28 @@ def ask(path: str, target: str, **body: object) -> dict[str, str]:
             "content-type": "application/json",
             "x-ptp-session-id": told["config.session_id"],
             "x-ptp-target-node-id": target,
+            name: uuid.uuid4().hex,
             **token,
         },
     )
-    with urllib.request.urlopen(request, timeout=90) as answer:
-        said = dict(json.load(answer))
+    said = asked(request)
+    while said["code"] in ("E0000000607", "E0000000700"):
+        time.sleep(0.1)
+        said = asked(request)
     assert said["code"] == "E0000000000", said
     return said
+
+
+def asked(request: urllib.request.Request) -> dict[str, str]:
+    end = time.monotonic() + 120
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=90) as answer:
+                return dict(json.load(answer))
+        except (OSError, http.client.HTTPException):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def ask_by_grpc(path: str, target: str, **body: object) -> dict[str, str]:
@@ -77,6 +97,4 @@ for number in range(int(told["runtime.component.parameter.rounds"])):
     else:
         send(receive())
 callback = json.dumps({"task_id": told["config.task_id"], "role": role, "status": "SUCCESS"}).encode()
-urllib.request.urlopen(
-    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=60
-).read()
+asked(urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}))

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +26,8 @@ for party, _ in parties:
 storage = Path(told["system.storage"].removeprefix("file://"))
 given = json.loads(next(text for name, text in told.items() if name.startswith("runtime.component.input.")))
 wanted = json.loads(told["runtime.component.output.train_data"])
-source = storage / given["namespace"] / given["name"] / "data_0"
+own = Path(tempfile.mkdtemp())  # the engine writes beside what it reads
+source = shutil.copy(storage / given["namespace"] / given["name"] / "data_0", own)
 target = storage / wanted["namespace"] / wanted["name"]
 target.mkdir(parents=True, exist_ok=True)
 
@@ -88,7 +90,7 @@ def unpacked(text: str | bytes) -> spu.libspu.Share:
 
 
 count = intersected(psi.PsiProtocol.PROTOCOL_ECDH, target / "data_0")
-again = intersected(psi.PsiProtocol.PROTOCOL_RR22, Path(tempfile.mkdtemp()) / "again.csv")
+again = intersected(psi.PsiProtocol.PROTOCOL_RR22, own / "again.csv")
 product = dot_product()
 context.stop_link()
 if (again, round(product, 3)) != (count, 60.0):

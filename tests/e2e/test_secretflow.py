@@ -5,19 +5,31 @@ It sits in an environment of its own (``make .venv-secretflow/.done``).
 
 import csv
 import io
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
+from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
 from tools.chaos.proxy import Proxy
 
 pytestmark = [pytest.mark.secretflow, pytest.mark.slow]
 
 RECEIVED = "bfia_channel_session_received_messages_total"
-PYTHON = ROOT / ".venv-secretflow" / "bin" / "python"
+VENV = ROOT / ".venv-secretflow"
+PARTY = Path(__file__).with_name("secretflow_psi.py")
+IMAGE = "unionpay:2.0.0"
+NOT_NEEDED = ("pip", "setuptools", "pkg_resources", "scipy")
+"""of what is installed, by the begin of the name"""
+INSTEAD = {"dash": "usr/bin/sh", "sort": "usr/bin/sort"}
+"""tools that the engine calls with options that busybox, in the base image, does not have"""
 
 
 def ids(text: str) -> set[str]:
@@ -30,17 +42,59 @@ def received(node: Node) -> bool:
     return any(float(line.rpartition(" ")[2]) for line in lines)
 
 
-def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def by_docker() -> Iterator[tuple[dict[str, Any], str]]:
+    """An image of the published packages, written once: a base image's files and theirs in one layer."""
+    name, base = f"bfia-secretflow:{os.getpid()}", os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+    (packages,) = (VENV / "lib").glob("python3*/site-packages")
+    container = subprocess.check_output(["docker", "create", base], text=True).strip()
+    try:
+        line = ["docker", "import", "--change", "ENV PYTHONPATH=/site PYTHONDONTWRITEBYTECODE=1"]
+        line += ["--change", 'ENTRYPOINT ["python3", "/party.py"]', "-", name]
+        given = subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE)
+        taken = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        with given, taken, tarfile.open(fileobj=taken.stdin, mode="w|") as image:
+            with tarfile.open(fileobj=given.stdout, mode="r|") as files:
+                for file in files:
+                    if file.name not in INSTEAD.values():
+                        image.addfile(file, files.extractfile(file) if file.isfile() else None)
+            for package in packages.iterdir():
+                if not package.name.startswith(NOT_NEEDED):
+                    image.add(package, f"site/{package.name}")
+            image.add(PARTY, "party.py")
+            for tool, path in INSTEAD.items():
+                image.add(os.path.realpath(shutil.which(tool) or tool), path)
+        assert (given.returncode, taken.returncode) == (0, 0)
+        yield {"kind": "docker"}, name
+    finally:
+        subprocess.run(["docker", "rm", container], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["docker", "rmi", "-f", name], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def by_process() -> tuple[dict[str, Any], str]:
+    return process_engine(IMAGE, command=[str(VENV / "bin" / "python"), str(PARTY)]), IMAGE
+
+
+@pytest.mark.parametrize("way", ["by_process", pytest.param("by_docker", marks=pytest.mark.docker)])
+def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(
+    way: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """It intersects two nodes' tables in two ways and multiplies in secret shares."""
-    command = [str(PYTHON), str(Path(__file__).with_name("secretflow_psi.py"))]
-    federation = Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0", command=command))
+    engine, image = request.getfixturevalue(way)
+    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine)
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
     with ExitStack() as stack:
         ways = [stack.enter_context(Proxy("127.0.0.1", node.peer_port)) for node in (host, guest)]
         guest.route(**{host.id: ways[0].port})
         host.route(**{guest.id: ways[1].port})
         stack.enter_context(federation)
-        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        provider = example("register_unionpay.json")
+        provider["metadata"]["image"] = image
+        for node, role in ((guest, "guest"), (host, "host")):
+            node.storage.chmod(0o755)
+            node.register(provider)
+            jobs.upload(node, role)
         body = jobs.quick_job(jobs.GUEST, jobs.HOST)
         align = body["dag"]["components"][0]
         body["dag"]["components"] = [align | {"output": [{"type": "dataset", "key": "train_data"}]}]

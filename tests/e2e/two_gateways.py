@@ -1,8 +1,9 @@
 """One node that is two gateway processes on one MariaDB database, and a partner of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
@@ -11,11 +12,13 @@ from tests.e2e.nodes import Federation, Node, wait_for
 
 
 @contextmanager
-def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, Node, Node]]:
+def shared_node(
+    home: Path, name: str, engine: Mapping[str, Any] = jobs.PATIENT_ENGINE, pace: Any = None, **limits: float
+) -> Iterator[tuple[Node, Node, Node]]:
     """Yield the two gateways of the guest's node and the host's node; the host's route leads to the first."""
     with ExitStack() as stack:
         url = stack.enter_context(careless_database(name))
-        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], jobs.PATIENT_ENGINE)
+        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], engine, pace=pace)
         first, second, host = federation.nodes.values()
         second.settings["node"] = {"id": jobs.GUEST}
         for node in (first, second):
