@@ -89,14 +89,26 @@ def main() -> None:
 
 @contextmanager
 def two_nodes(
-    engine: dict[str, Any], by_fate: bool = False, prefix: Sequence[str] = (), **settings: Any
+    engine: dict[str, Any],
+    by_fate: bool = False,
+    prefix: Sequence[str] = (),
+    linked: Callable[[Federation], None] = lambda federation: None,
+    **settings: Any,
 ) -> Iterator[tuple[Node, Node]]:
-    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate, prefix, settings) as federation:
-        for node in federation.nodes.values():
-            body = copy.deepcopy(A_PROVIDER)
-            body["metadata"]["image"] = IMAGE
-            node.register(body)
-        yield federation[A], federation[B]
+    """Run two nodes; ``linked`` may change their routes and listeners before they start."""
+    with TemporaryDirectory() as home:
+        made = _federation(Path(home), engine, by_fate, prefix, settings)
+        linked(made)
+        with made as federation:
+            yield _registered(federation)
+
+
+def _registered(federation: Federation) -> tuple[Node, Node]:
+    for node in federation.nodes.values():
+        body = copy.deepcopy(A_PROVIDER)
+        body["metadata"]["image"] = IMAGE
+        node.register(body)
+    return federation[A], federation[B]
 
 
 def _federation(
@@ -289,22 +301,31 @@ def memory_node() -> list[str]:
 
 
 def channel(asked: argparse.Namespace) -> None:
-    with TemporaryDirectory() as folder:
-        staying = [sys.executable, str(Path(__file__).with_name("staying.py")), folder]
-        engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
-        limits = {"message_bytes": 2 << 30, "session_bytes": 16 << 30}
-        with two_nodes(engine, limits=limits) as (one, other), ways.bare() as floor:
-            one.submit(chain(1))
-            files = [Path(folder) / party for party in ("guest.0", "host.0")]
-            wait_for(lambda: all(file.exists() for file in files), about="both containers are there")
-            writes, reads = (json.loads(file.read_text()) for file in files)
-            writes |= {"x-ptp-target-node-id": B, "content-type": "application/octet-stream"}
-            reads |= {"content-type": "application/octet-stream", "x-ptp-timeout": "120000"}
-            ours = ways.Ends(one.addresses["container"], other.addresses["container"], writes, reads)
-            _channel(ours, floor, asked, one, other)
+    """Between the nodes by HTTP, by gRPC and by mutual TLS; the containers and the floor always speak HTTP."""
+    with TemporaryDirectory() as name, ways.bare() as floor:
+        bare: dict[str, float] = {}
+        for number, way in enumerate(ways.WAYS):
+            folder = Path(name, str(number))
+            folder.mkdir()
+            staying = [sys.executable, str(Path(__file__).with_name("staying.py")), str(folder)]
+            engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
+            limits = {"message_bytes": 2 << 30, "session_bytes": 16 << 30}
+            with two_nodes(engine, linked=partial(ways.link, way, folder), limits=limits) as (one, other):
+                one.submit(chain(1))
+                files = [folder / party for party in ("guest.0", "host.0")]
+                wait_for(lambda files=files: all(map(Path.exists, files)), about="both containers are there")  # type: ignore[misc]
+                writes, reads = (json.loads(file.read_text()) for file in files)
+                writes |= {"x-ptp-target-node-id": B, "content-type": "application/octet-stream"}
+                reads |= {"content-type": "application/octet-stream", "x-ptp-timeout": "120000"}
+                ours = ways.Ends(one.addresses["container"], other.addresses["container"], writes, reads)
+                _channel(way, ours, floor, bare, asked.rounds, one, other)
 
 
-def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: Node, other: Node) -> None:
+def _channel(
+    way: str, ours: ways.Ends, floor: ways.Ends, bare: dict[str, float], rounds: int, one: Node, other: Node
+) -> None:
+    """Print the figures of one way; the first one measures the floor in turn with itself."""
+    part = "" if not bare else f" {way}"
     rows = []
     for label, size, times in (
         ("1 KiB", 1024, 200),
@@ -312,16 +333,19 @@ def _channel(ours: ways.Ends, floor: ways.Ends, asked: argparse.Namespace, one: 
         ("64 MiB", 64 << 20, 3),
         ("1 GiB", 1 << 30, 1),
     ):
-        seconds, bare = ways.in_turn(ours, floor, size, times, asked.rounds)
-        shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / bare / 1e6:.1f} MB/s"]
-        rows.append([label, *shown, f"{bare / seconds:.2f}"])
+        seconds, floors = ways.in_turn(ours, None if label in bare else floor, size, times, rounds)
+        rest = bare.setdefault(label, floors)
+        shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / rest / 1e6:.1f} MB/s"]
+        rows.append([label, *shown, f"{rest / seconds:.2f}"])
     heads = ["message", "median", "rate", "bare relay", "share of it"]
-    table("channel", "Channel: push at one node, pop at the other (bare payload)", heads, rows)
-    rates = [statistics.median(ways.pairs(ends, 1024, 100) for _ in range(asked.rounds)) for ends in (ours, floor)]
+    table(f"channel{part}", f"Channel by {way}: push at one node, pop at the other (bare payload)", heads, rows)
+    rate = statistics.median(ways.pairs(ours, 1024, 100) for _ in range(rounds))
+    if "pairs" not in bare:
+        bare["pairs"] = statistics.median(ways.pairs(floor, 1024, 100) for _ in range(rounds))
     (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 30, 1)))
-    row = [f"{rates[0]:.0f}/s", f"{rates[1]:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
+    row = [f"{rate:.0f}/s", f"{bare['pairs']:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
     heads = ["1 KiB", "bare relay", "8 x 1 GiB: growth of the sending gateway", "and of the receiving one"]
-    table("pairs", "Channel: eight pairs together", heads, [row])
+    table(f"pairs{part}", f"Channel by {way}: eight pairs together", heads, [row])
 
 
 def memory(asked: argparse.Namespace) -> None:

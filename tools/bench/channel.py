@@ -10,15 +10,35 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.e2e.nodes import free_ports, wait_for
+from tests.certificates import Authority
+from tests.e2e.nodes import Federation, free_ports, wait_for
 from tools.bench.upload import PIECE
 
 _OVERHEAD = 1024
 """bytes at most of an answer beside the message"""
 _TOPICS = count()
+
+
+WAYS = ("HTTP", "gRPC", "mutual TLS")
+
+
+def link(way: str, home: Path, federation: Federation) -> None:
+    """Have two nodes that have not started speak to each other in one of these ways."""
+    authority = Authority(home / "certificates")
+    one, other = federation.nodes.values()
+    for node, peer in ((one, other), (other, one)):
+        at = f"127.0.0.1:{peer.peer_port}"
+        if way == "gRPC":
+            node.route(**{peer.id: {"url": f"http://{at}", "transport": f"grpc://{at}"}})
+        elif way == "mutual TLS":
+            own = authority.sign(node.id, "127.0.0.1", node.id)
+            files = {"certificate": own.certificate, "key": own.key}
+            node.settings["listen"]["peer"]["tls"] = {**files, "client_ca": authority.file}
+            node.route(**{peer.id: {"url": f"https://{at}", "ca": authority.file, **files}})
 
 
 class Ends(NamedTuple):
@@ -124,10 +144,10 @@ def pairs(ends: Ends, size: int, times: int, many: int = 8) -> float:
     return many * times / (time.perf_counter() - began)
 
 
-def in_turn(ours: Ends, floor: Ends, size: int, times: int, rounds: int) -> tuple[float, float]:
-    """Return the medians of both over alternating rounds."""
+def in_turn(ours: Ends, floor: Ends | None, size: int, times: int, rounds: int) -> tuple[float, float]:
+    """Return the medians of both over alternating rounds; 0 for a floor that is not measured again."""
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for ends, into in zip((ours, floor), found, strict=True):
-            into += passes(ends, size, times)
+            into += passes(ends, size, times) if ends is not None else [0.0]
     return statistics.median(found[0]), statistics.median(found[1])
