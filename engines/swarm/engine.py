@@ -352,7 +352,7 @@ class SwarmEngine(DaemonEngine):
 
 
 class _NeverBegan(Exception):
-    """A task ended, or waits in vain, before its program was started."""
+    """A task ended, or waits for too long, before its program was started."""
 
 
 def _exists(error: APIError) -> bool:

@@ -118,7 +118,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
     between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
-    for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
+    for_peers_here = [  # the most frequent first: paths are tried in this order
         Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
         Mounted(between, body, bfia.Refusal),
         Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),

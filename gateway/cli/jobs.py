@@ -118,7 +118,7 @@ def params(
     """Give tasks of a running job that have not begun new parameters, at every node or at none."""
     made = node.post(path_of(job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
     yield made
-    say(f"{job_id} goes on with version {made['version']} of its parameters")
+    say(f"{job_id} continues with version {made['version']} of its parameters")
 
 
 def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
@@ -272,7 +272,7 @@ def suspend(node: Client, job_id: JobId) -> Output:
 def resume(node: Client, job_id: JobId) -> Output:
     """Continue a suspended job."""
     yield node.post(path_of(job_id, "resume"), {})
-    say(f"{job_id} goes on")
+    say(f"{job_id} continues")
 
 
 @command(commands, "approvals")
@@ -354,7 +354,7 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
                 live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
         except KeyboardInterrupt:
             if not job.get("outcome"):
-                say(f"the job goes on: bfia-gateway job watch {job_id}, or job stop {job_id}", err=True)
+                say(f"the job continues: bfia-gateway job watch {job_id}, or job stop {job_id}", err=True)
             raise
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open

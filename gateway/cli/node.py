@@ -240,7 +240,7 @@ def gc(
 ) -> Output:
     """Remove what jobs left behind: leftovers of ended jobs, and what is past the settings' retention.
 
-    The node does so by itself every minute, but for orphans. Exit code 1: something could not be
+    The node does this every minute, except for orphans. Exit code 1: something could not be
     removed.
     """
     found = node.post("/api/v1/gc", {"dry_run": dry_run, "orphans": orphans})
@@ -333,7 +333,7 @@ def migrate(
     ] = False,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
-    """Migrate the database to this version's schema. `serve` does so by itself."""
+    """Migrate the database to this version's schema. `serve` does this at its start."""
     from gateway.store.database import revisions
 
     before, newest = revisions(settings_of(config).database.url)

@@ -76,7 +76,7 @@ class LimitSettings(Section):
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="The longest such pause; nodes of ours say by themselves when something is free. "
+        description="The longest such pause; nodes with this gateway report it when something is free. "
         "A job that has not asked here for three times as long loses its place.",
     )
     exit_without_report: Literal["succeeds", "fails"] = Field(
@@ -163,7 +163,7 @@ class FateClient(Section):
 
 
 class FateSettings(Section):
-    """FATE-Flow's own protocol, beside the standard's."""
+    """FATE-Flow's own protocol, in addition to the standard's."""
 
     enabled: bool = Field(
         default=False,
@@ -322,7 +322,7 @@ class Oidc(Section):
     """An OpenID provider at which people log in to the console."""
 
     issuer: PrivateUrl = Field(
-        description="Address of the provider, as it names itself.",
+        description="Address of the provider, exactly as in its metadata.",
         examples=["https://login.bank.example/realms/bank"],
     )
     client_id: str = Field(min_length=1, description="This console's id there.", examples=["bfia-console"])

@@ -1,5 +1,5 @@
-"""Pages of a list that is at hand whole: what comes behind a place, so that what is added or removed meanwhile
-moves nothing from one page to another."""
+"""Pages of a list in memory: what comes after a place, so that what is added or removed meanwhile moves nothing
+from one page to another."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar

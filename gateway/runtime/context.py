@@ -102,7 +102,7 @@ def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
 
 
 def exchanged(exchange: Exchange) -> None:
-    """Tell of a request to whoever listens in this work."""
+    """Report a request to what collects them in this work."""
     if (collected := _exchanges.get()) is not None:
         collected.append(exchange)
 
@@ -128,7 +128,7 @@ def traced(trace_id: str) -> AbstractContextManager[str]:
 
 
 def acting(name: str) -> AbstractContextManager[str]:
-    """Have what is done inside be done by somebody."""
+    """Do what is inside in a person's name."""
     return _set(_user, name)
 
 

@@ -134,7 +134,7 @@ class Loop:
                 self.wake(key, due)
 
     def _fail(self, key: str, error: Exception) -> None:
-        """Tell of an advance that raised; it is made again when the store next says that it is due."""
+        """Report an advance that raised; it is repeated when the store next says that it is due."""
         own = not isinstance(error, DatabaseAway)
         counts = self._failures.setdefault(key, {})
         times = counts[own] = counts.get(own, 0) + 1
@@ -146,7 +146,7 @@ class Loop:
             if own:
                 self._failed(key, error, times)
         except Exception:
-            log.exception("cannot tell that an advance failed", loop=self._name, key=key)
+            log.exception("cannot report that an advance failed", loop=self._name, key=key)
 
     def _next(self) -> str | None:
         with self._condition:
@@ -163,7 +163,7 @@ class Loop:
                     self._again.add(key)
                     continue
                 self._busy.add(key)
-                if self._heap:  # whoever waits waits for what this worker now takes: let it look at the rest
+                if self._heap:  # wake another worker for the rest
                     self._condition.notify()
                 return key
         return None

@@ -19,7 +19,7 @@ _ACTIONS = (*_CALLS, 30.0, 60.0, 120.0)
 
 
 class Metrics(Collector):
-    """The figures of one node: counted as things happen, or looked up at the moment somebody asks."""
+    """The figures of one node: counted as things happen, or looked up at the moment of a request."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -37,7 +37,7 @@ class Metrics(Collector):
         self._seconds = Histogram("bfia_peer_request_seconds", text, ["node"], buckets=_CALLS, registry=registry)
         text = "How long the container engine took, by what it was asked for."
         self._engine = Histogram("bfia_engine_seconds", text, ["action"], buckets=_ACTIONS, registry=registry)
-        text = "Times that a job could not be gone on with because of an error inside the gateway."
+        text = "Times a job could not continue because of an error inside the gateway."
         self._stuck = Counter("bfia_advance_failures", text, ["side"], registry=registry)
         self._counts = counts
         self._channel = channel
@@ -56,7 +56,7 @@ class Metrics(Collector):
         self._engine.labels(action).observe(seconds)
 
     def stuck(self, side: str) -> None:
-        """Count one time that a job could not be gone on with."""
+        """Count one time that a job could not continue."""
         self._stuck.labels(side).inc()
 
     def text(self) -> bytes:

@@ -216,7 +216,7 @@ class Interrupted(Client):
 def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KeyboardInterrupt):
         _watch(Interrupted(), "job-1", as_json=False)
-    assert "the job goes on" in capsys.readouterr().err
+    assert "the job continues" in capsys.readouterr().err
 
 
 def test_many_warnings_do_not_hide_the_rest():

@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Translated:
-    """The job, and the paths of what the description says in vain."""
+    """The job, and the paths of what is ignored in the description."""
 
     spec: JobSpec
     warnings: tuple[str, ...]
