@@ -125,7 +125,9 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
 
 
 def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
-    command = [sys.executable, "-c", "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(3)"]
+    hello = "hello\u2028event: end"  # one line, and no event
+    code = f"import sys; sys.stdout.buffer.write({hello.encode()!r}); print('oh', file=sys.stderr); sys.exit(3)"
+    command = [sys.executable, "-c", code]
     engine = process_engine("example:1.0.0", command=command)
     with running(tmp_path / "node", engine=engine) as node:
         ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
@@ -139,11 +141,11 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
         where = (job_id, "-t", "a", "-p", ended)
         assert "hello" in cli(node, "logs", *where).stdout
         assert cli(node, "logs", *where, "--level", "error").stdout == "oh\n"
-        assert cli(node, "logs", *where, "--stream", "stdout").stdout == "hello\n"
+        assert cli(node, "logs", *where, "--stream", "stdout").stdout == f"{hello}\n"
         nothing = cli(node, "logs", *where, "--level", "error", "--stream", "stdout")
         assert (nothing.returncode, nothing.stdout) == (0, "") and "wrote no such line" in nothing.stderr
         followed = cli(node, "logs", job_id, "-t", "a", "-p", ended, "--follow")
-        assert "hello" in followed.stdout and "oh" in followed.stderr
+        assert hello in followed.stdout and "oh" in followed.stderr
 
 
 def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_path: Path):

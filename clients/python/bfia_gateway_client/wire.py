@@ -86,10 +86,7 @@ class Wire(ABC):
     async def _whole(self, response: "httpx.Response") -> None: ...
 
     @abstractmethod
-    def _pieces(self, response: "httpx.Response") -> AsyncIterator[bytes]: ...
-
-    @abstractmethod
-    def _lines(self, response: "httpx.Response") -> AsyncIterator[str]: ...
+    def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]: ...
 
     @abstractmethod
     def _body(self, file: File) -> Any: ...
@@ -129,15 +126,20 @@ class Wire(ABC):
         """Get a response, and return its headers; ``piece`` gets each part, and the bytes of all if known."""
         async with self._streamed(path, query) as response:
             text = response.headers.get("content-length", "")
-            async for part in self._pieces(response):
+            async for part in self._pieces(response, _PIECE):
                 piece(part, int(text) if text.isdecimal() else None)
             return response.headers
 
     async def lines(self, path: str, query: Mapping[str, Any] | None = None) -> AsyncGenerator[str, None]:
-        """Yield the lines of a response, such as a log or events, as they come."""
+        """Yield the lines of a response, such as a log or events, as they come; only a line feed ends one."""
+        rest = b""
         async with self._streamed(path, query) as response:
-            async for line in self._lines(response):
-                yield line
+            async for piece in self._pieces(response, None):
+                *whole, rest = (rest + piece).split(b"\n")
+                for line in whole:
+                    yield line.decode(errors="replace")
+        if rest:
+            yield rest.decode(errors="replace")
 
     @asynccontextmanager
     async def _streamed(self, path: str, query: Mapping[str, Any] | None) -> "AsyncIterator[httpx.Response]":
@@ -227,13 +229,9 @@ class BlockingWire(Wire):
     async def _whole(self, response: "httpx.Response") -> None:
         response.read()
 
-    async def _pieces(self, response: "httpx.Response") -> AsyncIterator[bytes]:
-        for piece in response.iter_bytes(_PIECE):
+    async def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]:
+        for piece in response.iter_bytes(size):
             yield piece
-
-    async def _lines(self, response: "httpx.Response") -> AsyncIterator[str]:
-        for line in response.iter_lines():
-            yield line
 
     def _body(self, file: File) -> Iterator[bytes]:
         return file.pieces()
@@ -267,11 +265,8 @@ class AsyncWire(Wire):
     async def _whole(self, response: "httpx.Response") -> None:
         await response.aread()
 
-    def _pieces(self, response: "httpx.Response") -> AsyncIterator[bytes]:
-        return response.aiter_bytes(_PIECE)
-
-    def _lines(self, response: "httpx.Response") -> AsyncIterator[str]:
-        return response.aiter_lines()
+    def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]:
+        return response.aiter_bytes(size)
 
     async def _body(self, file: File) -> AsyncIterator[bytes]:
         for piece in file.pieces():
