@@ -236,7 +236,7 @@ class Broker:
             raise BufferFull("another part of this message is being written")
         upload.busy = True
         try:
-            there = box.part_size(name) if upload.there is None else upload.there
+            there = box.part_size(name, size) if upload.there is None else upload.there
             if offset > there:
                 raise PartsMissing(
                     f"only {there} bytes of this message are here, not what is before byte {offset}"

@@ -172,11 +172,12 @@ class Spool:
         finally:
             os.close(descriptor)
 
-    def part_size(self, upload: str) -> int:
-        """Returns how many bytes of such a payload are there."""
+    def part_size(self, upload: str, size: int) -> int:
+        """Returns how many bytes of such a payload are there; none if a kill left the file without its count."""
         with self._part_path(upload).open("rb") as file:
-            file.seek(-_COUNT.size, os.SEEK_END)
-            return int(_COUNT.unpack(file.read(_COUNT.size))[0])
+            if os.fstat(file.fileno()).st_size != size + _COUNT.size:
+                return 0
+            return int(_COUNT.unpack(os.pread(file.fileno(), _COUNT.size, size))[0])
 
     def complete(self, upload: str, number: int, size: int) -> None:
         """Makes a payload that has come wholly that of a message."""

@@ -305,9 +305,9 @@ class Session:
             self.spool.create(self.name)
             self.on_disk = True
 
-    def part_size(self, upload: str) -> int:
+    def part_size(self, upload: str, size: int) -> int:
         """Returns how much of a message that comes in parts an earlier process has left."""
-        return self.spool.part_size(upload) if upload in self.left else 0
+        return self.spool.part_size(upload, size) if upload in self.left else 0
 
     def remove_left(self) -> None:
         """Deletes the uploads of an earlier process that have not gone on."""
