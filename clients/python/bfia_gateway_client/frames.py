@@ -55,7 +55,11 @@ class Reading:
             if is_polars:
                 kinds = dict.fromkeys(text, frames.String)
                 return frames.read_csv(self.file, schema_overrides=kinds, infer_schema_length=None)
-            return frames.read_csv(self.file, dtype=dict.fromkeys(text, str))
+            table = frames.read_csv(self.file, dtype=dict.fromkeys(text, str))
+            own = {"usecols": lambda name: name in text, "dtype": str, "keep_default_na": False, "na_values": [""]}
+            texts = frames.read_csv(self.file, **own)  # there "NA" and "None" are words
+            table[texts.columns] = texts
+            return table
         except (ValueError, broken) as error:
             raise invalid(Problem("key", f"is not a table: {error}")) from error
 
