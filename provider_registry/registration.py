@@ -54,13 +54,14 @@ def read(text: bytes) -> tuple[Provider, bool]:
             duplicates.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         return found
 
-    commas = 0
+    trailing = False
     try:
         try:
             body = json.loads(text, object_pairs_hook=each_once)
         except ValueError:  # a trailing comma, or something else
             duplicates.clear()
-            cleaned, commas = without_trailing_commas(text.decode())
+            trailing = True
+            cleaned = _STRING_OR_COMMA.sub(lambda found: found[0].removeprefix(","), text.decode())
             body = json.loads(cleaned, object_pairs_hook=each_once)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
@@ -69,9 +70,8 @@ def read(text: bytes) -> tuple[Provider, bool]:
     if duplicates:
         raise InvalidDescription(bounded(Problem(join("", key), "duplicate key") for key in duplicates))
     provider, single = read_value(body)
-    if commas:
-        many = f"{commas} commas" if commas > 1 else "a comma"
-        warning = Problem(ROOT, f"has {many} before a closing bracket, which JSON does not allow; ignored")
+    if trailing:
+        warning = Problem(ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored")
         provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
     return provider, single
 
@@ -80,20 +80,6 @@ def read_value(body: Any) -> tuple[Provider, bool]:
     """Do as `read` with a body that is parsed already."""
     single = isinstance(body, Mapping) and ("imageUrl" in body or "component_info" in body)
     return (provider_from_component if single else provider_from_request)(body), single
-
-
-def without_trailing_commas(text: str) -> tuple[str, int]:
-    """Return JSON without the commas before a closing bracket, and how many there were."""
-    commas = 0
-
-    def kept(found: re.Match[str]) -> str:
-        nonlocal commas
-        if found[0] != ",":
-            return found[0]
-        commas += 1
-        return ""
-
-    return _STRING_OR_COMMA.sub(kept, text), commas
 
 
 def _refused(rule: str) -> InvalidDescription:
