@@ -5,7 +5,6 @@ Two requests exist: one provider with all its components, and one component with
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,34 +40,22 @@ _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\
 def read(text: bytes) -> tuple[Provider, bool]:
     """Read a body of either form: (provider, whether it was one component with its image).
 
-    A trailing comma is a warning, as the standard's samples have it; a duplicate key is an error. Raises
-    InvalidDescription.
+    A trailing comma is a warning, as the standard's samples have it. Raises InvalidDescription.
     """
     if len(text) > MAX_BYTES:
         raise _refused(f"must not be longer than {MAX_BYTES} bytes")
-    duplicates: list[str] = []
-
-    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            duplicates.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        return found
-
     trailing = False
     try:
         try:
-            body = json.loads(text, object_pairs_hook=each_once)
+            body = json.loads(text)
         except ValueError:  # a trailing comma, or something else
-            duplicates.clear()
             trailing = True
             cleaned = _STRING_OR_COMMA.sub(lambda found: found[0].removeprefix(","), text.decode())
-            body = json.loads(cleaned, object_pairs_hook=each_once)
+            body = json.loads(cleaned)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
-    if duplicates:
-        raise InvalidDescription(bounded(Problem(join("", key), "duplicate key") for key in duplicates))
     provider, single = read_value(body)
     if trailing:
         warning = Problem(ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored")

@@ -228,13 +228,13 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the object in a file (``-``: standard input), JSON or YAML. Raises `NotFit`."""
     import yaml
 
-    from gateway.config.loader import DuplicateKey, load_yaml, syntax_error, unique_keys
+    from gateway.config.loader import DuplicateKey, load_yaml, syntax_error
 
     read = content(file)
     try:
         text = read.decode()
         try:
-            body = json.loads(text, object_pairs_hook=unique_keys)
+            body = json.loads(text)
         except (ValueError, RecursionError):
             body = load_yaml(text)  # reads JSON with commas at the end, too
     except UnicodeDecodeError as error:

@@ -124,25 +124,13 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 class DuplicateKey(Exception):
-    """A mapping has a key twice. The lines are 0 where they are not known."""
+    """A mapping has a key twice."""
 
-    def __init__(self, key: str, first: int = 0, second: int = 0) -> None:
-        super().__init__(f"duplicate key {key}" + (f" in lines {first} and {second}" if first else ""))
+    def __init__(self, key: str, first: int, second: int) -> None:
+        super().__init__(f"duplicate key {key} in lines {first} and {second}")
         self.key = key
         self.first = first
         self.second = second
-
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON from its pairs, as ``object_pairs_hook``. Raises `DuplicateKey`."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise DuplicateKey(name)
-            seen.add(name)
-    return found
 
 
 class _UniqueKeys(_LOADER):  # type: ignore[misc]

@@ -206,7 +206,6 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "duplicate key c"),
         ("a: 1\na: 2\n", "duplicate key a in lines 1 and 2"),
         ('{"a": 1\n "b": 2}', "is neither JSON nor YAML: line 2 column 5"),
         ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),

@@ -81,17 +81,6 @@ def test_a_hostile_text_is_refused(body: bytes, rule: str):
     assert problem.path == "(document)" and problem.rule.startswith(rule)
 
 
-@pytest.mark.parametrize("end", ["}", ",}"])
-def test_every_duplicate_key_is_refused_with_its_name(end: str):
-    text = '{"name": "a", "name": "b", "metadata": {"image": "a", "x": [{"y": 1, "y": 2}]}' + end
-    with pytest.raises(InvalidDescription) as refused:
-        read(text.encode())
-    assert {(p.path, p.rule) for p in refused.value.problems} == {
-        ("name", "duplicate key"),
-        ("y", "duplicate key"),
-    }
-
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PART = "must be a name: not empty, without spaces or any of : @ * / \\"
 IMAGE = "must be an image reference such as vendor:1.0.0"
