@@ -33,6 +33,8 @@ from route_table.model import (
     DEFAULT_ENTRY,
     DEFAULT_PROFILE,
     FATES,
+    NODE_ID,
+    NODE_RULE,
     PROFILES,
     SIGNING,
     InvalidRoutes,
@@ -86,9 +88,6 @@ MAX_TEXT = 4 * 1024 * 1024
 MAX_DEPTH = 8
 MAX_PROBLEMS = 200
 
-MOST_OF_NODE = 100
-NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MOST_OF_NODE - 2}}}[A-Za-z0-9])?")
-NODE_RULE = f"must be a node id: letters, digits and . _ : @ - inside, at most {MOST_OF_NODE} characters"
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")

@@ -1,5 +1,6 @@
 """The values of this room: a route to one node, and the table of all of them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -14,6 +15,9 @@ BUNDLES = ("required", "accepted")
 DEFAULT_DEADLINE = 10.0
 DEFAULT_ENTRY = "default"
 """the entry that serves nodes without one of their own; no node may be called so"""
+MOST_OF_NODE = 100
+NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MOST_OF_NODE - 2}}}[A-Za-z0-9])?")
+NODE_RULE = f"must be a node id: letters, digits and . _ : @ - inside, at most {MOST_OF_NODE} characters"
 
 
 def short(text: str, most: int = 128) -> str:

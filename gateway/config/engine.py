@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.config.values import Section
-from gateway.domain import validation
+from gateway.domain.foreign_engines import foreign_engine, foreign_engine_rule
 
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
 Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
@@ -215,8 +215,8 @@ def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
 
 
 def _no_foreign_engine(kind: Any) -> Any:
-    if engine := validation.foreign_engine(kind):
-        raise ValueError(validation.foreign_engine_rule(engine))
+    if engine := foreign_engine(kind):
+        raise ValueError(foreign_engine_rule(engine))
     return kind
 
 

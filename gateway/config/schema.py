@@ -10,7 +10,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.auth import Role
 from gateway.config.engine import EngineSettings, NamedEngine
-from gateway.config.tls import PeerTls
 from gateway.config.values import (
     DEFAULT_STORAGE,
     Bind,
@@ -19,6 +18,7 @@ from gateway.config.values import (
     FileUrl,
     HttpUrl,
     NodeName,
+    PeerTls,
     PrivateUrl,
     RemoteSettings,
     Section,

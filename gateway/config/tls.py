@@ -1,43 +1,39 @@
 """The certificates of the peer listener: which files, whether they can be used, and what they leave open."""
 
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from pathlib import Path
 
-from pydantic import Field
-
-from gateway.config.values import Section
+from gateway.config.values import PeerTls
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.server import Tls
 from route_table import certificates
-from route_table.model import Identity, Unusable
+from route_table.model import Unusable
 
 PATH = "listen.peer.tls"
 _NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
 
 
-class PeerTls(Section):
-    """PEM files; they are read at the start."""
+@dataclass(frozen=True)
+class Tls:
+    """PEM files of a listener; with ``client_ca`` whoever connects has to show a certificate that it signed."""
 
-    certificate: Path = Field(description="PEM file of this node's certificate, with its chain.")
-    key: Path = Field(description="PEM file of its key, without a password.")
-    client_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authorities of peers' certificates; null: peers need not show one.",
-    )
+    certificate: str
+    key: str
+    client_ca: str | None = None
 
-    revoked: Path | None = Field(
-        default=None,
-        description="File of revocation lists signed by client_ca, PEM or DER; read again when it changes.",
-    )
-
-    @property
-    def identity(self) -> Identity:
-        """The same as routes have it."""
-        ca = str(self.client_ca) if self.client_ca is not None else None
-        return Identity(ca, str(self.certificate), str(self.key))
+    def context(self, *_: object) -> ssl.SSLContext:
+        """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        context.set_alpn_protocols(["http/1.1", "h2"])  # gRPC's clients offer h2 alone
+        return context
 
 
 def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:

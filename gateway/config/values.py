@@ -9,7 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.domain.events import NAMES
-from route_table import document
+from route_table.model import NODE_ID, Identity
+from route_table.model import NODE_RULE as RULE_OF_NODES
 
 
 class Section(BaseModel):
@@ -18,7 +19,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-NODE_RULE = f"{document.NODE_RULE}, such as JG0100001100000010"
+NODE_RULE = f"{RULE_OF_NODES}, such as JG0100001100000010"
 
 DEFAULT_STORAGE = "var/storage"
 """Beside the configuration file."""
@@ -97,7 +98,7 @@ def _token(value: str) -> str:
 
 def is_node(value: str) -> bool:
     """Tell whether a node may be called so: what addresses, headers and partners' route tables can hold."""
-    return document.NODE_ID.fullmatch(value) is not None
+    return NODE_ID.fullmatch(value) is not None
 
 
 def _node(value: str) -> str:
@@ -214,3 +215,25 @@ class RemoteSettings(Section):
     def port(self) -> int:
         """Return the port, the usual one where the address has none."""
         return self.parts.port or _PORTS[self.kind][self.tls]
+
+
+class PeerTls(Section):
+    """PEM files; they are read at the start."""
+
+    certificate: Path = Field(description="PEM file of this node's certificate, with its chain.")
+    key: Path = Field(description="PEM file of its key, without a password.")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of the authorities of peers' certificates; null: peers need not show one.",
+    )
+
+    revoked: Path | None = Field(
+        default=None,
+        description="File of revocation lists signed by client_ca, PEM or DER; read again when it changes.",
+    )
+
+    @property
+    def identity(self) -> Identity:
+        """The same as routes have it."""
+        ca = str(self.client_ca) if self.client_ca is not None else None
+        return Identity(ca, str(self.certificate), str(self.key))

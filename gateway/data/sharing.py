@@ -18,7 +18,7 @@ from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.repositories import SqlGrants
-from route_table.document import NODE_ID, NODE_RULE
+from route_table.model import NODE_ID, NODE_RULE
 
 
 class NotShared(NotAllowed):

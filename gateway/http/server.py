@@ -105,24 +105,12 @@ class Arrivals:
             self._waiting.clear()
 
 
-@dataclass(frozen=True)
-class Tls:
-    """PEM files of a listener; with ``client_ca`` whoever connects has to show a certificate that it signed."""
-
-    certificate: str
-    key: str
-    client_ca: str | None = None
+class Secure(Protocol):
+    """What a listener is served with by https."""
 
     def context(self, *_: object) -> ssl.SSLContext:
-        """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate, self.key)
-        if self.client_ca is not None:
-            context.load_verify_locations(self.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols(["http/1.1", "h2"])  # gRPC's clients offer h2 alone
-        return context
+        """Return it. Raises `OSError` for files that cannot be used."""
+        ...
 
 
 class Http2(Protocol):
@@ -454,7 +442,7 @@ async def serve(
     ready: Callable[[], None],
     stopping: asyncio.Event | None = None,
     arrivals: Arrivals | None = None,
-    tls: Mapping[str, Tls] | None = None,
+    tls: Mapping[str, Secure] | None = None,
     http2: Mapping[str, Http2] | None = None,
 ) -> None:
     """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.

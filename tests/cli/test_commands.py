@@ -22,9 +22,9 @@ from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
 from gateway.cli.main import app
 from gateway.config.loader import load
+from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
-from gateway.http.server import Tls
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, written
 from tests.e2e.nodes import ROOT, free_ports

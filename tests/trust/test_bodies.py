@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.config.tls import Tls
 from gateway.errors import StorageAway
 from gateway.http.bodies import Body
-from gateway.http.server import Tls
 from tests.certificates import Authority
 from tests.trust.test_connections import listening
 

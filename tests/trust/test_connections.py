@@ -21,8 +21,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter import body
+from gateway.config.tls import Tls
 from gateway.http import server
-from gateway.http.server import Tls, allow_descriptors, bound, serve
+from gateway.http.server import allow_descriptors, bound, serve
 from gateway.http.server import port_of as port_of_socket
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, wait_for

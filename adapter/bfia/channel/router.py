@@ -68,8 +68,7 @@ from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
 from gateway.http.peers import check_claim
-from route_table.document import NODE_ID
-from route_table.model import Route
+from route_table.model import NODE_ID, Route
 
 X = TypeVar("X")
 

@@ -26,8 +26,7 @@ from gateway.identity.keys import KeyPair
 from gateway.jobs.applications import Answer
 from gateway.version import VERSION
 from route_table.certificates import key_pin, public_key
-from route_table.document import NODE_ID, NODE_RULE
-from route_table.model import Route
+from route_table.model import NODE_ID, NODE_RULE, Route
 
 INTERCONN = "/v1/interconn"
 SYSTEM = "bfia-gateway"

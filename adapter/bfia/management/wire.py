@@ -14,7 +14,8 @@ from adapter.bfia.wire import Body, Id, Object, Response, State, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
 from route_table.certificates import written
-from route_table.document import NODE_ID, NODE_RULE, public_keys
+from route_table.document import public_keys
+from route_table.model import NODE_ID, NODE_RULE
 
 _MILLISECONDS = 10**11
 """numbers above are milliseconds: the standard names no unit"""

@@ -19,8 +19,8 @@ from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
+from gateway.config.tls import Tls
 from gateway.errors import PeerUnreachable
-from gateway.http.server import Tls
 from gateway.identity.keys import Keyring
 from gateway.runtime.checks import Result, Step, good
 from route_table.live import LiveRoutes
