@@ -95,7 +95,7 @@ RULES = (
     _rule("GET POST DELETE", r"/api/v1/session", *_SEES),
     _rule("GET", _DATA, Role.PLATFORM),
     _rule("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", Role.VENDOR, Role.PLATFORM),
-    _rule("GET", r"/api/v1/(audit|tokens|settings).*", Role.ADMIN),
+    _rule("GET", r"/api/v1/(audit|tokens|settings|doctor).*", Role.ADMIN),
     _rule("GET", r"/api/v1/.*", *_SEES),
     _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
     _rule("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", Role.VENDOR),

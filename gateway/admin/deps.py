@@ -4,6 +4,7 @@ Handlers return records and plain data as they are. Each path says by its ``resp
 record that is its class.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -30,7 +31,9 @@ from gateway.jobs.executor import Executor
 from gateway.jobs.launcher import Launching
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
+from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
 from gateway.ports import Clock
+from gateway.runtime.checks import Step
 from gateway.runtime.context import Peers
 from gateway.runtime.metrics import Metrics
 from gateway.store.audit import SqlAudit
@@ -77,14 +80,24 @@ class AdminParts(Protocol):
     launching: Launching
     executor: Executor
     resources: Resources
+    doctor: Callable[[], Sequence[Step]]
+    """checks all that the node needs; set by what serves it"""
+
+
+async def in_language(request: Request) -> None:
+    """Have a request answered in the language that it likes best."""
+    LANGUAGE.set(of_header(request.headers.get("accept-language", "")))
 
 
 class Reply(JSONResponse):
     """Records and plain data, as JSON."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
-        return dumps(content).encode("utf-8", "replace")
+        """Return the body, with texts for people in the language of the request."""
+        text, language = dumps(content), LANGUAGE.get()
+        if language != ENGLISH:
+            text = json.dumps(of_texts(json.loads(text), language), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
 
 
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from threading import Lock
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Query, Request
@@ -38,6 +39,7 @@ from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page, page_of
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
+from gateway.runtime.checks import Step, good
 from gateway.store.audit import AuditEntry
 
 
@@ -79,6 +81,7 @@ _RESOURCES = shape(
     **dict.fromkeys(("total", "held", "remaining"), Object),
     **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
 )
+_STEPS = shape("DoctorSteps", good=bool, steps=list[Step])
 _ITEMS = shape("Items", items=[Item], bytes=int)
 _DRAINING = shape(
     "Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object
@@ -199,6 +202,15 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         engines = parts.engine.others if isinstance(parts.engine, SeveralEngines) else {}
         each = [{"name": name, **_shown(engine)} for name, engine in engines.items()]
         return Reply({**_shown(parts.engine), "engines": each})
+
+    one_at_a_time = Lock()
+
+    @paths("GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS)
+    def doctor() -> Response:
+        """Takes some seconds and changes nothing."""
+        with one_at_a_time:
+            steps = parts.doctor()
+        return Reply({"good": good(steps), "steps": steps})
 
     @paths(
         "GET",

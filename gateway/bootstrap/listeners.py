@@ -28,7 +28,7 @@ from adapter.fate.tools.outputs import upload_router
 from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import applications as admin_applications
 from gateway.admin import node as admin_node
-from gateway.admin.deps import only_known
+from gateway.admin.deps import in_language, only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
 from gateway.console import pages, session
@@ -198,7 +198,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     )
     for_operators += mounted(node, uploads)
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True),
+        "operator": create_app("operators", for_operators, documented=True, first=[in_language]),
     }
     pages.mount(apps["operator"])
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)

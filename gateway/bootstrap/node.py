@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -66,6 +66,7 @@ from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
 from gateway.ports import Clock, Limiters
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
+from gateway.runtime.checks import Step
 from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.liveness import Heartbeat, Outages
 from gateway.runtime.loop import Lanes, Loop
@@ -106,6 +107,7 @@ class Gateway:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
         self.clock = clock
+        self.doctor: Callable[[], Sequence[Step]] = tuple
         self._pace = pace
         self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
         self._open_state()

@@ -23,6 +23,7 @@ from gateway.cli.command import (
     table,
     when,
 )
+from gateway.cli.language import t
 from route_table.model import PROFILES
 
 commands = group("route", "Which nodes there are, how to reach them, and whether that works.")
@@ -196,7 +197,13 @@ def test(node: Client, node_id: NodeId) -> Output:
 def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
     """Print the steps of a test as a table."""
     rows = [
-        [s["name"], MARKS[s["result"]], f"{s['seconds'] * 1000:.0f} ms", s["cause"] or s["found"], s["remedy"]]
+        [
+            t(s["name"]),
+            MARKS[s["result"]],
+            f"{s['seconds'] * 1000:.0f} ms",
+            t(s["cause"] or s["found"]),
+            t(s["remedy"]),
+        ]
         for s in steps
     ]
     table(title, ["step", "result", "took", "found", "what to do"], rows)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import uvloop
 from engines.base import Engine
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import Pace
+from gateway.bootstrap.parts import Pace, engine_of
 from gateway.config.loader import load
 from gateway.config.schema import Settings
+from gateway.diagnostics.doctor import look
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens
@@ -37,6 +39,7 @@ def run(
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
     gateway = Gateway(settings, engine=engine, pace=pace)
+    gateway.doctor = partial(look, settings, partial(engine_of, installation="doctor", instance="doctor"), config)
     log = structlog.get_logger("gateway")
 
     async def main() -> None:

@@ -6,6 +6,7 @@ already``, which any text of that form fits. A value whose name is capitalised i
 
 import os
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -17,6 +18,10 @@ import yaml
 
 ENGLISH = "en"
 CHINESE = "zh"
+LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
+"""of whoever is answered"""
+_TEXTS = frozenset({"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps"})
+"""fields of the API with texts for people"""
 _LONGEST = 20_000
 """characters of a text that is looked for"""
 
@@ -87,6 +92,25 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     if known:
         text = f"{known.means[language]}{known.next_step[language]}（{text}）"
     return {**body, "msg": f"{reason}: {text}"}
+
+
+def of_texts(found: Any, language: str) -> Any:
+    """Return plain data whose texts for people are in a language; names, states and what users wrote stay."""
+    if isinstance(found, list):
+        return [of_texts(one, language) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        key: _each(value, language) if key in _TEXTS else of_texts(value, language) for key, value in found.items()
+    }
+
+
+def _each(found: Any, language: str) -> Any:
+    if isinstance(found, str):
+        return translate(found, language)
+    if isinstance(found, list):
+        return [_each(one, language) for one in found]
+    return of_texts(found, language)
 
 
 @lru_cache(4096)

@@ -123,6 +123,18 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
     bob.locator("main table a").first.click()
     expect(bob.locator("main .row .badge").first).to_have_text("成功")
     keep(bob, "job-zh")
+    old = ann.locator("main h1").inner_text()
+    ann.get_by_role("button", name="Run again").click()
+    ann.locator("dialog select").select_option("hetero_secureboost_1")
+    with ann.expect_request("**/rerun") as sent:
+        ann.locator("dialog button.main").click()
+    assert sent.value.post_data_json == {"from": "hetero_secureboost_1"}
+    expect(ann.locator("main h1")).not_to_have_text(old)
+    expect(ann.get_by_role("link", name=f"{old[:16]}…")).to_be_visible()
+    go(bob, "approvals")
+    bob.get_by_role("button", name="拒绝").click()
+    bob.locator("dialog button.danger").click()
+    expect(ann.locator(".graph .task", has_text="not run")).to_have_count(2)
     decided = [e for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"] if e["action"].endswith("/approve")]
     assert [(e["who"], e["detail"]["reason"]) for e in decided] == [("operator", "与数据部门确认")]
 
@@ -241,6 +253,21 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     page.locator("dialog button.main").click()
     expect(page.get_by_role("button", name="Disable")).to_be_visible()
     assert enabled() is True
+
+
+def test_the_node_is_checked_and_its_audit_log_is_searched(nodes: Federation, browser: Browser):
+    page = person(browser, nodes[jobs.GUEST], "zh-CN")
+    go(page, "node")
+    page.get_by_role("button", name="全面检查").click()
+    expect(page.get_by_role("cell", name="process 引擎不做任何隔离")).to_have_count(2)  # and of the engine
+    expect(page.get_by_role("cell", name="节点正在运行")).to_be_visible()
+    page.locator("input[name=action]").fill("provider/register")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(1)
+    expect(page.get_by_role("cell", name="POST /v2/component/upload/file")).to_have_count(0)
+    page.locator("input[name=who]").fill("nobody")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("暂无内容。")).to_be_visible()
 
 
 @pytest.mark.parametrize("language", ["en-GB", "zh-CN"])

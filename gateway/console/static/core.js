@@ -61,7 +61,7 @@ export const segment = encodeURIComponent;
 
 /** One request to the gateway; returns its JSON. Throws Refused. */
 export async function call(method, path, body, options = {}) {
-  const headers = { "x-console": "1", ...options.headers };
+  const headers = { "x-console": "1", "accept-language": language, ...options.headers };
   if (body !== undefined) headers["content-type"] = "application/json";
   let answer;
   try {
@@ -85,7 +85,7 @@ const good = new Set(["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "in forc
 const bad = new Set(["FAILED", "REJECTED", "STOPPED", "failed", "bad", "problem", "TERMINATED", "revoked"]);
 const waits = new Set(["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown", "skipped"]);
 export const tone = (state) =>
-  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : state === "FINISHED" ? "" : "busy";
+  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : ["FINISHED", "not run"].includes(state) ? "" : "busy";
 export const badge = (state, title) => h("span", { class: `badge ${tone(state)}`, title }, said(state));
 
 export const moment = (text) => {
@@ -97,9 +97,10 @@ export const moment = (text) => {
 export function lasted(from, to) {
   if (!from) return "–";
   const seconds = Math.max(0, (to ? new Date(to) : new Date()) - new Date(from)) / 1000;
-  if (seconds < 60) return `${seconds.toFixed(1)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  const [h, min, s] = language === "zh" ? [" 小时", " 分", " 秒"] : [" h", " min", " s"];
+  if (seconds < 60) return `${seconds.toFixed(1)}${s}`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}${min} ${Math.floor(seconds % 60)}${s}`;
+  return `${Math.floor(seconds / 3600)}${h} ${Math.floor((seconds % 3600) / 60)}${min}`;
 }
 export const bytes = (n) => {
   if (n == null) return "–";
@@ -108,6 +109,8 @@ export const bytes = (n) => {
   while (n >= 1024 && place < 4) { n /= 1024; place += 1; }
   return `${place ? n.toFixed(1) : n} ${units[place]}`;
 };
+/** What stands between the members of a list. */
+export const between = language === "zh" ? "、" : ", ";
 export const value = (found) =>
   typeof found === "number" && !Number.isInteger(found) ? String(Number(found.toPrecision(6)))
     : found === null || found === undefined ? "–"

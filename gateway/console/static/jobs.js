@@ -1,5 +1,5 @@
 // Jobs: the list, and one job.
-import { add, badge, button, call, card, confirmed, facts, fill, get, h, lang, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
+import { add, badge, between, button, call, card, confirmed, facts, fill, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
 import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
@@ -28,8 +28,8 @@ export async function jobsPage(body, { stopped }) {
     const page = await get(`/api/v1/jobs?${query}`);
     const jobs = [...before, ...page.jobs];
     fill(list,
-      table(["job", "flow", "state", "progress", "created", "duration", "submitted by", "this node is"],
-        jobs.map((j) => [link(j.job_id), j.flow_id, badge(j.outcome ?? j.status), bar(j.progress), moment(j.created_at), lasted(j.created_at, j.ended_at), j.user, j.sides.map(said).join(", ")]), "no jobs"),
+      table(["job", "state", "progress", "flow", "created", "duration", "submitted by", "this node is"],
+        jobs.map((j) => [link(j.job_id), badge(j.outcome ?? j.status), bar(j.progress), j.flow_id, moment(j.created_at), lasted(j.created_at, j.ended_at), j.user, j.sides.map(said).join(between)]), "no jobs"),
       page.next && h("div", { class: "row" }, button("older", () => load(page.next, jobs))));
   };
   const select = (name, words) => h("label", {}, t(name === "status" ? "state" : name),
@@ -77,7 +77,7 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
 const explained = new Map();
 /** What a reason means and what to do next, in the user's language. */
 const explain = async (reason) => {
-  if (!explained.has(reason)) explained.set(reason, await call("GET", `/api/v1/reasons/${segment(reason)}`, undefined, { headers: { "accept-language": lang() } }).catch(() => null));
+  if (!explained.has(reason)) explained.set(reason, await call("GET", `/api/v1/reasons/${segment(reason)}`, undefined).catch(() => null));
   const found = explained.get(reason);
   return found && [h("p", {}, found.means), h("p", {}, h("strong", {}, `${t("next step")}: `), found.next_step)];
 };
@@ -130,23 +130,25 @@ async function head(job, path, load, session) {
     job.warnings.length + job.local_warnings.length > 0 && warned([...new Set([...job.warnings, ...job.local_warnings])]),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
-      ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(", ")],
+      ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(between)],
       ["old job", job.old_job_id && link(job.old_job_id)], ["model", job.model && `${job.model.model_id} ${job.model.version}`], ["trace", job.trace_id],
     ])),
   ].filter(Boolean);
 }
 
 const party = (p) => `${p.role}${p.index === null ? "" : `.${p.index}`}`;
-const states = (job) => new Map(job.tasks.map((task) => [task.name, task.status]));
+/** The state of a task; in a job that is over, one that waited was never run. */
+const stateOf = (job, state) => (["FINISHED", "REJECTED"].includes(job.status) && ["PENDING", "READY"].includes(state) ? "not run" : state);
+const states = (job) => new Map(job.tasks.map((task) => [task.name, stateOf(job, task.status)]));
 const warned = (lines) => h("div", { class: "box wait" }, h("details", { open: lines.length < 4 }, h("summary", {}, `${t("warnings")} (${lines.length})`), lines.map((line) => h("p", {}, line))));
 
 function tasks(job) {
   const cell = (task, p) => {
     const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
-    return own ? badge(own) : "–";
+    return own ? badge(stateOf(job, own)) : "–";
   };
   return table([t("task"), t("state"), ...job.parties.map((p) => h("span", { title: p.node }, party(p))), t("why")], job.tasks.map((task) => [
-    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(task.status),
+    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(stateOf(job, task.status)),
     ...job.parties.map((p) => cell(task, p)),
     task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
   ]), "nothing here", true);

@@ -1,5 +1,5 @@
 // Approvals, data, providers, partners, and the node itself.
-import { add, badge, button, bytes, call, card, confirmed, facts, fill, get, h, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
+import { add, badge, between, button, bytes, call, card, confirmed, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
 
 const all = async (path, key) => {
   const rows = [];
@@ -97,7 +97,7 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
   add(body, h("div", { class: "row" }, h("h1", {}, d.dataset_id), d.disabled ? badge("disabled") : badge(d.there ? "ok" : "bad")),
     d.changed && h("div", { class: "box bad" }, d.changed),
     card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
-      ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(", ")]]),
+      ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(between)]]),
     h("div", { class: "row" }, may(session, "platform") && button("statistics", count), may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "nothing here", true)); }),
       may(session, "platform") && h("a", { class: "button", href: `${path}/download` }, t("download")),
       may(session) && (d.disabled ? act("enable", "POST", `${path}/enable`, "enable?") : act("disable", "POST", `${path}/disable`, "disable?", true))), preview),
@@ -129,7 +129,7 @@ function statistics(columns, { columns: names, rows }) {
 export async function providersPage(body) {
   const found = await all("/api/v1/providers", "providers");
   add(body, h("h1", {}, t("page providers")), card("", table(["provider", "image", "components", "warnings", "state", "owner"], found.map((p) => [
-    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(", "), p.warning_count, badge(p.retired ? "retired" : "ok"), p.owner]), "no providers")));
+    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(between), p.warning_count, badge(p.retired ? "retired" : "ok"), p.owner]), "no providers")));
 }
 
 export async function providerPage(body, { session, parts: [name], again }) {
@@ -138,17 +138,17 @@ export async function providerPage(body, { session, parts: [name], again }) {
   const act = (verb, danger) => button(verb, async () => {
     const reason = await confirmed(t(`${verb}?`), { reason: true, danger });
     if (reason === null) return;
-    await call("POST", `${path}/${verb}`, { reason });
+    await call("POST", `${path}/${verb.split(" ")[0]}`, { reason });
     await again();
   }, danger ? "danger" : "");
   const difference = h("div");
   add(body, h("div", { class: "row" }, h("h1", {}, p.provider_name), badge(p.retired ? "retired" : "ok")),
-    card("", facts([["owner", p.owner], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(", ")]]),
+    card("", facts([["owner", p.owner], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(between)]]),
       table(["image", "digest"], Object.entries(p.images).map(([image]) => [h("code", {}, image), h("code", {}, p.digests[image] ?? "–")])),
-      may(session, "vendor") && h("div", { class: "row" }, act("approve"), p.retired ? act("unretire") : act("retire", true))),
+      may(session, "vendor") && h("div", { class: "row" }, act("approve image"), p.retired ? act("unretire") : act("retire", true))),
     p.warnings.length > 0 && card("warnings", table(["where", "what"], p.warnings.map((w) => [w.path ?? "", w.rule ?? w.message ?? value(w)]))),
-    ...Object.values(p.components_description).map((c) => h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, c.componentName), ` ${c.title ?? ""} ${c.description ?? ""}`),
-      facts([["roles", (c.roleList ?? []).join(", ")], ["storages", (c.storageEngine ?? []).join(", ")]]),
+    ...Object.values(p.components_description).map((c) => h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, c.componentName), ` ${[...new Set([c.title, c.description].filter(Boolean))].join(" ")}`),
+      facts([["roles", (c.roleList ?? []).join(between)], ["storages", (c.storageEngine ?? []).join(between)]]),
       table(["name", "type", "default", "description"], (c.inputParam ?? []).map((i) => [i.name, i.type, value(i.defaultValue), i.description ?? i.title]))))),
     card("history", table(["revision", "time", "by", "what", "why", ""], history.history.map((e) => [e.revision, moment(e.at), e.author, e.action, e.reason,
       e.revision > 1 ? button("difference", async () => { 
@@ -166,7 +166,7 @@ export async function partnersPage(body, { session, again }) {
     steps.replaceChildren(h("p", { class: "faint" }, t("loading")));
     const one = await call("POST", `/api/v1/routes/${segment(route.node)}/test`);
     steps.replaceChildren(card("", h("h2", { class: "mono" }, one.node, " ", badge(one.good ? "good" : "bad")),
-      table(["step", "state", "found", "next step"], one.steps.map((s) => [s.name, badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy]))));
+      stepTable(one)));
   });
   const change = (route) => button(route.enabled ? "disable" : "enable", async () => {
     const reason = await confirmed(t(route.enabled ? "disable?" : "enable?"), { reason: true, danger: route.enabled });
@@ -220,17 +220,24 @@ function inviting(session, again) {
       h("input", { type: "file", accept: ".json,application/json", "aria-label": t("from a file"), onchange: async (event) => { theirs.value = await event.target.files[0].text(); } }), theirs, h("div", { class: "row" }, button("compare", compare)), compared))];
 }
 
+/** The steps of a trial, each with what was found and what to do. */
+const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], steps.map((s) => [said(`step ${s.name}`).replace(/^step /, ""), badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy || ""]));
+
 // ---------------------------------------------------------------- the node
 
 export async function nodePage(body, { session }) {
-  const [ready, engine, held, kept] = await Promise.all([fetch("/health/ready").then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources"), get("/api/v1/storages")]);
-  const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [said(name), badge(ok ? "ok" : "bad"), Object.entries(rest).filter(([, v]) => !Array.isArray(v) || v.length).map(([k, v]) => `${k}: ${value(v)}`).join(", ")]);
+  const [ready, engine, held, kept] = await Promise.all([fetch("/health/ready", { headers: { "accept-language": lang() } }).then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources"), get("/api/v1/storages")]);
+  const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [said(name), badge(ok ? "ok" : "bad"), Object.entries(rest).filter(([, v]) => !Array.isArray(v) || v.length).map(([k, v]) => `${said(`of ${k}`).replace(/^of /, "")}: ${said(value(v))}`).join(between)]);
   const kinds = Object.keys(held.total), amounts = (of) => kinds.map((kind) => of[kind] ?? "–");
   const job = (id) => h("a", { href: `#/jobs/${segment(id)}`, class: "mono" }, id);
   const engines = [{ name: "", ...engine }, ...engine.engines];
+  const steps = h("div"), look = async () => {
+    steps.replaceChildren(h("p", { class: "faint" }, t("loading")));
+    try { steps.replaceChildren(stepTable(await get("/api/v1/doctor"))); } catch (error) { steps.replaceChildren(problems(error)); }
+  };
   add(body, h("div", { class: "row" }, h("h1", {}, `${t("page node")} ${session.node}`), badge(ready.ready ? "ok" : "bad")),
     card("", facts([["institution", session.institution], ["version", session.version]])),
-    card("health", table(["check", "state", "found"], rows), h("p", { class: "faint" }, t("about doctor"), " ", h("code", {}, "bfia-gateway doctor"))),
+    card("health", table(["check", "state", "found"], rows), may(session) && h("div", { class: "row" }, button("look at all", look), h("span", { class: "faint" }, t("about doctor"))), steps),
     card("resources", table(["", ...kinds.map(said)], ["total", "held", "remaining"].map((key) => [t(key), ...amounts(held[key])]), "", true),
       h("h3", {}, t("held by jobs")), table([t("job"), ...kinds.map(said), t("since when")], held.holders.map((one) => [job(one.job_id), ...amounts(one), moment(one.since)]), "nothing held", true),
       held.waiting.length > 0 && [h("h3", {}, t("waiting jobs")), table([t("job"), ...kinds.map(said), t("since when"), t("why")], held.waiting.map((one) => [job(one.job_id), ...amounts(one), moment(one.since), one.reason]), "", true)]),
