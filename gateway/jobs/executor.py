@@ -405,10 +405,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
             self._end(run)
+            warnings: tuple[str, ...] = ()
             if run.status is RunStatus.SUCCESS:
                 warnings = output_warnings(self._storage, local.spec, run)
-            else:
-                warnings = (trouble,) if (trouble := self._storage.trouble(run)) else ()
+            elif run.stop_at is None and (trouble := self._storage.trouble(run)):
+                warnings = (trouble,)
             self._workspace.clear(run)
         except (EngineError, OSError, StorageAway) as error:
             return messages.Done(action, self._clock(), final=False, message=str(error))

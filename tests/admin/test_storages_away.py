@@ -88,7 +88,8 @@ def kept(place: real.Place, name: str = "") -> list[str]:
 def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: Site) -> None:
     node = site.node
     assert upload(node, "here", "file")["code"] == upload(node, "there", "lake")["code"] == 0
-    assert "storage cluster (hdfs) cannot be reached" in health(node) and "lake" not in health(node)
+    away = "storage cluster (hdfs) cannot be reached"
+    wait_for(lambda: away in (cause := health(node)) and "lake" not in cause, about="the one alone is named")
     node.participant.create_job(a_job("job-there", {"dataset_id": "ns#there"}), PEER)
     site.way.turn("cut")
     wait_for(lambda: "storage lake (s3) cannot be reached" in health(node), about="it is named")
@@ -97,8 +98,8 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     assert refused.value.reason == "STORAGE_UNREACHABLE" and "storage lake (s3)" in refused.value.message
     node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
     site.way.turn("blackhole")  # nobody waits until the library gives up
-    wait_for(lambda: "storage lake (s3) took longer than 2 s" in health(node), about="it is named")
-    assert "storage cluster (hdfs) cannot be reached" in health(node)
+    slow = "storage lake (s3) took longer than 2 s"
+    wait_for(lambda: slow in (cause := health(node)) and away in cause, about="both are named")
     (shown,) = (one for one in storages(node) if one["name"] == "lake")
     assert not shown["ok"] and "STORAGE_SLOW" in shown["cause"]
     site.way.turn("")
@@ -119,6 +120,18 @@ def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site: Site) -> None:
     site.way.turn("")
     assert ask(site.node, "operator", "DELETE", table).is_success
     assert kept(site.lake, "stays") == []
+
+
+def test_a_dataset_is_shown_and_disabled_while_its_storage_is_away(site: Site) -> None:
+    table = "/api/v1/datasets/ns/away"
+    assert upload(site.node, "away", "lake")["code"] == 0
+    site.way.turn("cut")
+    found = ask(site.node, "operator", "GET", table).json()
+    assert (found["count"], found["there"]) == (1, False) and "cannot be reached" in found["away"]
+    assert ask(site.node, "operator", "POST", f"{table}/disable", json={}).json()["disabled"]
+    site.way.turn("")
+    found = ask(site.node, "operator", "GET", table).json()
+    assert (found["disabled"], found["there"], found["away"]) == (True, True, "")
 
 
 @pytest.mark.parametrize(
@@ -160,8 +173,11 @@ def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site: Sit
     assert answer["data"]["reason"] == "STORAGE_UNREACHABLE" and "storage lake (s3)" in answer["message"], answer
     (noted,) = set(leftovers(node.storage.root)) - before
     assert node.datasets.known(Address("ns", "t")) is None
-    way.turn("")
+    assert ask(node, "operator", "POST", "/api/v1/gc", json={"orphans": True}).is_success
+    assert noted in leftovers(node.storage.root)
+    way.turn("slow")  # 10 KiB a second
     assert upload(node, "t", "lake")["code"] == 0
+    way.turn("")
     ask(node, "operator", "POST", "/api/v1/gc", json={"orphans": True})
     assert len(kept(site.lake, "t.")) == 2  # data_0 and metadata
     assert noted not in leftovers(node.storage.root) and list(
