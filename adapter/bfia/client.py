@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from adapter.bfia import translate, wire
+from adapter.bfia.connections import Connections
 from adapter.bfia.environment import container_status, environment
-from adapter.bfia.peer import JOB_AUDIT, Connections, OneRoute, Peer
+from adapter.bfia.peer import JOB_AUDIT, OneRoute, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view

@@ -4,21 +4,18 @@ A call is made once. Who repeats it, and when, is the scheduler's to decide, by 
 a failure only becomes an exception that says whether the request can have arrived.
 """
 
-import functools
 import json
 import re
-import ssl
-import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
+from urllib.parse import urlencode
 from uuid import uuid4
 
-import httpx
-
 from adapter.bfia.channel.calls import GrpcMissing, by_grpc, call_once
+from adapter.bfia.connections import Connections, NoResponse, NotConnected, Request, context
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -39,8 +36,7 @@ from gateway.identity.keys import KeyPair
 from gateway.identity.messages import Answer, Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
-from route_table.certificates import stamp
-from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
+from route_table.model import Route, UnknownNode
 
 UNSIGNED = "unsigned"
 """the word that says so in ``x-auth-sign``"""
@@ -88,35 +84,10 @@ NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"
 """reported by the sender: no response from the first relay"""
 
 _RELAY_NODE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,128}")
-_LARGEST_ANSWER = 32 * 1024**2
-"""bytes; what is longer is not a response of this protocol"""
 _LONGEST_MESSAGE = 2000
 """characters of a peer's message that the timeline keeps"""
 _LONGEST_REFUSAL = 4000
 _LONGEST_REASON = 200
-
-
-class Connections:
-    """The HTTP clients for all peers."""
-
-    def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
-        """``observe`` gets every request, whoever makes it."""
-        self._clients: Clients[tuple[str, Identity], httpx.Client] = Clients(_client)
-        self.observe = observe
-
-    def to(self, url: str, identity: Identity = NO_IDENTITY) -> httpx.Client:
-        """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        return self._clients.get((url, identity), identity if url.startswith("https") else NO_IDENTITY)
-
-    def close(self) -> None:
-        """Close every client; running calls fail."""
-        for client in self._clients.clear():
-            client.close()
-
-
-def _client(key: tuple[str, Identity], verify: ssl.SSLContext) -> httpx.Client:
-    limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
-    return httpx.Client(base_url=key[0], limits=limits, trust_env=False, verify=verify)
 
 
 class Resolves(Protocol):
@@ -234,34 +205,27 @@ class Peer:
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
         proof = more or self._sign(self.node)
-        request = client.build_request(
-            method,
-            full,
-            content=json.dumps(body, ensure_ascii=False).encode(),
-            params=query,
-            headers={
-                "content-type": "application/json",
-                **outgoing(self._me, self.node),
-                **within,
-                **proof,
-                **({"x-mprac-token-set": permits} if permits else {}),
-            },
-            extensions=asked_name(route.identity),
-            timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
-        )
-        signable = Signable(method, full, request.url.query.decode(), digest(request.content), self._me, self.node)
+        headers = {
+            "content-type": "application/json",
+            **outgoing(self._me, self.node),
+            **within,
+            **{name.lower(): value for name, value in proof.items()},
+            **({"x-mprac-token-set": permits} if permits else {}),
+        }
+        content, asked = json.dumps(body, ensure_ascii=False).encode(), urlencode(query or {})
+        signable = Signable(method, full, asked, digest(content), self._me, self.node)
         if route.signed != "off" and (pair := self._key()) is not None:
-            headers = request.headers
             value = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
             made = messages.headers(signable, value)
             if "signature" in headers:  # FATE has a header of that name
                 del made["signature-input"], made["signature"]
-            headers.update(made)
+            headers |= made
+        request = Request(method, f"{full}?{asked}" if asked else full, headers, content)
         began = time.monotonic()
 
         def note(http: int | None, code: Any, message: str) -> None:
             lasted = round(time.monotonic() - began, 4)
-            trace, short = request.headers["x-trace-id"], shorten(message, _LONGEST_MESSAGE)
+            trace, short = headers["x-trace-id"], shorten(message, _LONGEST_MESSAGE)
             made = Exchange(self.node, method, full, lasted, trace, http, code, short)
             exchanged(made)
             self._connections.observe(made)
@@ -269,16 +233,17 @@ class Peer:
         called = f"{_called(route)} at {route.url}"
         silent = NEXT_HOP_UNREACHABLE if route.via else None
         try:
-            status, content, signature = _exchange(client, request, seconds)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            response = client.send(request, seconds)
+        except NotConnected as error:
             note(None, None, f"cannot connect: {error}")
             text = f"cannot connect to {called}: {error}"
             raise PeerUnreachable(text, delivered=False, reason=silent) from error
-        except httpx.HTTPError as error:
-            what = f"{type(error).__name__} {error}{_ended(error, route.url)}"
+        except NoResponse as error:
+            what = f"{error}{_ended(error, route.url)}"
             note(None, None, f"no answer: {what}")
             raise PeerUnreachable(f"no answer from {called}: {what}", reason=silent) from error
-        answer = _json(content)
+        status, signature = response.status, response.headers.get("x-auth-sign", "")
+        answer = _json(response.body)
         envelope = as_mapping(answer)
         note(status, _code(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
         beyond = relayed(envelope)
@@ -291,8 +256,8 @@ class Peer:
             raise PeerUnreachable(f"{called} answers HTTP {status}" + (f": {cause}" if cause else ""))
         if required or (route.signed == "accepted" and route.keys and signature):
             try:
-                found = Answer(status, digest(content), signable)
-                messages.check_answer(found, signature, request.headers["x-nonce"], route.keys)
+                found = Answer(status, digest(response.body), signable)
+                messages.check_answer(found, signature, headers["x-nonce"], route.keys)
             except NotAllowed as error:
                 text = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_MESSAGE)
                 text = f"the answer of {called} is not proven to be its own: {error.message}; it says: {text}"
@@ -310,14 +275,11 @@ class Peer:
             except (OSError, GrpcMissing) as error:
                 raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         client = self._connections.to(route.url, route.identity)
-        extensions, timeout = asked_name(route.identity), httpx.Timeout(seconds, connect=min(3.0, seconds))
-        request = client.build_request(
-            "POST", path, content=body, headers=headers, extensions=extensions, timeout=timeout
-        )
         try:
-            return _exchange(client, request, seconds)[:2]
-        except httpx.HTTPError as error:
-            raise PeerUnreachable(f"no answer from {route.url}: {type(error).__name__} {error}") from error
+            response = client.send(Request("POST", path, headers, body), seconds)
+        except (NotConnected, NoResponse) as error:
+            raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
+        return response.status, response.body
 
     def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Whether a response means that nothing is served there, rather than that something was refused.
@@ -368,26 +330,6 @@ def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, st
     }
 
 
-def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes, str]:
-    """Return status, body and signature of the response.
-
-    The client's own timeouts are for one read each, this one is for all.
-    """
-    end = time.monotonic() + seconds
-    content = bytearray()
-    answer = client.send(request, stream=True)
-    try:
-        for chunk in answer.iter_bytes():
-            content += chunk
-            if len(content) > _LARGEST_ANSWER:
-                return answer.status_code, b"", ""
-            if time.monotonic() > end:
-                raise httpx.ReadTimeout("the answer does not end", request=request)
-    finally:
-        answer.close()
-    return answer.status_code, bytes(content), answer.headers.get("x-auth-sign", "")
-
-
 @dataclass(frozen=True)
 class Relayed:
     """What a relay responded in the place of the node that was called."""
@@ -410,9 +352,9 @@ def relayed(answer: Mapping[str, Any]) -> Relayed | None:
     return Relayed(relay, reason, message, data.get("delivered") is not False)
 
 
-def _ended(error: httpx.HTTPError, url: str) -> str:
+def _ended(error: NoResponse, url: str) -> str:
     """Return what it mostly means that a peer ends a connection without an answer."""
-    if not isinstance(error, httpx.RemoteProtocolError):
+    if not isinstance(error.__cause__, ConnectionError):
         return ""
     likely = "does it want a certificate of this node?" if url.startswith("https:") else "is https spoken there?"
     return f" {likely} bfia-gateway route test tells"
@@ -454,72 +396,3 @@ def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> Gateway
         return Invalid(problems, reason=reason)
     kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
     return kind(message, reason=reason)
-
-
-C = TypeVar("C")
-K = TypeVar("K", bound=Hashable)
-
-
-class Clients(Generic[K, C]):
-    """One client per key; one whose identity's files have changed is replaced, and kept for its running calls."""
-
-    def __init__(self, make: Callable[[K, ssl.SSLContext], C]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._current: dict[K, tuple[list[tuple[int, int]], C]] = {}
-        self._former: list[C] = []
-
-    def get(self, key: K, identity: Identity) -> C:
-        """Return the client for a key. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        current = _stamp(identity)
-        with self._lock:
-            known = self._current.get(key)
-            if known is not None and known[0] == current:
-                return known[1]
-            client = self._make(key, context(identity))
-            if known is not None:
-                self._former.append(known[1])
-            self._current[key] = (current, client)
-            return client
-
-    def clear(self) -> list[C]:
-        """Forget every client, and return them to be closed."""
-        with self._lock:
-            found = [*(client for _, client in self._current.values()), *self._former]
-            self._current.clear()
-            self._former.clear()
-        return found
-
-
-def context(identity: Identity) -> ssl.SSLContext:
-    """Return the TLS context of an identity. Raises `PeerUnreachable` where a file of it cannot be used."""
-    if identity == NO_IDENTITY:
-        return _usual()
-    try:
-        if identity.ca is None:
-            made = httpx.create_ssl_context(trust_env=False)
-        else:
-            made = ssl.create_default_context(cafile=identity.ca)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        if identity.certificate is not None and identity.key is not None:
-            made.load_cert_chain(identity.certificate, identity.key, password=lambda: "")
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        text = f"the certificates that the route names cannot be used: {getattr(error, 'reason', None) or error}"
-        raise PeerUnreachable(text, delivered=False) from error
-    return made
-
-
-@functools.cache
-def _usual() -> ssl.SSLContext:
-    """The machine's certificate authorities; reading them takes some 20 ms."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def asked_name(identity: Identity) -> dict[str, str]:
-    """Return a request's extensions where the certificate has another name than the host."""
-    return {} if identity.server_name is None else {"sni_hostname": identity.server_name}
-
-
-def _stamp(identity: Identity) -> list[tuple[int, int]]:
-    files = (identity.ca, identity.certificate, identity.key)
-    return [stamp(file) for file in files if file is not None]

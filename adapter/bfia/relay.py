@@ -20,6 +20,7 @@ from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
+from adapter.bfia.connections import asked_name
 from adapter.bfia.peer import (
     LONGEST_CALL,
     RELAY_CODES,
@@ -27,7 +28,6 @@ from adapter.bfia.peer import (
     RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
     WITHIN,
-    asked_name,
     relayed,
 )
 from adapter.bfia.requests import incoming

@@ -16,6 +16,7 @@ from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, outgoing
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
+from adapter.bfia.connections import context
 from adapter.bfia.peer import (
     INTERCONN,
     RELAY_CODES,
@@ -23,7 +24,6 @@ from adapter.bfia.peer import (
     RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
     Peer,
-    context,
     relayed,
 )
 from adapter.bfia.profiles import profile_named

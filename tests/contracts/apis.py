@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from adapter.bfia.client import BfiaProtocol, ParticipantClient, SchedulerClient
-from adapter.bfia.peer import Connections, Peer
+from adapter.bfia.connections import Connections
+from adapter.bfia.peer import Peer
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.read import Catalogue

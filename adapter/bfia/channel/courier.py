@@ -10,7 +10,7 @@ import httpx
 from adapter.bfia.channel.calls import Calls, by_grpc
 from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
 from adapter.bfia.channel.wire import Answered, BadAddress, Wires
-from adapter.bfia.peer import Clients
+from adapter.bfia.connections import Clients
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 

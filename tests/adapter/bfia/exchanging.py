@@ -19,7 +19,8 @@ from fastapi.testclient import TestClient
 
 from adapter.bfia import envelope, interconn, requests
 from adapter.bfia.client import ParticipantClient, SchedulerClient
-from adapter.bfia.peer import Connections, Peer
+from adapter.bfia.connections import Connections
+from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance

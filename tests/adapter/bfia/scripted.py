@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from adapter.bfia.client import ParticipantClient, SchedulerClient
-from adapter.bfia.peer import Connections, Peer
+from adapter.bfia.connections import Connections
+from adapter.bfia.peer import Peer
 from route_table.live import LiveRoutes
 from tests.inprocess import ME, PEER
 

@@ -16,7 +16,8 @@ import yaml
 from adapter.bfia import route_test
 from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
-from adapter.bfia.peer import Connections, Peer
+from adapter.bfia.connections import Connections
+from adapter.bfia.peer import Peer
 from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
 from gateway.config.tls import Tls
