@@ -151,6 +151,10 @@ _CHECKED = "bfia.signed_by"
 """where a request's scope has the key whose signature held"""
 _ANSWERED = "answer_is_signed"
 """where the state of a request says that its signature was not refused"""
+_QUICK = "ed25519"
+"""signs faster than work is handed to a thread"""
+_SHORT = 64 * 1024
+"""bytes of a body that is read before its sender's signature is checked"""
 _NOWHERE = (404, 405)
 """HTTP statuses of unknown paths and methods, whose signatures are not checked"""
 
@@ -158,7 +162,7 @@ _NOWHERE = (404, 405)
 def signed(
     verifier: Verifier, entry_of: Callable[[NodeId], Route | None], limiter: CapacityLimiter
 ) -> Callable[[Request], Awaitable[None]]:
-    """Return what refuses a request that is not signed as the route of its node says, before its body is read.
+    """Return what refuses a request that is not signed as the route of its node says, before a long body is read.
 
     Channel messages come from a node's transport, which signs nothing. The sender is not told what is wrong.
     A request is checked once, by whatever asks first.
@@ -176,9 +180,10 @@ def signed(
             return
         signable = _signable(request)
         try:
-            key, nonce = await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
+            if not _is_short(request):  # else both in one thread, as each costs more than the checks
+                await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
             body = await request.body()
-            await on(limiter, sender, lambda: verifier.check_body(signable, body, key, nonce))
+            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
         except NotAllowed as error:
             refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
             refused.inside = error
@@ -215,6 +220,10 @@ def signing_answers(
             pair, answer = key(), SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
             return headers(answer, sign(pair, answer, nonce, int(time.time()))) if pair else {}
 
+        def quick() -> bool:
+            pair = key()
+            return pair is None or pair.algorithm == _QUICK
+
         async def sign_and_send(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start":
@@ -224,7 +233,7 @@ def signing_answers(
             if message.get("more_body"):
                 return
             if scope.get("state", {}).get(_ANSWERED) or (start["status"] in _NOWHERE and has_route(request)):
-                made = await anyio.to_thread.run_sync(signature, limiter=limiter)
+                made = signature() if quick() else await anyio.to_thread.run_sync(signature, limiter=limiter)
                 start["headers"] = [
                     *start["headers"],
                     *((n.encode(), v.encode("latin-1")) for n, v in made.items()),
@@ -239,6 +248,11 @@ def signing_answers(
         return route is not None and route.signed != "off"
 
     return served
+
+
+def _is_short(request: Request) -> bool:
+    length = request.headers.get("content-length", "")
+    return length.isascii() and length.isdigit() and int(length[:9]) <= _SHORT
 
 
 def _may_be_signed(scope: Scope) -> bool:
