@@ -134,7 +134,6 @@ async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
             with recorder.recording("create_all until it is answered") as whole:
                 job_id = await _submit(platform)
             run = await asyncio.to_thread(_launched, node, job_id)
-            time.sleep(0.5)
             path = f"/v1/platform/schedule/task/callback?run={node.run_tokens.issue(run.run_id)}"
             with recorder.recording("a container's callback") as callback:
                 report = {"status": TaskStatus.SUCCESS, "task_id": run.task_id, "role": run.party.role}
@@ -171,13 +170,13 @@ async def _submit(platform: httpx.AsyncClient) -> str:
 
 
 def _launched(node: Gateway, job_id: str, seconds: float = 30.0) -> Any:
-    """Return the job's run once its container is up."""
+    """Return the job's run once its container is up, which has been reported and recorded."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         node.scheduler.advance(job_id)
         node.executor.advance(job_id)
         local = node.store.local_jobs.find(job_id)
-        if local and local.runs and local.runs[0].started_at is not None:
+        if local and local.runs and local.runs[0].reporting.status is TaskStatus.RUNNING:
             return local.runs[0]
         time.sleep(0.02)
     raise TimeoutError(f"no run of {job_id} is up")

@@ -149,6 +149,8 @@ class Gateway:
             one.stop()
         self.executor.stop()
         self.lanes.close()
+        for shell in (self.scheduler, self.executor):
+            shell.record_left()
         for part in (self.protocol, self.broker, self.engine, self.store):
             part.close()
         for sock in (sock for socks in self.sockets.values() for sock in socks):
@@ -535,8 +537,10 @@ class Gateway:
                 yield from (rerun.amended(spec, [one]) for one in local.offered if one.id not in local.amendments)
 
     def _permits(self, node: NodeId, job: JobSpec | str) -> str:
-        known = job if isinstance(job, JobSpec) else getattr(self.store.record(job), "spec", None)
-        return self.trust.header(node, known) if known is not None else ""
+        if isinstance(job, JobSpec):
+            return self.trust.header(node, job)
+        known = self.store.jobs.known(job) or self.store.record(job)
+        return self.trust.header(node, known.spec) if known is not None else ""
 
     def _check_quota(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
         most = self.settings.limits.partner_jobs

@@ -278,7 +278,7 @@ class Sessions:
 
     def end(self, job_id: str) -> None:
         """End the session of a job, and where its tasks have some of their own, those."""
-        local = self._store.local_jobs.find(job_id)
+        local = self._store.local_jobs.known(job_id) or self._store.local_jobs.find(job_id)
         tasks = (run.task_id for run in local.runs) if local and self._per_task(local.spec) else ()
         for session in dict.fromkeys(map(session_id, (job_id, *tasks))):
             for end in self._on_end:

@@ -101,9 +101,9 @@ def configure_logs(log_format: str) -> None:
     """Log to standard error as text or JSON, with the trace id; structlog and the standard library alike."""
     last: Any = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
     if log_format != "json":
-        last = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        last = _as_text
+        if sys.stderr.isatty():
+            last = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     common: list[Any] = [
         structlog.contextvars.merge_contextvars,
         _trace,
@@ -129,6 +129,16 @@ def configure_logs(log_format: str) -> None:
     for room in _OURS:
         logging.getLogger(room).setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def _as_text(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> str:
+    """Return a line as it is shown where no person reads along: without colours, at a fifth of their cost."""
+    at, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
+    trace = event.pop("exception", "")
+    values = (
+        f"{key}={v if (v := str(event[key])).isprintable() and ' ' not in v else repr(v)}" for key in sorted(event)
+    )
+    return f"{at} [{level:9}] {text:30} {' '.join(values)}" + (f"\n{trace}" if trace else "")
 
 
 def _trace(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

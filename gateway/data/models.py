@@ -63,10 +63,12 @@ class Models:
     def refusal(self, spec: JobSpec) -> Refusal | None:
         """Return why this node rejects a job because of its model (a MODEL_… reason); None where it does not."""
         name = models.named(spec)
+        if not name.predicts and not models.makes_model(spec):
+            return None
         found = self._kept.find(name.model_id, name.version)
         what = f"version {name.version} of model {name.model_id}"
         if not name.predicts:
-            if models.makes_model(spec) and any(k.model.job_id != spec.job_id for k in found):
+            if any(k.model.job_id != spec.job_id for k in found):
                 return _refusal("MODEL_VERSION_TAKEN", f"{what} is another job's already", name.version)
             return None
         used = False

@@ -299,13 +299,15 @@ class Trust:
 
     def header(self, node: NodeId, spec: JobSpec) -> str:
         """Return ``x-mprac-token-set`` for a job at a node: what it permitted this one of what the job names."""
+        now = self._clock()
+        held = [one for one in self._kept.held(node) if one.token and one.holds(now)]
+        if not held:
+            return ""
         names = {
             want.dataset.dataset_id for want in datasets.wanted(spec, node, once_per_component(self._roles_of))
         }
         names |= {spec.job_id, spec.flow_id or spec.job_id}
-        now = self._clock()
-        held = self._kept.list(Side.MINE, None, APPROVED, node)
-        sent = (one for one in held if one.token and one.holds(now) and one.subject in names)
+        sent = (one for one in held if one.subject in names)
         return ",".join(f"{quote(one.subject, safe='')}/{one.level}/{one.token}" for one in sent)
 
     def _held(self, spec: JobSpec) -> Iterator[tuple[Wanted, Sequence[Application]]]:

@@ -435,16 +435,22 @@ class Coordinator:
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         """Record news of a task. Raises `NotAllowed` for a node without a part in it."""
+        unknown = NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
         job_id = self._store.job_of_task(report.task_id)
         if job_id is None:
-            raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
-        job = self._store.jobs.get(job_id)
-        task = next(t for t in job.tasks.values() if t.has(report.task_id))
-        if sender not in task.nodes:
-            raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
+            raise unknown
         now, failure = self._clock(), report.failure
         news = messages.TaskReported(report.task_id, sender, report.role, report.status, now, failure, pushed=True)
-        self._scheduler.record(job_id, news)
+
+        def allowed(job: Job) -> None:
+            task = next(t for t in job.tasks.values() if t.has(report.task_id))
+            if sender not in task.nodes:
+                raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
+
+        try:
+            self._scheduler.record(job_id, news, allowed=allowed)
+        except NotFound:  # it was deleted
+            raise unknown from None
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has something free; the job is then asked for again there."""

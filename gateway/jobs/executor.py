@@ -23,7 +23,7 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Storag
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Lanes, Loop, Shell, while_away, with_calls
+from gateway.runtime.loop import Lanes, Loop, Shell, with_calls
 from gateway.store.database import outside_transaction
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
@@ -129,6 +129,8 @@ def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.S
 
 log = structlog.get_logger(__name__)
 
+_MANY = 1000
+"""successes from which nothing follows, that may be left to be recorded with the next news"""
 _END_TRIES = 10
 """how often a storage that is away is asked to end a run's credentials before the job goes on without"""
 _LAST_WORDS = 16 * 1024
@@ -299,7 +301,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             answered = any(isinstance(event, messages.Done) and event.final for event in events)
             tries = _tries(local, action)
             changes = with_calls(self._applied(*events), calls, self._clock(), tries, answered=answered)
-            while_away(lambda: self.change(local.id, changes))  # else it would be done again, after its deadline
+            known = self._records.known(local.id)
+            self.record_answer(local.id, changes, _MANY if answered and known and _alone(action, known) else 0)
 
     def _unforeseen(self, action: messages.Action) -> messages.Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
@@ -449,6 +452,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         now = self._clock()
         if machine.worth_noting(local, now, self._timing.orphan):
             self.record(local.id, messages.SchedulerAlive(now))
+
+
+def _alone(action: messages.Action, local: LocalJob) -> bool:
+    """Say whether nothing follows from the success of an action."""
+    collected = isinstance(action, messages.Collect) and not ended(JOB, local.status)
+    return collected or isinstance(action, messages.Tell)
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:

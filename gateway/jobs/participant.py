@@ -58,7 +58,7 @@ class Participant:
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Validate and store a job."""
-        self._check_session(self._store.local_job_of_task(spec.job_id) in (None, spec.job_id), spec.job_id)
+        self._check_id(spec.job_id, spec.job_id)
         with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
@@ -66,11 +66,14 @@ class Participant:
         self._executor.watch(local)
         return self._acceptance(local)
 
-    @staticmethod
-    def _check_session(alone: bool, id_: str) -> None:
-        """Raise `Conflict` for an id of a job that is a task's of another one: sessions are named after both."""
-        if not alone:
+    def _check_id(self, id_: str, job_id: str) -> None:
+        """Raise `Conflict` for an id of a job or task that another has: sessions are named after both."""
+        owner = self._store.local_job_of(id_)
+        if owner in (None, job_id):
+            return
+        if job_id == id_ or owner == id_:
             raise Conflict(f"{id_} is the id of another job or task here", reason="JOB_ID_CONFLICT")
+        raise Conflict(f"task id {id_} belongs to another job here", reason="TASK_ID_CONFLICT")
 
     def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:
         known = self._store.local_jobs.get(local.id)
@@ -220,10 +223,7 @@ class Participant:
         node = local.spec.dag.get(task_name)
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
-        self._check_session(task_id == job_id or self._store.local_jobs.find(task_id) is None, task_id)
-        # the same start may come twice at the same time
-        if self._store.local_job_of_task(task_id) not in (None, job_id):
-            raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
+        self._check_id(task_id, job_id)
         with self._registry.one_view():
             self.admission.check_start(local, sender)
             runs = self._planner.runs(replace(local, spec=rerun.in_force(local)), node, task_id)

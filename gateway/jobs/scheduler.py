@@ -17,14 +17,14 @@ import structlog
 from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls
+from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls, under_way
 from gateway.domain.scheduling.machine import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Change, Lanes, Shell, while_away, with_calls
+from gateway.runtime.loop import Change, Lanes, Shell, with_calls
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         """Wait until the job is as wanted, or the time is over; return it as it is then."""
         future = self._waiting.add(job_id, until)
         try:
-            job = self._store.jobs.get(job_id)
+            job = self._records.known(job_id) or self._records.get(job_id)
             end = self._clock().timestamp() + timeout
             while not until(job) and (left := end - self._clock().timestamp()) > 0:
                 try:
@@ -150,7 +150,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             quiet = partial(quiet_polls, request=request) if isinstance(request, messages.PollTaskAt) else None
             tries = 1 if quiet else call_of(job, request).tries
             changes = with_calls(changes, calls, self._clock(), tries, quiet, answered=answered)
-            while_away(lambda: self.change(job.id, changes))
+            known = self._records.known(job.id) if answered and not quiet else None
+            self.record_answer(job.id, changes, under_way(known, request) - 1 if known is not None else 0)
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()

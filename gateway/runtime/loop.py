@@ -18,7 +18,7 @@ from gateway.auth import with_proof
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import NodeId, Note
-from gateway.errors import DatabaseAway, NotFound, Unreadable
+from gateway.errors import DatabaseAway, GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon
 from gateway.store.records import Records
@@ -169,9 +169,15 @@ class Loop:
         return None
 
 
+_LEFT_FOR = 1.0
+"""seconds after which a change that was left is made, if none came with which it could be"""
+
+
 class _Entry(Generic[R]):
-    def __init__(self, change: Change[R]) -> None:
+    def __init__(self, change: Change[R], until: float | None = None) -> None:
         self.change = change
+        self.until = until
+        """by `time.monotonic`: nobody waits for it, and it is to be made by then; None: somebody waits"""
         self.done = False
         self.result: R | None = None
         self.error: BaseException | None = None
@@ -220,12 +226,34 @@ class Turns(Generic[R, X]):
         finally:
             with self._lock:
                 queue.users -= 1
-                if not queue.users:
+                if not queue.users and not queue.entries:
                     self._queues.pop(key, None)
         if entry.error is not None:
             raise entry.error
         assert entry.result is not None
         return entry.result
+
+    def leave(self, key: str, change: Change[R], most: int) -> bool:
+        """Leave a change to be made with the next one; False where ``most`` are left already."""
+        with self._lock:
+            queue = self._queues.get(key) or _Queue()
+            if sum(entry.until is not None for entry in queue.entries) >= most:
+                return False
+            self._queues[key] = queue
+            queue.entries.append(_Entry(with_proof(change), time.monotonic() + _LEFT_FOR))
+            return True
+
+    def left(self) -> list[str]:
+        """Return the keys of which changes are left."""
+        with self._lock:
+            return [key for key, queue in self._queues.items() if queue.entries]
+
+    def left_for(self, key: str) -> float | None:
+        """Return for how many seconds the oldest change that is left may still be; None: there is none."""
+        with self._lock:
+            queue = self._queues.get(key)
+            until = [entry.until for entry in queue.entries if entry.until is not None] if queue else []
+        return until[0] - time.monotonic() if until else None
 
     def _make(self, key: str, queue: _Queue[R]) -> None:
         with self._lock:
@@ -239,6 +267,8 @@ class Turns(Generic[R, X]):
                     record = entry.change(record)
                 except Exception as error:
                     entry.error = error
+                    if entry.until is not None:
+                        log.exception("an answer could not be recorded", key=key)
             return self._decide(record)
 
         try:
@@ -247,6 +277,9 @@ class Turns(Generic[R, X]):
         except BaseException as error:
             for entry in entries:
                 entry.error = entry.error or error
+            if isinstance(error, DatabaseAway):
+                with self._lock:
+                    queue.entries.extendleft(entry for entry in reversed(entries) if entry.until is not None)
         else:
             for entry in entries:
                 entry.result = record
@@ -457,7 +490,9 @@ class Shell(Generic[J, X]):
 
     def _left_behind(self, now: datetime) -> list[str]:
         """Return the jobs that whoever stored them should have advanced by now; several gateways ask."""
-        return self._records.due(now - _LATE)
+        found = self._records.due(now - _LATE)
+        self._records.forget(found)  # another gateway may have changed them
+        return found
 
     def _failed(self, job_id: str, error: Exception, times: int) -> None:
         self._stuck(self._side)
@@ -469,6 +504,12 @@ class Shell(Generic[J, X]):
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""
+        known, left_for = self._records.known(job_id), self._turns.left_for(job_id)
+        if known is not None and (left_for is None or left_for > 0):
+            now, due = self._clock(), self._next_due(known)
+            flush = now + timedelta(seconds=left_for) if left_for else None
+            if due is None or due > now:  # what it was woken for was done with something else
+                return min(filter(None, (due, flush)), default=None)
         try:
             return self._next_due(self._turns.change(job_id, lambda record: record))
         except Unreadable as error:
@@ -479,15 +520,38 @@ class Shell(Generic[J, X]):
                 raise
             return None  # deleted since it was woken: nothing is left to do
 
-    def record(self, job_id: str, *events: Any) -> J:
-        """Take in news of a job and do what follows from it."""
-        return self.change(job_id, self._applied(*events))
+    def record(self, job_id: str, *events: Any, allowed: Callable[[J], None] = lambda record: None) -> J:
+        """Take in news of a job and do what follows from it; ``allowed`` raises where that may not be."""
+        applied = self._applied(*events)
+
+        def change(record: J) -> J:
+            allowed(record)
+            return applied(record)
+
+        return self.change(job_id, change)
 
     def change(self, job_id: str, change: Change[J]) -> J:
         """Change the record of a job and do what follows from it."""
         record = self._turns.change(job_id, change)
         self.watch(record)
         return record
+
+    def record_answer(self, job_id: str, change: Change[J], under_way: int) -> None:
+        """Record an answer while ``under_way`` others are to come: with the next of them, or a moment later.
+
+        From an answer that is not the last nothing follows, and each write costs more than all else that a call
+        does. A gateway that ends meanwhile makes the call again.
+        """
+        if self._turns.leave(job_id, change, under_way):
+            self.loop.wake(job_id, self._clock() + timedelta(seconds=_LEFT_FOR))
+        else:
+            while_away(lambda: self.change(job_id, change))
+
+    def record_left(self) -> None:
+        """Record every answer that was left."""
+        for job_id in self._turns.left():
+            with suppress(GatewayError):  # the call is made again
+                self._turns.change(job_id, lambda record: record)
 
     def watch(self, record: J) -> None:
         """Have a job that was stored just now looked at when it is due."""

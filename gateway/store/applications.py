@@ -17,6 +17,11 @@ from gateway.store.serialization import dumps, loads
 _T, _JOBS = schema.application, schema.application_job
 _C = _T.c
 _ROW = (_C.number, _C.jobs, _C.document)
+_HELD = (
+    sa.select(*_ROW)
+    .where(_C.side == str(Side.MINE), _C.status == str(APPROVED), _C.partner == sa.bindparam("partner"))
+    .order_by(_C.number)
+)
 
 
 class SqlApplications:
@@ -65,6 +70,10 @@ class SqlApplications:
         query = sa.select(*_ROW).where(_C.number > after).order_by(_C.number).limit(limit)
         query = query.where(*(column == str(value) for column, value in wanted.items() if value is not None))
         return [_application(row) for row in self._database.rows(query)]
+
+    def held(self, partner: str) -> Sequence[Application]:
+        """Return what a partner has approved of this node's applications."""
+        return [_application(row) for row in self._database.rows(_HELD, partner=partner)]
 
     def contract(self, partner: str, now: datetime) -> Application | None:
         """Return the newest contract with a node that is in force; None: there is none."""

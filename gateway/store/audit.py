@@ -18,6 +18,7 @@ from gateway.store import schema
 from gateway.store.database import Database, repeating
 from gateway.store.serialization import as_time, to_plain
 
+_INSERT = schema.audit.insert()
 _PAGE = 1000
 _RACES = 100
 """that another gateway may win in a row: it need not read the last line, and is faster"""
@@ -98,7 +99,7 @@ class SqlAudit:
             )
             entry = AuditEntry(number + 1, *kept, hash=None)
             made = hash_of(entry.line(), hashed)
-            self._database.execute(schema.audit.insert().values(**vars(entry) | {"hash": made}))
+            self._database.execute(_INSERT, **vars(entry) | {"hash": made})
             self._last = number + 1, made
 
         with self._alone:

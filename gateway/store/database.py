@@ -66,6 +66,7 @@ class Database:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        self._begin = _begin(engine)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -78,8 +79,10 @@ class Database:
         """Give a connection in a transaction, which is undone where the block raises. Raises `DatabaseAway`."""
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
-            with _named(), self._writer, begun(self._engine) as connection:
+            with _named(), self._writer, self._engine.connect() as connection:
+                connection.exec_driver_sql(self._begin)
                 yield connection
+                connection.commit()
         finally:
             _open.depth -= 1
 
@@ -103,10 +106,10 @@ class Database:
         with self.read() as connection:
             return connection.execute(query, parameters).scalar()
 
-    def execute(self, statement: sa.UpdateBase) -> int:
-        """Make one change in a transaction of its own; return how many rows it changed."""
-        with self.write() as connection:
-            return connection.execute(statement).rowcount
+    def execute(self, statement: sa.UpdateBase, **parameters: Any) -> int:
+        """Make one change; return how many rows it changed."""
+        with _named(), self._writer, self._engine.connect() as connection:  # committed by itself
+            return connection.execute(statement, parameters).rowcount
 
     def put(self, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Update the row with this key, or insert it, in a transaction of its own."""
@@ -137,8 +140,12 @@ def begun(engine: sa.Engine) -> Iterator[sa.Connection]:
     twice as long. What is read outside of this stands for itself, statement by statement.
     """
     with engine.begin() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if engine.dialect.name == "sqlite" else "BEGIN")
+        connection.exec_driver_sql(_begin(engine))
         yield connection
+
+
+def _begin(engine: sa.Engine) -> str:
+    return "BEGIN IMMEDIATE" if engine.dialect.name == "sqlite" else "BEGIN"
 
 
 @contextmanager

@@ -97,6 +97,7 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
+        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=())))
         log_notes(self._side, value.spec, value.notes)
         return True
 
@@ -111,6 +112,16 @@ class Records(Generic[R]):
     def get(self, job_id: str) -> R:
         """Return the record. Raises `NotFound`, and `Unreadable` where it cannot be read."""
         return self._loaded(job_id).value
+
+    def known(self, job_id: str) -> R | None:
+        """Return the record as it was last seen here; another gateway may have changed it since."""
+        cached = self._cache.get(job_id)
+        return cached.value if cached else None
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Have these records read anew."""
+        for job_id in job_ids:
+            self._cache.drop(job_id)
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
         """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""

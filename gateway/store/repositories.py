@@ -25,6 +25,7 @@ from provider_registry.registration import from_document
 from provider_registry.registry import Action, Revision, Stale
 from route_table.live import Export, Version
 
+_USE = schema.used_signature.insert()
 _PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
 
 
@@ -385,12 +386,10 @@ class SqlUsedSignatures:
 
         def work() -> str:
             try:
-                with self._database.write() as connection:
-                    if tidy:
-                        connection.execute(expired)
-                    row = {"signature": signature, "request": request, "until": now + seconds}
-                    connection.execute(t.insert(), row)
-                    return request
+                if tidy:
+                    self._database.execute(expired)
+                self._database.execute(_USE, signature=signature, request=request, until=now + seconds)
+                return request
             except sa.exc.IntegrityError:
                 self._database.execute(expired)
                 known = self._database.value(sa.select(t.c.request).where(t.c.signature == signature))

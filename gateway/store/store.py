@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -29,8 +28,15 @@ _RUN = schema.run.c
 _ID: sa.BindParameter[str] = sa.bindparam("id")
 _JOB_OF_TASK = sa.select(schema.task.c.job_id).where(schema.task.c.task_id == _ID)
 _LOCAL_JOB_OF_TASK = sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1)
+_LOCAL_JOB_OF = sa.union_all(
+    sa.select(schema.local_job.c.job_id).where(schema.local_job.c.job_id == _ID),
+    sa.select(_RUN.job_id).where(_RUN.task_id == _ID),
+)
 _JOB_OF_RUN = sa.select(_RUN.job_id).where(_RUN.run_id == _ID)
 _RUN_OF_TOKEN = sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID)
+_RUN_OF_CONTAINER = sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID)
+_MOST_IDS = 10_000
+"""ids of tasks whose jobs are remembered: of no task does that change"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Store(Database):
         """The timings are those by which jobs are advanced: when each is due next is stored with it."""
         super().__init__(engine)
         self.timing, self.run_timing = timing, run_timing
+        self._jobs_of_tasks: dict[str, str] = {}
         self.jobs = Records[Job](
             self,
             schema.job,
@@ -100,8 +107,18 @@ class Store(Database):
             return made
 
     def job_of_task(self, task_id: str) -> str | None:
-        """Return the job that this node schedules and the task belongs to."""
-        return self._text(_JOB_OF_TASK, id=task_id)
+        """Return the job that this node schedules, or did, and the task belongs to."""
+        if (known := self._jobs_of_tasks.get(task_id)) is None:
+            known = self._text(_JOB_OF_TASK, id=task_id)
+            if known is not None:
+                if len(self._jobs_of_tasks) >= _MOST_IDS:
+                    self._jobs_of_tasks.clear()
+                self._jobs_of_tasks[task_id] = known
+        return known
+
+    def local_job_of(self, id_: str) -> str | None:
+        """Return the job that this node takes part in and whose id this is, or the id of one of its tasks."""
+        return self._text(_LOCAL_JOB_OF, id=id_)
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
@@ -118,7 +135,7 @@ class Store(Database):
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose container has this name."""
-        row = self.first(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == name))
+        row = self.first(_RUN_OF_CONTAINER, id=name)
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
@@ -160,6 +177,6 @@ class Store(Database):
         """Return the node that schedules a job submitted here for another one; None: there is no such job."""
         return self._text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
 
-    def _text(self, query: sa.Select[Any], **parameters: str) -> str | None:
+    def _text(self, query: sa.Executable, **parameters: str) -> str | None:
         found: str | None = self.value(query, **parameters)
         return found

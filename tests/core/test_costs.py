@@ -93,7 +93,7 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
     assert not [text for text, values in asked if reads_all_of(store, (text, values))]
 
 
-@pytest.mark.parametrize(("side", "most"), [("scheduling", 105), ("taking part", 60)])
+@pytest.mark.parametrize(("side", "most"), [("scheduling", 80), ("taking part", 45)])
 def test_a_job_of_one_task_costs_few_statements(played, side, most):
     counted = [text for text, _ in played[1][side] if "due_at <=" not in text and "gateway" not in text]
     looks = ("SELECT job.version", "SELECT local_job.version")  # the test itself looks often

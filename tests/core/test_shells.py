@@ -171,7 +171,7 @@ def test_a_deleted_job_cannot_be_continued_and_other_problems_are_still_reported
     with running(tmp_path) as node:
         assert node.scheduler.advance("job-gone") is None and node.executor.advance("job-gone") is None
         node.store.jobs.add(a_job("a"), "flow")
-        node.store.local_jobs.add(a_local_job(), "flow")
+        node.store.local_jobs.add(a_local_job(a_run()), "flow")
         for module, shell, job_id in (
             (scheduling_machine, node.scheduler, a_job("a").id),
             (machine, node.executor, a_local_job().id),

@@ -118,18 +118,14 @@ def step(
 ) -> tuple[LocalJob, list[messages.Action]]:
     """Take every decision that is due and mark every action that is due as started."""
     actions: list[messages.Action] = []
-    for command in plan(local, now, timing, owner):
+    commands = plan(local, now, timing, owner)
+    if any(isinstance(command, messages.Decision) for command in commands):
+        for command in commands:
+            local = _decided(local, command, now, timing)
+        commands = plan(local, now, timing, owner)  # again: what follows from the decisions is due, too
+    for command in commands:
         match command:
-            case messages.Conclude():
-                local = with_run(local, command.run, lambda run: runs.conclude(run, now, timing, last=True))
-                continue
-            case messages.Expire():
-                local = approval.expired(local, now, _ended_by)
-                continue
-            case messages.Abandon():
-                local = _abandoned(local, now)
-                continue
-            case messages.Prepare() if approval.prepares(local) is None:  # the job has just expired
+            case messages.Conclude() | messages.Expire() | messages.Abandon():
                 continue
             case messages.Probe():
                 local = with_run(local, command.run, lambda run: runs.probed(run, now, timing))
@@ -139,6 +135,18 @@ def step(
                 local = _with_call(local, command, lambda call: call.sent(now))
         actions.append(command)
     return local, actions
+
+
+def _decided(local: LocalJob, command: messages.Command, now: datetime, timing: RunTiming) -> LocalJob:
+    match command:
+        case messages.Conclude():
+            return with_run(local, command.run, lambda run: runs.conclude(run, now, timing, last=True))
+        case messages.Expire():
+            return approval.expired(local, now, _ended_by)
+        case messages.Abandon():
+            return _abandoned(local, now)
+        case _:
+            return local
 
 
 def _launching(run: Run, now: datetime) -> Run:

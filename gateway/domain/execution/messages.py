@@ -105,7 +105,8 @@ class Abandon(OnJob):
 
 
 Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler | AskStop
-Command = Action | Conclude | Expire | Abandon
+Decision = Conclude | Expire | Abandon
+Command = Action | Decision
 
 
 @dataclass(frozen=True)

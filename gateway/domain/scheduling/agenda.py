@@ -148,6 +148,13 @@ def call_of(job: Job, request: messages.Request) -> Call:
     return call
 
 
+def under_way(job: Job, request: messages.Request) -> int:
+    """Return how many nodes have not answered a request of this kind, at this task where it is about one."""
+    about = job.tasks[request.task] if isinstance(request, messages.TaskRequest) else job
+    call = attrgetter(request.call)
+    return sum(call(record).state is CallState.SENT for record in about.nodes.values())
+
+
 def with_call(job: Job, request: messages.Request, call: Call) -> Job:
     """Return the job with another record of this request's call."""
     record = changed(_record_of(job, request), request.call, lambda _: call)
