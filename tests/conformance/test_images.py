@@ -1,17 +1,20 @@
 """The two vendors of this repository, checked by the command as a vendor would."""
 
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-import docker
 import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.conformance.clauses import CLAUSES
+from tests.e2e.nodes import wait_for
+from tests.services.own_docker import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELL = ROOT / "examples" / "shell_vendor"
@@ -47,24 +50,29 @@ def test_the_reference_vendor_keeps_every_clause() -> None:
 
 @pytest.mark.docker
 def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path) -> None:
-    image = "bfia-conformance-shell:1"
-    client = docker.from_env(timeout=60)
-    before = {n.name for n in client.networks.list()}
+    image = f"bfia-conformance-shell:{uuid4().hex[:12]}"
     base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
     label = {"bfia.version": "0.9"}
-    client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, labels=label, rm=True)
     table = tmp_path / "guest.csv"
     table.write_text("id,y\na,1\nb,0\n")
-    code, found = check(str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}")
+    with contextlib.closing(Daemon()) as client:
+
+        def networks() -> set[str]:
+            return {str(n.name) for n in client.networks.list(names=["bfia-check-"])}
+
+        before = networks()
+        client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, labels=label, rm=True)
+        try:
+            code, found = check(str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}")
+            wait_for(lambda: networks() <= before, about="its network is removed, and those of other checks are")
+        finally:
+            client.images.remove(image, force=True)
     assert not_ok(found) == [{}]
     assert (code, found["good"]) == (0, True)
     (warning,) = found["description"]["warnings"]
     assert warning["path"] == "version" and "0.9" in f"{warning}"
     seen = {c["clause"]: c["seen"] for c in found["components"][0]["clauses"]}
     assert "cannot be changed" in seen["input-untouched"]
-    assert {n.name for n in client.networks.list() if n.name.startswith("bfia-check-")} <= before
-    client.images.remove(image)
-    client.close()
 
 
 def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from engines.base import EngineError
 from engines.docker import ContainerdEngine, DockerOptions
 from tests.contracts.apis import IMPLEMENTATIONS, Apis, World, two_nodes
 from tests.contracts.harnesses import DockerHarness
-from tests.e2e.nodes import wait_for
+from tests.services.own_docker import remove_network
 from tests.services.registry import registry
 
 
@@ -20,21 +19,8 @@ def network() -> Iterator[str]:
     """Give a network for the containers of this module, made by the first that needs it."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     yield name
-
-    def removed() -> bool:
-        try:
-            engine.remove_network()
-        except EngineError as error:  # the daemon lets go of the last container a moment later
-            print(error)
-            for left in api.inspect_network(name)["Containers"]:  # a sandbox whose removal the daemon refused
-                api.disconnect_container_from_network(left, name, force=True)
-            return False
-        return True
-
-    with contextlib.closing(docker.from_env().api) as api:
-        engine = ContainerdEngine("alpha", "none", DockerOptions(network=name))
-        wait_for(removed, 60, about="the network is removed")
-        engine.close()
+    with contextlib.closing(ContainerdEngine("alpha", "none", DockerOptions(network=name))) as engine:
+        remove_network(name, engine.remove_network)
 
 
 @pytest.fixture

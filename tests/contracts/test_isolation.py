@@ -26,6 +26,7 @@ from tests.contracts.engine_acts import (
 )
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.memory_engine import Script
+from tests.services.own_docker import remove_network
 
 pytestmark = [
     pytest.mark.docker,
@@ -87,7 +88,7 @@ def engine(harness: DockerHarness) -> Iterator[ContainerdEngine]:
     yield engine
     for found in engine.list():
         engine.remove(found.name)
-    engine.remove_network()
+    remove_network(harness.network, engine.remove_network)
 
 
 @contextlib.contextmanager
@@ -380,7 +381,8 @@ def test_a_network_that_was_made_without_isolation_is_made_anew(
 def test_the_outside_is_open_only_where_the_admin_says_so(
     harness: DockerHarness, not_ours: Look, daemon: docker.DockerClient
 ) -> None:
-    engine = harness.engine(network=f"bfia-isolation-{uuid.uuid4().hex[:8]}", outside=True)
+    name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
+    engine = harness.engine(network=name, outside=True)
     try:
         with another_machine() as far:
             spec = a_spec(harness, WAITS, command=("python3", "-c", LOOK, f"{far}:8080"))
@@ -390,7 +392,7 @@ def test_the_outside_is_open_only_where_the_admin_says_so(
         assert engine.isolation().tasks and not engine.isolation().outside
         engine.remove(spec.name)
     finally:
-        engine.remove_network()
+        remove_network(name, engine.remove_network)
 
 
 def test_a_granted_capability_and_mount_are_all_that_is_added(

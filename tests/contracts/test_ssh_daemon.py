@@ -11,6 +11,7 @@ from engines.base import EngineDown, Missing
 from tests.contracts.engine_acts import LONG, a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.e2e.nodes import wait_for
+from tests.services.own_docker import remove_network
 from tests.services.sshd import sshd
 
 pytestmark = [pytest.mark.docker, pytest.mark.sshd]
@@ -34,7 +35,7 @@ def test_containers_run_at_a_daemon_behind_ssh(tmp_path: Path, monkeypatch: pyte
         assert "on another machine" in engine.isolation().gaps[0]
         engine.remove(spec.name)
         assert engine.probe(spec.name) == Missing()
-        engine.remove_network()
+        remove_network(harness.network, engine.remove_network)
 
         unreachable = harness.engine(base_url=f"{server.url}/nowhere.sock")
         with pytest.raises(EngineDown):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.inprocess import running
 from tests.logs.talk import Stage, registration
+from tests.services.own_docker import remove_network
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -47,7 +48,7 @@ def talk(image: str, tmp_path: Path) -> Iterator[Stage]:
         found = Stage(gateway)
         assert found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
         yield found
-    docker("network", "rm", network)
+    remove_network(network)
 
 
 def test_the_log_of_a_container_that_dies_immediately_is_complete(talk: Stage):

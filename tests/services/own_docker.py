@@ -13,12 +13,15 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
 from docker.utils import kwargs_from_env
 
+from engines.base import EngineError
 from engines.docker.client import Client
+from tests.e2e.nodes import wait_for
 
 PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
@@ -50,6 +53,30 @@ class Daemon(docker.DockerClient):
     def __init__(self, url: str = "", seconds: int = 60) -> None:
         where = {"base_url": url} if url else kwargs_from_env()
         self.api = Client(version="auto", timeout=seconds, **where)
+
+
+def remove_network(name: str, remove: Callable[[], None] | None = None) -> None:
+    """Remove a network: the shared daemon lets go of its last container a moment after that has gone.
+
+    ``remove``: what else to call for it than the daemon.
+    """
+    with contextlib.closing(Daemon()) as client:
+
+        def removed() -> bool:
+            try:
+                (remove or client.networks.get(name).remove)()
+            except docker.errors.NotFound:
+                return True
+            except (docker.errors.APIError, EngineError) as error:
+                print(error)
+                with contextlib.suppress(docker.errors.APIError):
+                    network = client.networks.get(name)
+                    for left in network.attrs["Containers"]:  # a sandbox whose removal the daemon refused
+                        network.disconnect(left, force=True)
+                return False
+            return True
+
+        wait_for(removed, about=f"network {name} is removed")
 
 
 class OwnDocker:
@@ -128,7 +155,10 @@ class OwnDocker:
                 for left in client.containers.list(all=True, ignore_removed=True):
                     left.remove(force=True)
             self.process.terminate()
-            self.process.wait(120)
+            try:
+                self.process.wait(120)
+            except subprocess.TimeoutExpired:
+                self.kill()
         self._end_containerd()
         _do("ip", "netns", "del", self.name)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]

@@ -8,6 +8,7 @@ import docker
 import pytest
 
 from tests.contracts.harnesses import DockerHarness
+from tests.services.own_docker import remove_network
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def harness() -> Iterator[DockerHarness]:
     with contextlib.closing(DockerHarness(f"bfia-trust-{uuid.uuid4().hex[:8]}")) as harness:
         yield harness
     with contextlib.closing(DockerHarness(harness.network)) as emptied:
-        emptied.engine().remove_network()
+        remove_network(harness.network, emptied.engine().remove_network)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,11 +31,12 @@ def two(tmp_path: Path) -> Iterator[Federation]:
     start = 'ENTRYPOINT ["python3", "/ping_pong.py"]'
     (folder / "Dockerfile").write_text(f"FROM {BASE}\nCOPY ping_pong.py /\n{start}\n")
     docker("build", "-q", "-t", image, str(folder))
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"}) as federation:
+    with ExitStack() as stack:
+        stack.callback(docker, "rmi", "-f", image)
+        federation = stack.enter_context(Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"}))
         for node in federation.nodes.values():
             node.register(A_PROVIDER | {"metadata": A_PROVIDER["metadata"] | {"image": image}})
         yield federation
-    docker("rmi", "-f", image)
 
 
 def job(**parameters: Any) -> Any:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import running
+from tests.services.own_docker import remove_network
 
 MIB = 1024**2
 WAITS = """
@@ -56,8 +58,10 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
 ) -> None:
     """Its own layer counts, and so do files without content; who asked for no disk has what the node may give."""
 
+    name = f"bfia-fills-{uuid4().hex[:8]}"
+
     def make(settings: Any, installation: str) -> Attacked:
-        return Attacked(settings.node.id, installation, DockerOptions(network=f"bfia-fills-{installation[:8]}"))
+        return Attacked(settings.node.id, installation, DockerOptions(network=name))
 
     usual = parts.run_timing  # it is while a run is probed that its disk is looked at
     monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1))
@@ -74,7 +78,7 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
             failure = ended(node, submit(node, disk=disk).json()["data"]["job_id"]).ending.failure
             assert failure.reason == "NO_SPACE" and told in failure.message
         wait_for(lambda: list(engine.list()) == [], 30, about="the containers are taken away")
-        engine.remove_network()
+        remove_network(name, engine.remove_network)
 
 
 @pytest.mark.docker

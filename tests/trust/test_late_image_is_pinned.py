@@ -10,6 +10,7 @@ import pytest
 from tests.inprocess import running
 from tests.logs.talk import Stage, registration
 from tests.logs.test_docker import BASE, docker
+from tests.services.own_docker import remove_network
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -20,7 +21,7 @@ PROVIDER = "/api/v1/providers/acme:1.0.0@docker"
 def network() -> Iterator[str]:
     name = f"bfia-late-{uuid4().hex[:12]}"
     yield name
-    docker("network", "rm", name)
+    remove_network(name)
 
 
 @pytest.fixture
