@@ -53,26 +53,19 @@ class Subscribers:
     """All subscribers."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._members: list[Subscription] = []
 
     def add(self, on_exit: Callable[[str], None]) -> Subscription:
         """Begin a subscription."""
-        with self._lock:
-            self._members = [member for member in self._members if not member.closed.is_set()]
-            self._members.append(Subscription(on_exit))
-            return self._members[-1]
+        self._members.append(Subscription(on_exit))
+        return self._members[-1]
 
     def report(self, name: str) -> None:
         """Queue a name for every subscriber."""
-        with self._lock:
-            members = list(self._members)
-        for member in members:
+        for member in self._members:
             member.report(name)
 
     def close(self) -> None:
         """End every subscription."""
-        with self._lock:
-            members = list(self._members)
-        for member in members:
+        for member in self._members:
             member.close()

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from provider_registry import schema
@@ -120,10 +121,6 @@ def _of_input(item: Mapping[str, Any], at: str, usual: Sequence[str] = INPUTS) -
         yield Problem(place, "is missing")
 
 
-def _of_output(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    return _of_input(item, at, OUTPUTS)
-
-
 def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
     yield from _missing(item, at, ("title",))
     for name, hints in (("UIPattern", UI_PATTERNS), ("UIType", UI_TYPES)):
@@ -142,7 +139,12 @@ def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
             yield from _missing(choice, join(at, "bindingData", i), ("label",))
 
 
-_OF = {"inputParam": _of_parameter, "inputData": _of_input, "outputData": _of_output, "result": _of_result}
+_OF: Mapping[str, Callable[[Mapping[str, Any], str], Iterator[Problem]]] = {
+    "inputParam": _of_parameter,
+    "inputData": _of_input,
+    "outputData": partial(_of_input, usual=OUTPUTS),
+    "result": _of_result,
+}
 
 
 def _missing(document: Mapping[str, Any], path: str, names: Iterable[str]) -> Iterator[Problem]:

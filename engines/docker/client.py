@@ -191,7 +191,8 @@ class Connection:
                 options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
                 if self._tls:
                     options["tls"] = _config(self._tls)
-                self._here = _on_this_machine(options.get("base_url"), bool(options.get("tls")))
+                host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
+                self._here = str(host).startswith("http+unix://")
                 self._api = Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
             return self._api
 
@@ -220,11 +221,6 @@ def _config(files: Mapping[str, str]) -> TLSConfig:
         return TLSConfig(client_cert=pair, ca_cert=files["ca"], verify=True)
     except TLSParameterError as error:
         raise EngineDown(f"engine.docker.tls: {error}") from error
-
-
-def _on_this_machine(base_url: str | None, tls: bool) -> bool:
-    """Whether the daemon is reached by a socket of this machine and not by network."""
-    return str(parse_host(base_url, tls=tls)).startswith("http+unix://")
 
 
 @contextmanager

@@ -200,12 +200,9 @@ def register(
     found = node.call("POST", "/api/v1/datasets", {**body, "reason": reason}, timeout=None)
     yield found
     columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
-    say(f"registered {found['dataset_id']}: {_rows(found)}, {columns}, {files} of {found['format']}")
+    rows = "rows not counted" if found["count"] is None else counted(found["count"], "row")
+    say(f"registered {found['dataset_id']}: {rows}, {columns}, {files} of {found['format']}")
     warn(found["warnings"])
-
-
-def _rows(found: Mapping[str, Any]) -> str:
-    return "rows not counted" if found["count"] is None else counted(found["count"], "row")
 
 
 @command(commands, "list", "--namespace experiment")
