@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.wire import Answered
 from gateway.domain.problems import Problem
@@ -156,5 +157,6 @@ def _failed(status: Any, details: str | None) -> Answered:
     """Return the response that HTTP would have for a status of gRPC. Raises OSError where there was none."""
     http = {"UNIMPLEMENTED": 404, "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "RESOURCE_EXHAUSTED": 413}
     if status.name in http:
-        return Answered(http[status.name], "", b"")
+        words = encode_answer(status.name, details or "")
+        return Answered(http[status.name], Form.JSON.value, words)
     raise ConnectionError(f"gRPC {status.name}: {(details or '')[:500]}")

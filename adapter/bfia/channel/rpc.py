@@ -135,7 +135,9 @@ class Grpc:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address")
         if status not in (200, 413):
             text = answer[:500].decode("utf-8", "replace")
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"HTTP {status}: {text}")
+            later = status == 429 or status >= 500
+            refused = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.PERMISSION_DENIED
+            await context.abort(refused, f"HTTP {status}: {text}")
         return answer
 
     async def _ask(

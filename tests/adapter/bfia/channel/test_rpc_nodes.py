@@ -9,6 +9,7 @@ import tracemalloc
 import grpc
 import httpx
 import pytest
+from starlette.responses import JSONResponse
 
 from adapter.bfia.channel import bodies, calls, rpc
 from adapter.bfia.channel.forms import Form
@@ -154,6 +155,27 @@ async def test_a_peer_that_is_away_gave_no_answer(sender):
         route = Route("beta", f"grpc://127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
             await sender.parts.courier.invoke(route, [], [], 0.0)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(429, 2), (503, 2), (403, 1)])
+async def test_what_a_peer_refuses_for_now_is_tried_again_by_grpc(sender, tmp_path, client, status, tries):
+    asked, busy = [], Node("beta", tmp_path / "busy")
+
+    def around(app):
+        async def refusing(scope, receive, send):
+            asked.append(scope["path"])
+            answer = app if len(asked) > 1 else JSONResponse({"msg": "too many"}, status)
+            await answer(scope, receive, send)
+
+        return refusing
+
+    busy.around = around
+    async with served(busy):
+        sender.routes["beta"] = Route("beta", busy.url.replace("http", "grpc"))
+        pushed = {"topic": "t", "payload": "aGVsbG8="}
+        answer = await Container(client, sender).post("push", pushed, x_ptp_target_node_id="beta")
+    assert len(asked) == tries
+    assert answer["code"] == OK or (answer["code"] == "E0000000520" and "too many" in answer["message"])
 
 
 async def test_a_relay_passes_on_by_http_only(sender, beta, client):
