@@ -62,6 +62,8 @@ class SwarmOptions:
     form: Form = field(default_factory=Form)
     place_seconds: float = 30.0
     """the longest that a run waits for a machine with room for it"""
+    kill_seconds: float = 60.0
+    """beyond its grace, for a run to end; a process may hang in its machine's kernel"""
     saved_log_size: int = 32 * 1024 * 1024
     """bytes of a stream that `save_logs` keeps"""
 
@@ -143,11 +145,14 @@ class SwarmEngine(DaemonEngine):
 
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
+        until = time.monotonic() + self._options.form.grace + self._options.kill_seconds
         with translated():
             asked = False
             while isinstance(self.probe(name), Running):
                 service = self._service(name)
                 asked = asked or service is None or self._end(service)
+                if time.monotonic() >= until:
+                    raise EngineError("it still runs, although Swarm was asked to kill it")
                 time.sleep(_PAUSE)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
@@ -163,11 +168,11 @@ class SwarmEngine(DaemonEngine):
 
     def remove(self, name: str) -> None:
         with translated():
-            service = self._service(name)
-            if service is None:
+            if (service := self._service(name)) is not None:
+                with suppress(NotFound):
+                    self._api().remove_service(service["ID"])
+            elif not is_name(name) or not self._api().networks([name], filters=self._filters()):
                 return
-            with suppress(NotFound):
-                self._api().remove_service(service["ID"])
             self._remove_network(name, time.monotonic() + _NETWORK_SECONDS)
 
     def list(self) -> Sequence[Found]:

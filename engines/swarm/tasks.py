@@ -68,7 +68,9 @@ class Task:
         self.error = str(seen["Status"].get("Err") or seen["Status"].get("Message") or "")
         self.created = datetime.fromisoformat(seen["CreatedAt"])
         self._at = datetime.fromisoformat(seen["Status"]["Timestamp"])
-        self._code = int((seen["Status"].get("ContainerStatus") or {}).get("ExitCode") or 0)
+        container = seen["Status"].get("ContainerStatus") or {}
+        self._has_container = bool(container.get("ContainerID"))
+        self._code = int(container.get("ExitCode") or 0)
         spec = seen["Spec"]
         self.name = str((spec["ContainerSpec"].get("Labels") or {}).get(RUN, ""))
         self.replaces = NOWHERE in ((spec.get("Placement") or {}).get("Constraints") or ())
@@ -84,6 +86,8 @@ class Task:
         """Whether its program was started."""
         if self.state == "failed":
             return self.error.startswith(_OWN_EXIT)
+        if self.state == "shutdown":  # in which a task of any state ends once Swarm wants it to
+            return self._has_container
         return self.state not in _BEFORE and self.state not in ("rejected", "orphaned")
 
     @property

@@ -15,12 +15,24 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 
-from engines.base import CreateFailed, EngineDown, ImageNotFound, Limits, Missing, Mount, NotSupported
+from engines.base import (
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Exited,
+    ImageNotFound,
+    Limits,
+    Missing,
+    Mount,
+    NotSupported,
+)
 from engines.swarm import SwarmEngine, SwarmOptions
+from engines.swarm.tasks import Form, Task
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, said, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import SwarmHarness
@@ -92,6 +104,39 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
     engine.remove(spec.name)
     assert engine.list() == []
     wait_for(lambda: manager.networks.list(names=[spec.name]) == [], "the manager forgets its network")
+    refused = a_spec(harness, exits(0), limits=Limits(memory=1))
+    with pytest.raises(CreateFailed, match="memory"):
+        engine.launch(refused)
+    engine.remove(refused.name)
+    wait_for(lambda: manager.networks.list(names=[refused.name]) == [], "no network of a run that never was")
+
+
+def test_a_run_that_outlives_its_kill_is_an_error(harness: SwarmHarness) -> None:
+    engine, hasty = harness.engine(), harness.engine(form=Form(grace=0.0), kill_seconds=0.0)
+    spec = a_spec(harness, shell("trap '' TERM; echo up; while :; do sleep 1; done", NOTHING))
+    engine.launch(spec)
+    said(engine, spec.name, b"up")
+    with pytest.raises(EngineError, match="still runs"):
+        hasty.stop(spec.name, 0)
+    engine.stop(spec.name, 0)
+    assert isinstance(engine.probe(spec.name), Exited)
+
+
+@pytest.mark.parametrize(
+    ("state", "container", "begun"),
+    [
+        ("preparing", {}, False),
+        ("shutdown", {}, False),  # its machine was drained while it pulled the image
+        ("shutdown", {"ContainerID": "c", "ExitCode": 143}, True),
+        ("complete", {"ContainerID": "c"}, True),
+        ("rejected", {}, False),
+    ],
+)
+def test_a_task_has_begun_once_there_was_a_container(state: str, container: dict[str, Any], begun: bool) -> None:
+    then = "2026-11-26T04:00:00Z"
+    status = {"State": state, "Timestamp": then, "ContainerStatus": container}
+    seen = {"ID": "t", "Status": status, "DesiredState": "shutdown", "CreatedAt": then}
+    assert Task({**seen, "Spec": {"ContainerSpec": {}}}).begun is begun
 
 
 def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
