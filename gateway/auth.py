@@ -137,6 +137,16 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def provider_name(name: str, subject: str) -> str:
+    """Return the name of a token of somebody who logged in at the OpenID provider."""
+    return f"{BY_PROVIDER}{name}#{digest(subject)[:8]}"
+
+
+def person_of(name: str) -> str:
+    """Return what stays the same of a token's name: people may change their names at an OpenID provider."""
+    return name.rpartition("#")[2] if name.startswith(BY_PROVIDER) else name
+
+
 class Access:
     """Recognises who makes a request."""
 

@@ -36,7 +36,7 @@ from gateway.admin.deps import (
 )
 from gateway.admin.job_view import approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
-from gateway.auth import Role
+from gateway.auth import Role, person_of
 from gateway.broker.session import Received
 from gateway.broker.session import Waiting as OnTopic
 from gateway.domain.dag import DagNode
@@ -254,7 +254,8 @@ def router(parts: AdminParts) -> APIRouter:
     def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Response:
         before = store.local_jobs.find(job_id)
         person = named(request, "")
-        if approve and person and person in parts.coordinator.submitters(job_id):
+        submitters = map(person_of, parts.coordinator.submitters(job_id))
+        if approve and person and person_of(person) in submitters:
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = named(request, decision.by) or "an operator"

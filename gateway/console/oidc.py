@@ -8,8 +8,9 @@ import hmac
 import ssl
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import KeySet, import_key
 
 from gateway.auth import LoginRefused, Role
 from gateway.config.schema import Oidc
@@ -33,6 +34,8 @@ _SIGNED = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384,
 _LEEWAY = 60
 """seconds by which the clocks may differ"""
 _TIMEOUT = 10.0
+_KEPT = timedelta(seconds=60)
+"""for which its metadata is: anybody may begin a login"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Person:
 
 
 class Provider:
-    """An OpenID provider. Its metadata and keys are read at each login: a key that it gave up is not used."""
+    """An OpenID provider. Its keys are read at each login: one that it gave up is not used."""
 
     def __init__(self, settings: Oidc, clock: Callable[[], datetime]) -> None:
         """Read the files that the settings name. Raises `Invalid`."""
@@ -59,6 +62,7 @@ class Provider:
         except (OSError, ValueError) as error:
             raise Invalid([Problem(f"auth.oidc.{file}", "cannot be used", str(error)[:200])]) from error
         self.back = f"{settings.console}{BACK}"
+        self._known: tuple[datetime, dict[str, Any]] | None = None
 
     def begin(self, secret: str) -> str:
         """Return where the browser logs in. Raises `LoginRefused`."""
@@ -106,8 +110,11 @@ class Provider:
         return dict(claims)
 
     def _keys(self, about: Mapping[str, Any]) -> KeySet:
-        found: Any = self._get(about["jwks_uri"])
-        return KeySet.import_key_set(found)
+        keys = []
+        for key in self._get(about["jwks_uri"])["keys"]:
+            with suppress(JoseError, LookupError, ValueError, TypeError):  # RFC 7517 5: ignore what is unknown
+                keys.append(import_key(key))
+        return KeySet(keys)
 
     def _trusted(self, claims: Mapping[str, Any]) -> Person:
         settings = self._settings
@@ -123,7 +130,9 @@ class Provider:
         raise LoginRefused(text, reason="OIDC_NO_ROLE")
 
     def _about(self) -> dict[str, Any]:
-        issuer = self._settings.issuer
+        issuer, now, known = self._settings.issuer, self._clock(), self._known
+        if known is not None and now - known[0] < _KEPT:
+            return known[1]
         about = self._get(f"{issuer}/.well-known/openid-configuration")
         name = str(about.get("issuer", "")).rstrip("/")
         if name != issuer:
@@ -131,6 +140,7 @@ class Provider:
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not is_private(str(about.get(name, ""))):
                 raise LoginRefused(f"{issuer} has no {name} with https", reason="OIDC_UNREACHABLE")
+        self._known = (now, about)
         return about
 
     def _tokens(self, code: str, secret: str, about: Mapping[str, Any]) -> dict[str, Any]:

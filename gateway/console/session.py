@@ -5,17 +5,18 @@ request with that cookie needs beside it. A login at the provider makes a token,
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, Semaphore, WouldBlock
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from gateway.admin.deps import Empty, Paths, Reply, shape
-from gateway.auth import BY_PROVIDER, LoginRefused, digest, new_token
+from gateway.auth import BY_PROVIDER, LoginRefused, digest, new_token, provider_name
 from gateway.config.schema import Settings
 from gateway.http.guard import OIDC, Record, cookie_name
 from gateway.ports import Clock
@@ -29,6 +30,8 @@ _SECONDS = 12 * 3600
 """how long a browser keeps the cookie; the token in it may end earlier"""
 _UNDER_WAY = 600
 """seconds for the login at the provider"""
+_MOST = 36
+"""requests that speak with the provider, or wait for their turn"""
 _SESSION = shape("Session", node=str, institution=str, version=str, user=str, role=str)
 _ENDED = shape("SessionEnded", ended=bool, provider=str)
 _WAYS = shape("LoginWays", oidc=bool, issuer=str)
@@ -54,7 +57,7 @@ class Sessions:
         """Return a new token for somebody who logged in at the provider; none outlives its time."""
         now = self._clock()
         until = now + timedelta(seconds=_SECONDS)
-        text, token = new_token(f"{BY_PROVIDER}{person.name}", person.role, now, until)
+        text, token = new_token(provider_name(person.name, person.subject), person.role, now, until)
         self._tokens.forget(BY_PROVIDER, now)
         self._tokens.add(token)
         detail: dict[str, Any] = {"token": token.id, "subject": person.subject, "role": str(person.role)}
@@ -114,12 +117,13 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
     """Return the paths of the login at an OpenID provider; browsers come to them by links, never by scripts."""
     paths = Paths(include_in_schema=False)
     begun = f"{sessions.cookie}-login"
-    few = CapacityLimiter(4)
+    few, crowd = CapacityLimiter(4), Semaphore(_MOST)
 
     async def sent(request: Request, work: Callable[[], Response]) -> Response:
         """Send a browser that is refused back to the console, with nothing but the reason."""
         try:
-            answer = await anyio.to_thread.run_sync(work, limiter=few)
+            with _one_of(crowd):
+                answer = await anyio.to_thread.run_sync(work, limiter=few)
         except LoginRefused as error:
             request.state.refused = error
             answer = RedirectResponse(f"/console/#refused={error.reason}", 303, _AWAY)
@@ -150,3 +154,16 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
         return await sent(request, work)
 
     return paths.router
+
+
+@contextmanager
+def _one_of(places: Semaphore) -> Iterator[None]:
+    """Hold a place. Raises `LoginRefused` where none is left."""
+    try:
+        places.acquire_nowait()
+    except WouldBlock:
+        raise LoginRefused("too many logins wait for the provider", reason="OIDC_UNREACHABLE") from None
+    try:
+        yield
+    finally:
+        places.release()

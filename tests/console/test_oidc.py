@@ -1,6 +1,7 @@
 """Login at an OpenID provider: with a real one in the browser, and what a bad answer or an attacker comes to."""
 
 import json
+import re
 import threading
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -8,11 +9,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
+import anyio
 import httpx
 import pytest
+from fastapi import FastAPI
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 from playwright.sync_api import expect
@@ -22,6 +26,7 @@ from gateway.auth import LoginRefused, Role, new_token
 from gateway.bootstrap.node import Gateway
 from gateway.config.schema import Auth, Oidc
 from gateway.console.oidc import BACK, Provider
+from gateway.console.session import oidc_router
 from gateway.errors import Invalid
 from gateway.http.guard import cookie_name
 from tests.e2e.nodes import free_ports
@@ -50,6 +55,9 @@ class Liar:
     def __init__(self, address: str) -> None:
         self.issuer = address
         self.keys = [KEY]
+        self.foreign: list[dict[str, Any]] = []
+        """keys of a kind that is unknown here"""
+        self.looks: list[str] = []
         self.about: dict[str, Any] = {
             "issuer": address,
             "authorization_endpoint": f"{address}/authorize",
@@ -75,10 +83,12 @@ class Liar:
 
     def answer(self, path: str, body: bytes) -> Any:
         """Return the JSON of a path."""
+        self.looks.append(path)
         if path == "/token":
             self.asked = dict(parse_qsl(body.decode()))
             return self.tokens()
-        return {"keys": [key.as_dict(private=False) for key in self.keys]} if path == "/keys" else self.about
+        keys = [*self.foreign, *(key.as_dict(private=False) for key in self.keys)]
+        return {"keys": keys} if path == "/keys" else self.about
 
 
 @contextmanager
@@ -210,7 +220,45 @@ def test_a_key_that_the_provider_gave_up_is_refused_and_its_new_one_taken(lies: 
     with pytest.raises(LoginRefused):
         come_back(one, provider)
     one.key, one.header = OTHER, {"alg": "RS256", "kid": "second"}
+    one.foreign = [{"kty": "EC", "crv": "brainpoolP256r1", "kid": "third", "x": "AA", "y": "AA"}, {"kty": "EC"}]
     assert come_back(one, provider).name == "li.na"
+
+
+def test_many_who_begin_have_the_provider_asked_once_a_minute(lies: tuple[Liar, Provider]):
+    one, _ = lies
+    now = [NOW]
+    provider = Provider(settings(one.issuer), lambda: now[0])
+    one.looks.clear()
+    for seconds, looks in ((0, 1), (59, 1), (60, 2)):
+        now[0] = NOW + timedelta(seconds=seconds)
+        assert provider.begin(SECRET).startswith(f"{one.issuer}/authorize?")
+        assert len(one.looks) == looks
+
+
+@pytest.mark.anyio
+async def test_a_crowd_of_logins_is_turned_away_while_the_provider_is_slow():
+    free, turned_away = threading.Event(), anyio.Event()
+    own: Any = SimpleNamespace(cookie="c", secure=False)
+    provider: Any = SimpleNamespace(begin=lambda secret: free.wait(60) and "https://login.example")
+    app = FastAPI()
+    app.include_router(oidc_router(own, provider))
+    went: list[str] = []
+
+    async def log_in(browser: httpx.AsyncClient) -> None:
+        went.append((await browser.get("/api/v1/session/oidc")).headers["location"])
+        if len(went) == 4:
+            turned_away.set()
+
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as browser,
+        anyio.create_task_group() as crowd,
+    ):
+        for _ in range(40):
+            crowd.start_soon(log_in, browser)
+        with anyio.move_on_after(60):
+            await turned_away.wait()
+        free.set()
+    assert went.count("/console/#refused=OIDC_UNREACHABLE") == 4
 
 
 def test_an_answer_is_for_the_browser_that_began(lies: tuple[Liar, Provider]):
@@ -238,7 +286,8 @@ def test_an_answer_is_for_the_browser_that_began(lies: tuple[Liar, Provider]):
     ],
 )
 def test_a_provider_that_is_not_what_it_should_be(lies: tuple[Liar, Provider], about: Any, reason: str):
-    one, provider = lies
+    one, _ = lies
+    provider = Provider(settings(one.issuer), lambda: NOW)
     one.about |= about
     for work in (lambda: provider.begin(SECRET), lambda: come_back(one, provider)):
         with pytest.raises(LoginRefused) as found:
@@ -326,7 +375,8 @@ def test_a_person_logs_in_acts_in_its_role_and_logs_out(node: Gateway):
         mine = {"cookie": f"{cookie_name(ME)}={token}"}
         assert browser.get(back).headers["location"] == "/console/#refused=OIDC_STATE"  # it was good for once
     session = ask(node, "operator", "GET", "/api/v1/session", headers=mine).json()
-    assert (session["user"], session["role"]) == ("oidc:li.na", "platform")
+    name = session["user"]
+    assert re.fullmatch("oidc:li.na#[0-9a-f]{8}", name) and session["role"] == "platform"
     assert ask(node, "operator", "GET", "/api/v1/audit", headers=mine).status_code == 403
     change: dict[str, Any] = {"method": "POST", "path": "/api/v1/jobs/cancel-waiting", "json": {}}
     assert ask(node, "operator", **change, headers=mine).status_code == 401  # sent by a page of another site
@@ -334,10 +384,10 @@ def test_a_person_logs_in_acts_in_its_role_and_logs_out(node: Gateway):
     assert ask(node, "operator", "DELETE", "/api/v1/session", headers=mine).status_code == 401
     ended = ask(node, "operator", "DELETE", "/api/v1/session", headers=mine | {"x-console": "1"})
     assert ended.json()["provider"].endswith("/o")
-    (kept_token,) = (one for one in node.tokens.list() if one.name == "oidc:li.na")
+    (kept_token,) = (one for one in node.tokens.list() if one.name == name)
     assert kept_token.revoked_at is not None
     lines = [(e.who, e.action) for e in node.audit.list(limit=20)]
-    assert {("oidc:li.na", "login"), ("oidc:li.na", "POST /api/v1/jobs/cancel-waiting")} <= set(lines)
+    assert {(name, "login"), (name, "POST /api/v1/jobs/cancel-waiting")} <= set(lines)
 
 
 def test_a_code_or_a_cookie_of_somebody_else_logs_nobody_in(node: Gateway):

@@ -9,7 +9,7 @@ import pytest
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.auth import Role, new_token
+from gateway.auth import Role, new_token, provider_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
 from provider_registry.registration import provider_from_request
@@ -19,6 +19,7 @@ from tests.inprocess import ME, ask, running
 from tests.memory_engine import MemoryEngine, Script
 
 OWN = "0123456789abcdef0123"
+LI, RENAMED, ANOTHER = provider_name("li", "7"), provider_name("na", "7"), provider_name("li", "8")
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
     make = MemoryEngine.making({IMAGE: Script()})
     with running(tmp_path, make_engine=make, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
         gateway.registry.register(provider_from_request(registration()))
-        for name in ("ann", "bob"):
+        for name in ("ann", "bob", LI, RENAMED, ANOTHER):
             tokens[name], token = new_token(name, Role.ADMIN, datetime(2026, 11, 1, tzinfo=UTC))
             gateway.tokens.add(token)
         yield gateway, tokens
@@ -50,16 +51,20 @@ def test_the_submitter_of_a_job_may_not_approve_it(node: tuple[Gateway, dict[str
         return dict(ask(gateway, "operator", "POST", path, json=body, headers=headers).json())
 
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME)
-    for who in ("ann", "operator"):
+    for submitter, who, another in (
+        ("ann", "ann", "bob"),
+        ("operator", "operator", "bob"),
+        (LI, RENAMED, ANOTHER),
+    ):
         body = create_body(spec, PROFILES["spec"])
         body.pop("job_id")
-        job_id = call(who, "/v1/platform/schedule/job/create_all", body)["data"]["job_id"]
+        job_id = call(submitter, "/v1/platform/schedule/job/create_all", body)["data"]["job_id"]
         assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
         refused = call(who, f"/api/v1/jobs/{job_id}/approve", {"by": "somebody else"})
         assert (refused["code"], refused["data"]["reason"]) == (403, "SAME_PERSON")
         assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
         assert noted(gateway, who)
-        assert call("bob", f"/api/v1/jobs/{job_id}/approve")["approval"]["by"] == "bob"
+        assert call(another, f"/api/v1/jobs/{job_id}/approve")["approval"]["by"] == another
 
 
 def test_the_submitter_of_a_job_may_reject_it(node: tuple[Gateway, dict[str, str]]):
