@@ -7,6 +7,7 @@ own: one for each day, with the names of the sessions that ended then, removed o
 import json
 import math
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,12 +15,15 @@ from typing import Any
 
 from gateway.data.remote_storage import FILE, Remote
 from gateway.domain.run import Address, Run
+from gateway.errors import StorageAway
 
 _LONGEST, _ALLOWED, _SHORTEST = 12 * 3600, 3600, 900
 """seconds for which any role may be assumed, every role may, and no role may be for less"""
 _ENDED = "BfiaEndedRuns"
 _MOST_ENDED = 150
 """sessions of one day that are denied, the newest: a bucket's policy has 20 KiB"""
+_TRIES, _SETTLES = 10, 0.2
+"""times that a change is looked for, and seconds between them: of two at the same time, the last one wins"""
 _READS = ["s3:GetObject"]
 _WRITES = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 
@@ -58,25 +62,13 @@ class RunCredentials:
         if not remote.role:
             return
         denied = "does not let this node change the policy of its bucket"
-        with self._ending, remote.client("s3", denied) as client:
-            rules, own = _statements(client, remote.folder), f"{_ENDED}{now:%Y%m%d}"
-            found = (rule["Condition"]["StringLike"]["aws:userid"] for rule in rules if _sid(rule) == own)
-            before: list[str] = next(found, [])
-            pattern = f"*:{_session(run)}"
-            if pattern in before:
-                return
-            outlived = f"{_ENDED}{now - timedelta(days=1):%Y%m%d}"
-            kept = [r for r in rules if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)]
-            ended = {
-                "Sid": own,
-                "Effect": "Deny",
-                "Principal": "*",
-                "Action": ["s3:*"],
-                "Resource": [f"arn:aws:s3:::{remote.folder}", f"arn:aws:s3:::{remote.folder}/*"],
-                "Condition": {"StringLike": {"aws:userid": [*before, pattern][-_MOST_ENDED:]}},
-            }
-            text = json.dumps({"Version": "2012-10-17", "Statement": [*kept, ended]}, separators=(",", ":"))
-            client.put_bucket_policy(Bucket=remote.folder, Policy=text)
+        with remote.client("s3", denied) as client:
+            for _ in range(_TRIES):
+                with self._ending:
+                    if _is_denied(client, remote.folder, f"*:{_session(run)}", now):
+                        return
+                time.sleep(_SETTLES)  # another gateway's change may be on its way, and take this one back
+        raise StorageAway(f"storage {remote.name} does not keep what this node adds to the policy of its bucket")
 
     def check_end(self, remote: Remote) -> None:
         """Look whether the node's key may read the policy of the bucket. Raises `StorageFailed`."""
@@ -99,6 +91,28 @@ class RunCredentials:
 
 def _session(run: Run) -> str:
     return f"bfia-{run.run_id[:32]}"
+
+
+def _is_denied(client: Any, bucket: str, pattern: str, now: datetime) -> bool:
+    """Tell whether a bucket's policy denies a session; if not, have it do so."""
+    rules, own = _statements(client, bucket), f"{_ENDED}{now:%Y%m%d}"
+    found = (rule["Condition"]["StringLike"]["aws:userid"] for rule in rules if _sid(rule) == own)
+    before: list[str] = next(found, [])
+    if pattern in before:
+        return True
+    outlived = f"{_ENDED}{now - timedelta(days=1):%Y%m%d}"
+    kept = [r for r in rules if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)]
+    ended = {
+        "Sid": own,
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": ["s3:*"],
+        "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+        "Condition": {"StringLike": {"aws:userid": [*before, pattern][-_MOST_ENDED:]}},
+    }
+    text = json.dumps({"Version": "2012-10-17", "Statement": [*kept, ended]}, separators=(",", ":"))
+    client.put_bucket_policy(Bucket=bucket, Policy=text)
+    return False
 
 
 def _statements(client: Any, bucket: str) -> list[dict[str, Any]]:

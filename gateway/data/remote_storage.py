@@ -44,6 +44,7 @@ _CODES = {
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
 """what a storage's own error means: reason, and what is said of it"""
+_BUSY = (409, 500, 502, 503, 504)
 _LASTING = ("STORAGE_GONE", "STORAGE_DENIED")
 
 PIECE = 5 * 1024 * 1024
@@ -117,6 +118,8 @@ class Remote:
             yield _client(self, service)
         except ClientError as error:
             about = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in _BUSY:
+                raise StorageAway(f"storage {self.name} is busy: {about}") from None
             raise StorageFailed(f"storage {self.name} {what}: {about}") from None
         except BotoCoreError as error:
             raise StorageAway(f"storage {self.name} cannot be reached: {type(error).__name__}") from None

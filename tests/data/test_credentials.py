@@ -3,8 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +19,7 @@ from gateway.data.remote_storage import Remote, StorageFailed
 from gateway.domain.dag import ComponentRef
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Party
+from gateway.errors import StorageAway
 from tests import storages as real
 from tests.contracts.test_storage import remote_of
 from tests.plain import NO_TLS
@@ -127,6 +130,39 @@ def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real
     assert len(kept[1]["Condition"]["StringLike"]["aws:userid"]) == 2
     assert own.get_object(Bucket=place.name, Key="bank/customers.1f/data_0")
     own.delete_bucket_policy(Bucket=place.name)
+
+
+class Raced(Remote):
+    """A bucket into whose policy another gateway writes what it read before: the first change is taken back."""
+
+    @contextmanager
+    def client(self, service: str, what: str = "") -> Iterator[Any]:
+        kept, lost = [{"Statement": []}], [True]
+
+        def put(Bucket: str, Policy: str) -> None:
+            kept.append({"Statement": []} if lost.pop() else json.loads(Policy))
+            lost.append(False)
+
+        yield SimpleNamespace(
+            get_bucket_policy=lambda Bucket: {"Policy": json.dumps(kept[-1])},
+            put_bucket_policy=put,
+            exceptions=SimpleNamespace(ClientError=ClientError),
+        )
+        assert len(kept) == 3 and RUN.run_id[:32] in json.dumps(kept[-1])
+
+
+def test_a_change_that_another_gateway_takes_back_is_made_again() -> None:
+    raced = Raced("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
+    RunCredentials().end(raced, RUN, datetime.now(UTC))
+
+
+@pytest.mark.parametrize(("status", "again"), [(409, True), (503, True), (403, False)])
+def test_what_a_busy_server_refuses_is_tried_again(status: int, again: bool) -> None:
+    answer: Any = {"Error": {"Code": "OperationAborted"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    remote = Remote("lake", "s3", "127.0.0.1", 1, "joint")
+    with pytest.raises(StorageFailed, match="OperationAborted") as failed, remote.client("s3"):
+        raise ClientError(answer, "PutBucketPolicy")
+    assert isinstance(failed.value, StorageAway) is again
 
 
 @pytest.mark.s3
