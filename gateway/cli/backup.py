@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,12 +100,13 @@ def restore(
     try:
         with ZipFile(file) as archive:
             about = _manifest(archive)
-            written = [] if config.exists() else _unpacked(archive, {_CONFIG: config})
+            new = {} if config.exists() else {_CONFIG: config}
+            _unpack(archive, new)
             settings = settings_of(config)
             files = _fitting(archive, about, settings)
             with closing(store_of(config)) as store:
-                counts = fill(store, ((name, _rows(archive, name)) for name in about["tables"]))
-                written += _unpacked(archive, files)
+                counts = fill(store, _tables(archive, about["tables"], files))
+                written = [str(path) for path in (*new.values(), *files.values())]
                 audit_change(store, "restore", None, {"file": file.name, "made_at": about["made_at"]})
                 places = storages(settings)
                 missing = [one for one in _stored(store) if not places.exists(one)]
@@ -176,13 +177,24 @@ def _fitting(archive: ZipFile, about: Mapping[str, Any], settings: "Settings") -
     return {name: path for name, path in files.items() if not path.exists()}
 
 
-def _unpacked(archive: ZipFile, files: Mapping[str, Path]) -> list[str]:
-    """Write files, readable by their owner only; return their paths."""
+def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
+    """Write files whole or not at all, readable by their owner only."""
     for name, path in files.items():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        part = path.with_name(path.name + ".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(archive.read(name))
-    return list(map(str, files.values()))
+        part.replace(path)
+
+
+def _tables(
+    archive: ZipFile, names: Iterable[str], files: Mapping[str, Path]
+) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
+    """Yield what a database is filled with; the files are there before that is committed."""
+    for name in names:
+        yield name, _rows(archive, name)
+    _unpack(archive, files)
 
 
 def _rows(archive: ZipFile, name: str) -> Iterator[dict[str, Any]]:

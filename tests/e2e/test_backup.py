@@ -45,7 +45,7 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         assert call("audit", "verify", *config).exit_code == 0
 
 
-def test_a_backup_of_something_else_changes_nothing(tmp_path: Path):
+def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off_is_repeated(tmp_path: Path):
     def init(name: str, node: str) -> list[str]:
         file = tmp_path / name / "node.yml"
         assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
@@ -72,6 +72,13 @@ def test_a_backup_of_something_else_changes_nothing(tmp_path: Path):
         refused = call("restore", str(given), "--json", *config)
         assert refused.exit_code == 2 and expected in refused.stderr, refused.stderr
     assert not (tmp_path / "new").exists() and not list(tmp_path.glob("*/var/*.db"))[1:]
+    keys = next((tmp_path / "one").rglob("signing.pem")).parent.relative_to(tmp_path / "one")
+    blocked = tmp_path / "new" / keys
+    blocked.parent.mkdir(parents=True)
+    blocked.touch()
+    broken = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
+    assert broken.exit_code == 2 and str(blocked) in broken.stderr
+    blocked.unlink()
     whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
     assert whole.exit_code == 0 and "next: bfia-gateway doctor" in whole.stdout
     assert (tmp_path / "new" / "node.yml").read_bytes() == (tmp_path / "one" / "node.yml").read_bytes()
