@@ -7,6 +7,7 @@ import anyio
 from anyio import Semaphore
 from starlette.requests import Request
 
+from adapter.bfia.channel.codec import GRPC
 from adapter.bfia.channel.pieces import Filling
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
@@ -63,8 +64,9 @@ class Bodies:
         places = places or (self.places("large"),)
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
+        timed = request.scope["http_version"] != GRPC  # which comes as a whole, and is timed before
         async with AsyncExitStack() as held, aclosing(request.stream()) as stream:
-            while (chunk := await self._next_chunk(stream)) is not None:
+            while (chunk := await (self._next_chunk(stream) if timed else anext(stream, None))) is not None:
                 if size <= LARGE < size + len(chunk):
                     asked = anyio.current_time()
                     for place in places:
@@ -74,7 +76,7 @@ class Bodies:
                 if size > self._max_body:
                     raise TooLarge(self._too_large)
                 chunks.append(chunk)
-                if size > LARGE and any(place.statistics().tasks_waiting for place in places):
+                if timed and size > LARGE and any(place.statistics().tasks_waiting for place in places):
                     self._refuse_slow(size, anyio.current_time() - since)
             yield chunks
 

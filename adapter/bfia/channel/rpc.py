@@ -21,6 +21,8 @@ from adapter.bfia.channel import calls
 from adapter.bfia.channel.calls import GrpcMissing
 from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer
 from adapter.bfia.channel.forms import Form
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -34,6 +36,9 @@ _MOST_OF_GRPC = (1 << 31) - 1
 _PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
 _GRACE_SECONDS = 1.0
+_STALL_SECONDS = 10.0
+_LEAST_RATE = 32 * 1024
+"""bytes per second of a connection on which a message is to come: gRPC shows none before it is whole"""
 _AT_ONCE = 16
 """messages of one run or node in memory"""
 _OF_ANYBODY = 4
@@ -51,8 +56,8 @@ class Grpc:
         self._server: grpc.aio.Server | None = None
         self._folder: Path | None = None
         self._numbers = count()
-        self._scopes: dict[str, Mapping[str, Any]] = {}
-        """name of a connection to the server -> who has connected to the listener"""
+        self._connections: dict[str, tuple[Mapping[str, Any], _Counting]] = {}
+        """name of a connection to the server -> who has connected to the listener, and what came from there"""
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -63,16 +68,16 @@ class Grpc:
         async with self._lock:
             folder = self._folder or await self._start()
         name = folder / str(next(self._numbers))
-        self._scopes[f"unix:{name}"] = scope
         try:
             reader, writer = await _opened(f"{folder}/grpc", str(name))
+            self._connections[f"unix:{name}"] = scope, writer
             try:
                 yield reader, writer
             finally:
                 writer.close()
+                del self._connections[f"unix:{name}"]
         finally:
             name.unlink(missing_ok=True)
-            del self._scopes[f"unix:{name}"]
 
     async def _start(self) -> Path:
         try:
@@ -126,11 +131,11 @@ class Grpc:
     async def _answer(self, method: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
         import grpc
 
-        scope = self._scopes.get(context.peer())
-        if scope is None:
+        connection = self._connections.get(context.peer())
+        if connection is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener")
             raise AssertionError
-        status, answer = await self._ask(method, messages, _headers(context), scope)
+        status, answer = await self._ask(method, messages, _headers(context), *connection)
         if status == 404:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address")
         if status not in (200, 413):
@@ -146,6 +151,7 @@ class Grpc:
         messages: AsyncIterator[bytes],
         headers: list[tuple[bytes, bytes]],
         connection: Mapping[str, Any],
+        came: "_Counting",
     ) -> tuple[int, bytes]:
         """Return status and body of the response to the same request over HTTP."""
         path = _PATH + method
@@ -176,7 +182,7 @@ class Grpc:
                 await asyncio.Event().wait()  # a call that is cancelled ends the application itself
             await held.enter_async_context(places)
             waiting = False
-            return {"type": "http.request", "body": await anext(messages, b""), "more_body": False}
+            return {"type": "http.request", "body": await _whole(messages, came), "more_body": False}
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -193,17 +199,47 @@ class Grpc:
         return self._places.setdefault(f"{many} {whose}", asyncio.Semaphore(many))
 
 
-async def _opened(to: str, by: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+class _Counting(asyncio.StreamWriter):
+    """Counts the bytes of a connection."""
+
+    size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write."""
+        self.size += len(data)
+        super().write(data)
+
+
+async def _whole(messages: AsyncIterator[bytes], came: _Counting) -> bytes:
+    """Return the one message of a call. Raises Invalid where hardly anything comes on its connection."""
+    message = asyncio.ensure_future(anext(messages, b""))
+    try:
+        while not message.done():
+            before = came.size
+            done, _ = await asyncio.wait([message], timeout=_STALL_SECONDS)
+            if not done and came.size - before < _STALL_SECONDS * _LEAST_RATE:
+                raise Invalid([Problem("body", f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)")])
+        return message.result()
+    finally:
+        if message.cancel():
+            await asyncio.wait([message])
+
+
+async def _opened(to: str, by: str) -> tuple[asyncio.StreamReader, _Counting]:
     """Return a connection to a socket file from another, which names it."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
     inside = socket.socket(socket.AF_UNIX)
     try:
         inside.setblocking(False)
         inside.bind(by)
-        await asyncio.get_running_loop().sock_connect(inside, to)
-        return await asyncio.open_unix_connection(sock=inside)
+        await loop.sock_connect(inside, to)
+        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=inside)
     except BaseException:
         inside.close()
         raise
+    return reader, _Counting(transport, protocol, reader, loop)
 
 
 def _headers(context: Any) -> list[tuple[bytes, bytes]]:

@@ -143,6 +143,17 @@ async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monk
     assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, long)
 
 
+async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still(tmp_path, monkeypatch):
+    headers = FROM_ALPHA | {"x-ptp-version": "1"}
+    async with served(Node("beta", tmp_path / "beta", stall_for=0.0)) as beta, speaking(beta) as channel:
+        answer = await invoke(channel, PushInbound(topic="t", payload=b"x"), headers)
+        assert TransportOutbound.FromString(answer).code == OK
+        monkeypatch.setattr(rpc, "_STALL_SECONDS", 0.01)
+        begun = channel.stream_unary(f"/{calls.SERVICE}/invoke")(metadata=list(headers.items()), timeout=60)
+        answer = TransportOutbound.FromString(await begun)  # though nothing was sent
+    assert answer.code == "E0000000400" and "too slow" in answer.message
+
+
 @pytest.mark.parametrize("topic", ["名", "a\tb"])
 async def test_a_topic_that_no_metadata_can_bear_stands_in_the_message(sender, beta, client, topic):
     assert await Container(client, sender).push("beta", b"x", topic=topic) == OK
