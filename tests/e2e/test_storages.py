@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import uuid
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -164,7 +165,7 @@ def test_containers_read_and_write_wherever_data_lies(
 @pytest.fixture
 def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
     """Give the name of an image whose component is `thief.py`."""
-    folder, name = tmp_path / "image", f"thief:{tmp_path.parent.name}"
+    folder, name = tmp_path / "image", f"thief:{uuid.uuid4().hex}"
     folder.mkdir()
     shutil.copy(ROOT / "tests" / "e2e" / "thief.py", folder)
     (folder / "Dockerfile").write_text(
