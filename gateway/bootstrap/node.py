@@ -100,13 +100,12 @@ class Gateway:
         self,
         settings: Settings,
         *,
-        clock: Clock = partial(datetime.now, UTC),
         engine: Callable[[Settings, str], Engine] | None = None,
         pace: parts.Pace = parts.Pace(),
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
-        self.clock = clock
+        self.clock: Clock = partial(datetime.now, UTC)
         self.doctor: Callable[[], Sequence[Step]] = tuple
         self._pace = pace
         self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))

@@ -241,7 +241,6 @@ class DiskWatch:
         workspace: Workspace,
         reserve: int = 0,
         every: float = 10.0,
-        monotonic: Callable[[], float] = time.monotonic,
         *,
         files: int = 250_000,
         bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
@@ -251,7 +250,6 @@ class DiskWatch:
         self._workspace = workspace
         self._reserve = reserve
         self._every = every
-        self._monotonic = monotonic
         self._files = files
         self._bounds = bounds
         self._written = written
@@ -275,7 +273,7 @@ class DiskWatch:
 
     def over(self, run: Run) -> Failure | None:
         """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
-        begun = self._monotonic()
+        begun = time.monotonic()
         with self._lock:
             if begun < self._next.get(run.name, 0.0):
                 return None
@@ -283,7 +281,7 @@ class DiskWatch:
         try:
             return self._too_much(run)
         finally:
-            now = self._monotonic()
+            now = time.monotonic()
             with self._lock:
                 self._next[run.name] = now + max(self._every - (now - begun), _PAUSE * (now - begun))
 

@@ -51,6 +51,8 @@ log = structlog.get_logger(__name__)
 
 EVERY = 15.0
 """seconds between two looks at an engine, and at what ended jobs hold"""
+_LEASE = timedelta(minutes=15)
+"""after which is returned what is held for a job that its scheduling node neither starts nor asks for again"""
 _AT_ONCE = 4
 """engines that are asked at the same time: one that hangs delays no other"""
 SHARE = 0.75
@@ -229,13 +231,8 @@ class Resources:
         freed: Callable[[list[str]], None],
         rules: admission.Rules = admission.Rules(),
         seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = lambda spec: {},
-        lease: timedelta = timedelta(minutes=15),
     ) -> None:
-        """``freed`` is called with waiting jobs that may hold what they need now; ``seats``: where tasks run.
-
-        ``lease``: what is held for a job that its scheduling node neither starts nor asks for again is returned
-        after this.
-        """
+        """``freed`` is called with waiting jobs that may hold what they need now; ``seats``: where tasks run."""
         self._means = means
         self._store = store
         self._claims = Claims(store)
@@ -243,7 +240,6 @@ class Resources:
         self._freed = freed
         self._rules = rules
         self._seats = seats
-        self._lease = lease
         self.loop = Loop("resources", lambda _: self.reconcile(), lambda _: ["all"], every=EVERY, workers=1)
 
     @property
@@ -340,7 +336,7 @@ class Resources:
 
         def forgotten(claim: Claim | None, status: str | None) -> bool:
             held = claim is not None and claim.state is ClaimState.HELD and status == "READY"
-            return held and claim is not None and now - claim.asked_at > self._lease
+            return held and claim is not None and now - claim.asked_at > _LEASE
 
         for found in self._claims.claimants():
             claim, status, job_id = found.claim, found.status, found.claim.job_id

@@ -50,13 +50,8 @@ class Signer:
 class Signatures:
     """Checks images before they are registered and before they start."""
 
-    def __init__(
-        self,
-        signers: Sequence[Signer] = (),
-        find: Callable[[str, Sequence[str]], Sequence[Signed]] = signatures_of,
-    ) -> None:
+    def __init__(self, signers: Sequence[Signer] = ()) -> None:
         self._signers = tuple(signers)
-        self._find = find
         self._lock = threading.Lock()
         self._known: set[tuple[str, int]] = set()
 
@@ -74,7 +69,7 @@ class Signatures:
         with self._lock:
             if (facts.digest, number) in self._known:
                 return facts.digest
-        wrong = [_wrong(one, self._signers[number].keys) for one in self._find(image, facts.repo_digests)]
+        wrong = [_wrong(one, self._signers[number].keys) for one in signatures_of(image, facts.repo_digests)]
         if all(wrong):
             causes = "; ".join(dict.fromkeys(wrong))
             raise SignatureInvalid(f"no signature of {image} counts for provider {provider}: {causes}")
