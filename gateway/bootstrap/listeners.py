@@ -115,11 +115,12 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         elsewhere=lambda session: node.peer_table.route_here(node.channel_elsewhere(session)),
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
+    of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
     between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
     for_peers_here = [  # the most frequent first: paths are tried in this order
-        Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
+        Mounted(of_peers, None, bfia.ChannelRefusal),
         Mounted(between, body, bfia.Refusal),
         Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),
         Mounted(hello, body, bfia.Refusal),
@@ -129,7 +130,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(management.offers_router(node.offers, institution, node.applications, peers), SMALL, bfia.Refusal),
     ]
     for_containers = [
-        Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
+        Mounted(of_containers, None, bfia.ChannelRefusal),
         Mounted(
             platform.container_router(
                 node.participant.callback,
@@ -217,6 +218,9 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
         apps[name] = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
+    apps["peer"] = router.ahead(apps["peer"], of_peers)
+    name = "peer" if settings.listen.container is None else "container"
+    apps[name] = router.ahead(apps[name], of_containers)
     apps["peer"] = requests.signing_answers(apps["peer"], node.protocol.key, node.peer_table.entry, limiters.rest)
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import anyio
 import anyio.to_thread
 
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
@@ -382,16 +381,17 @@ class Broker:
         ticket = asyncio.Event()
         queue.append(ticket)
         try:
-            with anyio.move_on_after(max(wait, 0.0)):
+            async with asyncio.timeout(max(wait, 0.0)):
                 while not ready(ticket):
                     ticket.clear()
                     await ticket.wait()
                     if box.ended:
                         raise SessionReleased(f"session {box.name} has ended")
                 return True
+        except TimeoutError:
+            return False
         finally:
             queue.remove(ticket)
-        return False
 
     def _fits(self, box: Session, size: int) -> bool:
         return (
@@ -434,8 +434,9 @@ class Broker:
                 arrival.clear()
                 if arrival not in (waiting := self._readers.setdefault((session, topic), [])):
                     waiting.append(arrival)
-                with anyio.move_on_after(end - loop.time()):
-                    await arrival.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(end):
+                        await arrival.wait()
         finally:
             waiting = self._readers.get((session, topic), [])
             if arrival in waiting:

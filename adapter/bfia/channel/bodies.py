@@ -1,7 +1,9 @@
 """Reads requests' bodies: how much of them is in memory together, and how slowly one may come."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import TypeVar
 
 import anyio
 from anyio import Semaphore
@@ -11,6 +13,8 @@ from adapter.bfia.channel.codec import GRPC
 from adapter.bfia.channel.pieces import Filling
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
+
+X = TypeVar("X")
 
 _SMALL = 1 << 14
 LARGE = 1 << 20
@@ -57,9 +61,7 @@ class Bodies:
         if len(length) > 18 or (known and int(length) > self._max_body):
             raise TooLarge(self._too_large)
         if known and int(length) <= _SMALL:
-            with self._not_for_long():
-                body = await request.body()
-            yield [body]
+            yield [await self._soon(request.body()) if length != "0" else b""]
             return
         places = places or (self.places("large"),)
         chunks: list[bytes] = []
@@ -87,15 +89,13 @@ class Bodies:
             raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
-        with self._not_for_long():
-            return await anext(stream, None)
+        return await self._soon(anext(stream, None))
 
-    @contextmanager
-    def _not_for_long(self) -> Iterator[None]:
+    async def _soon(self, more: Awaitable[X]) -> X:
         """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
         try:
-            with anyio.fail_after(self._stall_for):
-                yield
+            async with asyncio.timeout(self._stall_for):
+                return await more
         except TimeoutError:
             rule = f"must arrive without pauses of more than {self._stall_for:g} s"
             raise Invalid([Problem("body", rule)]) from None

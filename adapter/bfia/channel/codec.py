@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -493,6 +494,11 @@ def _values(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], lis
 
     The spelling with hyphens alone counts before any other.
     """
+    return _values_of(tuple(headers))
+
+
+@lru_cache(16)  # several parts of the listener ask about one request
+def _values_of(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[dict[str, str], list[str]]:
     text = [
         (name.decode("latin-1").lower(), value.decode("latin-1").strip())
         for name, value in headers

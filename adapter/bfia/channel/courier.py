@@ -3,6 +3,7 @@
 import re
 import ssl
 import time
+from functools import lru_cache
 
 import anyio
 import httpx
@@ -21,6 +22,7 @@ UNKNOWN = "E0000000520"
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+_SHORT = 512
 _CODE = re.compile(r"E\d{10}|0")
 
 
@@ -128,6 +130,11 @@ def _reason(content: bytes, kind: str) -> str:
 
 
 def _understood(status: int, content: bytes, kind: str) -> Answer:
+    return (_read if len(content) < _SHORT else _read.__wrapped__)(status, content, kind)
+
+
+@lru_cache(64)  # nearly all are the same success
+def _read(status: int, content: bytes, kind: str) -> Answer:
     if status == 413:
         return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
     try:

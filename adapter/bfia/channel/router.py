@@ -17,8 +17,10 @@ import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia.channel import bodies
 from adapter.bfia.channel import responses as schema
@@ -175,8 +177,21 @@ def _add(
             return refusal(error, form_for(request.headers.raw))
 
     endpoint.__name__ = "chan_" + path.rpartition("/")[2]
-    router.add_route(path, endpoint, methods=["POST"], include_in_schema=False)  # at half the cost of the next
     router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
+
+
+def ahead(app: ASGIApp, *routers: APIRouter) -> ASGIApp:
+    """Serve these routers' paths before the application, at a fraction of what its layers cost."""
+    handlers = {
+        route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
+    }
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        handle = handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        answer = await handle(Request(scope, receive, send)) if handle is not None else app
+        await answer(scope, receive, send)
+
+    return served
 
 
 def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
