@@ -37,6 +37,7 @@ from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
 from tools.bench.soak import HEADS, soak
+from tools.bench.training import trainings
 from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, send, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
@@ -68,6 +69,7 @@ def main() -> None:
         default=[1000, 5000, 10_000],
         help="jobs in progress of the part of that name",
     )
+    parser.add_argument("--rows", type=int, default=100_000, help="of the part training, which takes long")
     parser.add_argument("--ended", type=int, default=10_000, help="ended jobs in the database")
     parser.add_argument(
         "--readme", action="store_true", help="measure all and write the figures into both READMEs"
@@ -75,7 +77,9 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
     for name, part in PARTS.items():
-        if asked.only == name or (asked.only is None and (asked.readme or name not in ("thousand", "soak"))):
+        if asked.only == name or (
+            asked.only is None and (asked.readme or name not in ("thousand", "soak", "training"))
+        ):
             part(asked)
     if asked.readme:
         docker = subprocess.run(
@@ -348,6 +352,17 @@ def _channel(
     table(f"pairs{part}", f"Channel by {way}: eight pairs together", heads, [row])
 
 
+def trained(asked: argparse.Namespace) -> None:
+    with TemporaryDirectory() as home:
+        found = list(trainings(Path(home), asked.rows, 100))
+    rows = [
+        [component, f"{lasted:.1f} s", messages, f"{inside:.2f} s", f"{inside / lasted:.1%}"]
+        for component, lasted, inside, messages in found
+    ]
+    title = f"Training on {asked.rows} rows, 100 columns at two parties: what the channel takes (at most)"
+    table("training", title, ["task", "time", "messages", "in the channel", "share"], rows)
+
+
 def memory(asked: argparse.Namespace) -> None:
     with two_nodes({"kind": "process"}) as (node, _):
         time.sleep(2)
@@ -514,6 +529,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "create": create_all,
     "requests": request_path,
     "channel": channel,
+    "training": trained,
     "memory": memory,
     "upload": upload,
     "storage": at_s3,
