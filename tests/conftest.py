@@ -131,6 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, why in absent.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=why))
+    long = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "docker")))}
+    items.sort(key=lambda item: item.path not in long)  # so that no worker is busy when the others have ended
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from tests.e2e.nodes import process_engine
 from tests.inprocess import ME, running
-from tools.bench import floor
-from tools.bench.__main__ import chain, run_job, two_nodes
-from tools.bench.floor import IMAGE
 from tools.bench.running_node import main
 
 
@@ -19,9 +15,6 @@ from tools.bench.running_node import main
 def node(tmp_path: Path):
     with running(tmp_path) as gateway:
         yield gateway
-
-
-NOOP = [sys.executable, str(Path(floor.__file__).with_name("noop.py"))]
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
@@ -51,9 +44,3 @@ def test_a_node_and_its_storage_are_measured(
 def test_a_link_that_fails_is_named(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit, match=r"JG404, route: .*route test JG404"):
         measure(monkeypatch, "JG404", "--url", node.addresses()["operator"])
-
-
-@pytest.mark.slow
-def test_the_jobs_of_the_bench_run():
-    with two_nodes(process_engine(IMAGE, command=NOOP)) as (one, _):
-        assert run_job(one, chain(2)) > 0
