@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from starlette.types import ASGIApp, Message
 
-from adapter.bfia.channel import calls
+from adapter.bfia.channel import bodies, calls
 from adapter.bfia.channel.calls import GrpcMissing
 from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer
 from adapter.bfia.channel.forms import Form
@@ -39,10 +39,14 @@ _GRACE_SECONDS = 1.0
 _STALL_SECONDS = 10.0
 _LEAST_RATE = 32 * 1024
 """bytes per second of a connection on which a message is to come: gRPC shows none before it is whole"""
-_AT_ONCE = 16
-"""messages of one run or node in memory"""
+_OF_ONE, _OF_ALL = 8, 16
+"""messages that are coming, or are large, of one run or node and of all: the size is known once it is in memory"""
 _OF_ANYBODY = 4
 """messages of which only the end tells whose they are"""
+_CALLS = 128
+"""at the same time by one connection"""
+_STREAMS = 16
+"""of one node"""
 
 
 class Grpc:
@@ -58,7 +62,7 @@ class Grpc:
         self._numbers = count()
         self._connections: dict[str, tuple[Mapping[str, Any], _Counting]] = {}
         """name of a connection to the server -> who has connected to the listener, and what came from there"""
-        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._places: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def connected(
@@ -90,6 +94,7 @@ class Grpc:
                 ("grpc.max_receive_message_length", self._most_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
+                ("grpc.max_concurrent_streams", _CALLS),
             ]
         )
         for service, names in METHODS.items():
@@ -124,7 +129,7 @@ class Grpc:
             yield begun
             return
         sender = _first(_headers(context), b"x-ptp-source-node-id")
-        async with self._places_of(f"streams of {sender}", _AT_ONCE):
+        async with self._places_of(_STREAMS, "streams", sender):
             async for message in messages:
                 yield await self._answer("invoke", _only(message), context)
 
@@ -169,10 +174,7 @@ class Grpc:
             "state": {},
             **connection,
         }
-        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
-            places = self._places_of("", _OF_ANYBODY)
-        else:
-            places = self._places_of(_first(headers, b"x-ptp-source-node-id", b"x-ptp-token"), _AT_ONCE)
+        places = self._places_for(method, headers, connection)
         held = AsyncExitStack()
         status, pieces, waiting = 500, list[bytes](), True
 
@@ -180,9 +182,14 @@ class Grpc:
             nonlocal waiting
             if not waiting:
                 await asyncio.Event().wait()  # a call that is cancelled ends the application itself
-            await held.enter_async_context(places)
             waiting = False
-            return {"type": "http.request", "body": await _whole(messages, came), "more_body": False}
+            async with AsyncExitStack() as taken:
+                for place in places:
+                    await taken.enter_async_context(place)
+                message = await _whole(messages, came)
+                if len(message) > bodies.LARGE:
+                    held.push_async_exit(taken.pop_all())
+            return {"type": "http.request", "body": message, "more_body": False}
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -194,9 +201,22 @@ class Grpc:
             await self._app(scope, receive, send)
         return status, b"".join(pieces)
 
-    def _places_of(self, whose: str, many: int) -> asyncio.Semaphore:
+    def _places_for(
+        self, method: str, headers: list[tuple[bytes, bytes]], connection: Mapping[str, Any]
+    ) -> list[asyncio.Semaphore]:
+        """Return in what a message takes a place: of its sender and of all. A pop waits for no other run."""
+        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
+            return [self._places_of(_OF_ANYBODY, "anybody")]
+        address = (connection.get("client") or ("",))[0]
+        if method in METHODS[SERVICE]:
+            own = self._places_of(_OF_ONE, method, _first(headers, b"x-ptp-token"), address)
+            return [own, self._places_of(_OF_ALL, SERVICE)] if method == "push" else [own]
+        own = self._places_of(_OF_ONE, "", _first(headers, b"x-ptp-source-node-id"), address)
+        return [own, self._places_of(_OF_ALL, calls.SERVICE)]
+
+    def _places_of(self, many: int, *whose: str) -> asyncio.Semaphore:
         """Return the places of one sender."""
-        return self._places.setdefault(f"{many} {whose}", asyncio.Semaphore(many))
+        return self._places.setdefault(whose, asyncio.Semaphore(many))
 
 
 class _Counting(asyncio.StreamWriter):

@@ -9,9 +9,10 @@ import tracemalloc
 import grpc
 import httpx
 import pytest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from adapter.bfia.channel import bodies, calls, rpc
+from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from adapter.bfia.channel.router import Member
@@ -270,6 +271,35 @@ async def test_what_a_peer_may_not_do_by_grpc(beta, version, named, code):
     async with speaking(beta) as channel:
         assert TransportOutbound.FromString(await invoke(channel, message, headers)).code == code
     assert beta.broker.usage() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("limit", "nodes"), [("_OF_ONE", "aaa"), ("_OF_ALL", "abc")])
+async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, limit, nodes):
+    """Attack: a node, or several, bring large messages, each with a token of its own."""
+    asked, inside, together = 0, 0, []
+
+    async def slow(scope, receive, send):
+        nonlocal asked, inside
+        asked += 1
+        await receive()
+        inside += 1
+        together.append(inside)
+        await until(lambda: asked == len(nodes))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        inside -= 1
+        await Response(encode_answer(OK, "", form=Form.PROTOBUF))(scope, receive, send)
+
+    monkeypatch.setattr(bodies, "LARGE", 0)
+    monkeypatch.setattr(rpc, limit, 1)
+    beta = Node("beta", tmp_path / "beta")
+    beta.around = lambda _: slow
+    async with served(beta), speaking(beta) as channel:
+        named = [{"x-ptp-token": f"{n}", "x-ptp-source-node-id": node} for n, node in enumerate(nodes)]
+        await asyncio.gather(
+            *(invoke(channel, PushInbound(payload=b"x"), {"x-ptp-version": "1"} | one) for one in named)
+        )
+    assert together == [1, 1, 1]
 
 
 async def test_nobody_calls_past_the_listener(beta, tmp_path):
