@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message
 
 from adapter.bfia.channel import bodies, calls
 from adapter.bfia.channel.calls import GrpcMissing
-from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer
+from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer, encode_answer
+from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.forms import Form
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -35,14 +36,16 @@ _MOST_OF_GRPC = (1 << 31) - 1
 """bytes of one message; a larger limit, which it would not understand, refused them all"""
 _PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
+_KEEPALIVE_SECONDS = 60
+"""after which a connection with calls is tried: a stream's client may be gone"""
 _GRACE_SECONDS = 1.0
 _STALL_SECONDS = 10.0
 _LEAST_RATE = 32 * 1024
 """bytes per second of a connection on which a message is to come: gRPC shows none before it is whole"""
 _OF_ONE, _OF_ALL = 8, 16
 """messages that are coming, or are large, of one run or node and of all: the size is known once it is in memory"""
-_OF_ANYBODY = 4
-"""messages of which only the end tells whose they are"""
+_OF_ANYBODY = 4, 8
+"""messages of which only the end tells whose they are, of one address and of all"""
 _CALLS = 128
 """at the same time by one connection"""
 _STREAMS = 16
@@ -95,6 +98,7 @@ class Grpc:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
                 ("grpc.max_concurrent_streams", _CALLS),
+                ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
             ]
         )
         for service, names in METHODS.items():
@@ -129,7 +133,11 @@ class Grpc:
             yield begun
             return
         sender = _first(_headers(context), b"x-ptp-source-node-id")
-        async with self._places_of(_STREAMS, "streams", sender):
+        places = self._places_of(_STREAMS, "streams", sender)
+        if places.locked():
+            yield encode_answer(BUFFER_FULL, f"a node has at most {_STREAMS} streams here", form=Form.PROTOBUF)
+            return
+        async with places:
             async for message in messages:
                 yield await self._answer("invoke", _only(message), context)
 
@@ -205,9 +213,10 @@ class Grpc:
         self, method: str, headers: list[tuple[bytes, bytes]], connection: Mapping[str, Any]
     ) -> list[asyncio.Semaphore]:
         """Return in what a message takes a place: of its sender and of all. A pop waits for no other run."""
-        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
-            return [self._places_of(_OF_ANYBODY, "anybody")]
         address = (connection.get("client") or ("",))[0]
+        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
+            of_one, of_all = _OF_ANYBODY
+            return [self._places_of(of_one, address), self._places_of(of_all)]
         if method in METHODS[SERVICE]:
             own = self._places_of(_OF_ONE, method, _first(headers, b"x-ptp-token"), address)
             return [own, self._places_of(_OF_ALL, SERVICE)] if method == "push" else [own]

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import socket
 import tracemalloc
+from itertools import count
 
 import grpc
 import httpx
@@ -47,7 +48,8 @@ async def sender(tmp_path, beta):
 
 @contextlib.asynccontextmanager
 async def speaking(node):
-    async with grpc.aio.insecure_channel(node.url.removeprefix("http://")) as channel:
+    options = [("grpc.use_local_subchannel_pool", 1)]  # else it shares the connection of another
+    async with grpc.aio.insecure_channel(node.url.removeprefix("http://"), options) as channel:
         yield channel
 
 
@@ -252,6 +254,51 @@ async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(beta):
                 await stream.write(Inbound(payload=pushed).SerializeToString())
             assert TransportOutbound.FromString(await stream.read()).code in ("E0000000618", "E0000000400")
     assert beta.broker.usage() == (0, 0, 0)
+
+
+async def test_a_stream_too_many_is_refused(beta, monkeypatch):
+    monkeypatch.setattr(rpc, "_STREAMS", 1)
+    async with speaking(beta) as channel:
+        begin = channel.stream_stream(f"/{calls.SERVICE}/transport")
+        first = begin(metadata=list(FROM_ALPHA.items()), timeout=60)
+        pushed = PushInbound(topic="t", payload=b"x").SerializeToString()
+        await first.write(Inbound(payload=pushed).SerializeToString())
+        assert TransportOutbound.FromString(await first.read()).code == OK
+        second = begin(metadata=list(FROM_ALPHA.items()), timeout=60)
+        assert TransportOutbound.FromString(await second.read()).code == "E0000000700"
+        await first.done_writing()
+        assert await first.read() is grpc.aio.EOF
+
+
+async def test_calls_without_a_message_keep_no_other_address_out(tmp_path, monkeypatch):
+    """Attack: who is no node begins calls of the encapsulated mode, and brings no messages."""
+    waiting, numbers, connected = [], count(), Grpc.connected
+
+    def from_elsewhere(self, scope):
+        return connected(self, {**scope, "client": (f"10.0.0.{next(numbers)}", 1)})
+
+    def around(app):
+        async def noting(scope, receive, send):
+            async def noted():
+                waiting.append(scope["client"])
+                return await receive()
+
+            await app(scope, noted, send)
+
+        return noting
+
+    monkeypatch.setattr(Grpc, "connected", from_elsewhere)
+    monkeypatch.setattr(rpc, "_STALL_SECONDS", 3600.0)
+    beta = Node("beta", tmp_path / "beta")
+    beta.around = around
+    async with served(beta), speaking(beta) as stranger, speaking(beta) as channel:
+        idle = [stranger.stream_unary(f"/{calls.SERVICE}/invoke")(timeout=600) for _ in range(5)]
+        await until(lambda: len(waiting) == len(idle))
+        message = Inbound(payload=PushInbound(topic="t", payload=b"x").SerializeToString())
+        assert TransportOutbound.FromString(await invoke(channel, message, FROM_ALPHA)).code == OK
+        assert len(set(waiting)) == 2
+        for call in idle:
+            call.cancel()
 
 
 @pytest.mark.parametrize(
