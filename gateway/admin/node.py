@@ -11,7 +11,7 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
-from engines.base import Engine, EngineError, labels
+from engines.base import Engine, EngineDown, EngineError, Missing, labels
 from engines.multi import SeveralEngines
 from engines.process.supervisor import identity
 from gateway.admin.deps import (
@@ -160,6 +160,14 @@ def _shown(engine: Engine) -> dict[str, Any]:
         return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
 
 
+def _is_lost(engine: Engine, name: str) -> bool:
+    """Tell whether no engine has a run; one that is away may have it."""
+    try:
+        return isinstance(engine.probe(name), Missing)
+    except EngineDown:
+        return False
+
+
 def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
@@ -170,7 +178,7 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
         there = {found.name: found for found in parts.engine.list()}
     except EngineError as error:
         raise EngineFailed(str(error), reason=error.reason) from error
-    missing = [run for run in expected if run.name not in there]
+    missing = [run for run in expected if run.name not in there and _is_lost(parts.engine, run.name)]
     still = {run.name for run in parts.store.launched(parts.owner)} if missing else set()
     return {
         "unknown": [

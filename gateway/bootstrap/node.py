@@ -370,7 +370,7 @@ class Gateway:
 
     def _build_participation(self) -> None:
         settings, docker = self.settings, self.settings.engine.docker
-        self.inheritance = Inheritance(settings.node.id, self.store, self.planner, self.engine.image_digest)
+        self.inheritance = Inheritance(settings.node.id, self.store, self.planner, self.launching.digest_now)
         reserve = settings.limits.storage_reserve_bytes
         self.readiness = Readiness(
             settings.node.id,

@@ -98,6 +98,10 @@ class Launching:
         except EngineError:
             return ""
 
+    def digest_now(self, run: Run) -> str:
+        """Return the digest of a run's image at its engine. Raises `EngineError`."""
+        return self.engine_at(run.engine).image_digest(run.image)
+
     def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         """Start the container of a run; return what came of it.
 
@@ -130,7 +134,7 @@ class Launching:
 
     def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
         try:
-            return self.engine_at(run.engine).image_digest(run.image)
+            return self.digest_now(run)
         except ImageNotFound:
             if not fetching:
                 raise ImageIsFetched from None

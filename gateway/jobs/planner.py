@@ -410,9 +410,9 @@ class Inheritance:
         node: NodeId,
         store: Store,
         planner: TaskPlanner,
-        digest_of: Callable[[str], str],
+        digest_of: Callable[[Run], str],
     ) -> None:
-        """``digest_of`` returns the digest of an image as it is now; it may raise an engine's errors."""
+        """``digest_of`` returns the digest of a run's image at its engine now; it may raise an engine's errors."""
         self._node = node
         self._store = store
         self._planner = planner
@@ -423,7 +423,7 @@ class Inheritance:
         offer = Offer()
         wanted = rerun.demanded(spec)
         old = self._store.local_jobs.find(spec.old_job_id)
-        digests: dict[str, str] = {}
+        digests: dict[tuple[str, str], str] = {}
         for name in order(spec.dag):
             if wanted is not None and name not in wanted:
                 continue
@@ -439,7 +439,7 @@ class Inheritance:
         return offer
 
     def _look(
-        self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[str, str]
+        self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[tuple[str, str], str]
     ) -> tuple[str, list[Run]]:
         if old is None:
             return f"this node {self._node} has no such job", []
@@ -459,8 +459,8 @@ class Inheritance:
             runs.append(replace(run, of_job=run.of_job or old.id))
         return "", runs
 
-    def _changed(self, run: Run, new: Run, node: DagNode, digests: dict[str, str]) -> str:
-        who, image = run.party.label, new.image
+    def _changed(self, run: Run, new: Run, node: DagNode, digests: dict[tuple[str, str], str]) -> str:
+        who, image, at = run.party.label, new.image, (new.engine, new.image)
         if any(run.inputs.get(name) != address for name, address in new.inputs.items()):
             return f"the inputs of {who} differ"
         for key, name in run.output_keys.items():
@@ -470,12 +470,12 @@ class Inheritance:
         if missing := [o.key for o in node.outputs if o.key not in run.output_keys]:
             return f"{who} has no output {missing[0]}"
         try:
-            if image not in digests:
-                digests[image] = self._digest_of(image)
+            if at not in digests:
+                digests[at] = self._digest_of(new)
         except (EngineError, EngineFailed) as error:
             return f"image {image} cannot be looked at ({error.reason})"
-        if run.image_digest and digests[image] != run.image_digest:
-            return f"the image digest differs: {image} is {digests[image]} now and was {run.image_digest}"
+        if run.image_digest and digests[at] != run.image_digest:
+            return f"the image digest differs: {image} is {digests[at]} now and was {run.image_digest}"
         return ""
 
     def keep(self, spec: JobSpec, offer: Offer) -> None:

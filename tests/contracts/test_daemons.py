@@ -16,10 +16,10 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.resources import GIB
 from gateway.domain.spec import Ending, Failure
-from gateway.domain.states import Outcome, RunStatus
+from gateway.domain.states import JobStatus, Outcome, RunStatus
 from gateway.errors import Invalid, Refused
 from provider_registry.registration import provider_from_request
-from tests.builders import a_spec
+from tests.builders import a_local_job, a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.contracts.engine_acts import a_spec as a_launch
 from tests.contracts.engine_acts import exits
@@ -106,6 +106,13 @@ def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorl
         engine.launch(launch("near:1", "elsewhere"))
 
 
+class Newer(MemoryEngine):
+    """Has another version of each image."""
+
+    def image_digest(self, image: str) -> str:
+        return f"newer-{super().image_digest(image)}"
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A node with an engine of its own and one far away; the same vendor is registered for three daemons."""
@@ -124,18 +131,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
     def engine(settings: Any, installation: str) -> SeveralEngines:
         near, far, big, swarm = (
-            MemoryEngine(
+            kind(
                 node=ME,
                 installation=installation,
                 images={image: Script(code=None)},
                 world=world,
                 capacity=Capacity(cores, 8 * GIB),
             )
-            for image, cores, world in (
-                (f"near-{IMAGE}", 2, MemoryWorld()),
-                (IMAGE, 16, FAR_WORLD),
-                (f"near-{IMAGE}", 32, MemoryWorld()),
-                (f"near-{IMAGE}", 64, SWARM_WORLD),
+            for kind, image, cores, world in (
+                (MemoryEngine, f"near-{IMAGE}", 2, MemoryWorld()),
+                (MemoryEngine, IMAGE, 16, FAR_WORLD),
+                (Newer, f"near-{IMAGE}", 32, MemoryWorld()),
+                (MemoryEngine, f"near-{IMAGE}", 64, SWARM_WORLD),
             )
         )
         return SeveralEngines(near, {FAR: far, "big": big, "swarm": swarm})
@@ -275,6 +282,22 @@ def test_a_provider_chooses_an_engine_by_its_name_or_by_its_device(
     wait_for(lambda: held() == 0, 20, 0.01, "all is returned")
 
 
+def test_what_ran_at_a_further_engine_is_taken_over_by_the_image_there(node: Gateway):
+    old = job("4.0.0", "old")
+    (new,) = node.planner.first_runs(old, old.dag["a"])
+    assert isinstance(node.engine, SeveralEngines) and new.engine == "big"
+    digest = node.engine.at("big").image_digest(new.image)
+    assert digest != node.engine.image_digest(new.image)
+    for address in new.outputs.values():
+        folder = node.storage.root / address.namespace / address.name
+        folder.mkdir(parents=True)
+        (folder / "data_0").write_bytes(b"id\n1\n")
+    done = replace(new, status=RunStatus.SUCCESS, image_digest=digest)
+    node.store.local_jobs.add(a_local_job(done, status=JobStatus.FINISHED, spec=old), "flow")
+    offer = node.inheritance.offer(replace(old, job_id="job-new", old_job_id=old.job_id))
+    assert (offer.tasks, offer.lacking) == (["a"], {})
+
+
 def test_a_device_that_this_node_does_not_have_is_refused_by_name(node: Gateway):
     with pytest.raises((Invalid, Refused), match=r"DAEMON_NOT_ALLOWED.*@k8s is to run at k8s"):
         node.participant.create_job(job("6.0.0"), ME)
@@ -322,6 +345,7 @@ def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):
         node.engine.main.finish(runs[near.job_id].name, 137)
         wait_for(lambda: now(near).over, 20, 0.01, "it has ended")
         assert now(near).failure.reason == "EXIT_137"
+        assert runs[distant.job_id].name not in ask(node, "operator", "GET", "/api/v1/orphans").text
         assert not now(distant).over
     finally:
         FAR_WORLD.down = False
