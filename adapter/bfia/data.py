@@ -32,7 +32,6 @@ from starlette.requests import ClientDisconnect
 from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from gateway.data.datasets import Datasets
-from gateway.data.storage import name_rule
 from gateway.data.table_reader import ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
@@ -45,7 +44,7 @@ from gateway.data.upload import (
     text_rule,
 )
 from gateway.domain.datasets import Dataset
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
 from gateway.runtime.context import new_trace_id, traced

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from gateway.admin.deps import AdminParts, Input, Paths, Reply, shape
 from gateway.config.tls import PATH as LISTENER
-from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.remote_storage import Remote
 from gateway.domain.problems import Problem
-from gateway.errors import Invalid, NotFound, near
+from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.identity.keys import Keyring, invitation_of, six_words
 from gateway.language import catalogue
 from route_table import certificates

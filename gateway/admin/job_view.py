@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from engines.logs import STREAMS
 from gateway.admin.deps import AdminParts
 from gateway.admin.models import model_of
-from gateway.data.logs import STREAMS
 from gateway.domain import rerun, waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.job import Job

@@ -14,9 +14,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
+from engines.logs import STREAMS
 from gateway.admin.deps import AfterNumber, Number, Object, Paths, Reply, among, content, shape
 from gateway.data.log_levels import Level
-from gateway.data.logs import STREAMS, Excerpt, RunLogs
+from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run

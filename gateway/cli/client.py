@@ -12,7 +12,6 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from bfia_gateway_client.calls import completed, each
-from bfia_gateway_client.calls import segment as segment
 from bfia_gateway_client.errors import GatewayError, NoAnswer
 from bfia_gateway_client.errors import Invalid as BadInput
 from gateway.cli.language import spoken
@@ -98,9 +97,14 @@ class Client:
         return self.done(download(self.wire, path, target, moved, query))
 
     def lines(self, path: str, **query: Any) -> Iterator[str]:
-        """Yield the lines of a streamed response, such as events."""
+        """Yield the lines of a streamed response, such as a log."""
         with self._reported():
             yield from each(self.wire.lines(path, query))
+
+    def events(self, path: str, **query: Any) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the line of each event of a response."""
+        with self._reported():
+            yield from each(self.wire.events(path, query))
 
     def done(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call of the Python client."""

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened, segment
+from bfia_gateway_client.calls import segment
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
 from gateway.cli.command import (
     After,
     AsJson,

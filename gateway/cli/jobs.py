@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import each
+from bfia_gateway_client.calls import each, segment
+from bfia_gateway_client.watching import OVER, looks
 from gateway.cli.client import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     CallFailed,
     Client,
     read_object,
-    segment,
     who,
 )
 from gateway.cli.command import (
@@ -42,7 +42,6 @@ from gateway.cli.command import (
 from gateway.data.log_levels import Level
 from gateway.errors import counted
 
-OVER = ("FINISHED", "REJECTED")
 _SCHEDULE = "/v1/platform/schedule"
 
 commands = group("job", "Submit a job, watch it, see what it wrote and left, stop it.")
@@ -216,15 +215,13 @@ def logs(
     A line's level is what it states itself; one without is info on stdout, and error on stderr.
     """
     run = run_of(job_at(node, job_id), task, party)
-    event, line = "", None
-    for line in node.lines(run["log"], tail=tail or None, level=level, stream=stream, follow=follow):
-        if not follow:
-            say(line)
-        elif line.startswith("event: "):
-            event = line.removeprefix("event: ")
-        elif line.startswith("data: ") and event != "end":
-            say(line.removeprefix("data: "), err=event == "stderr")
-    if line is None:
+    query = {"tail": tail or None, "level": level, "stream": stream}
+    followed = node.events(run["log"], follow=True, **query)
+    event = None
+    for event, line in followed if follow else (("", line) for line in node.lines(run["log"], **query)):
+        if event != "end":
+            say(line, err=event == "stderr")
+    if event is None:
         text = "wrote nothing" if level is Level.DEBUG and stream is None else "wrote no such line"
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
 
@@ -366,7 +363,6 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
 
 def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield the job until it is over; with a notice where that is its last known state, as the node is silent."""
-    from bfia_gateway_client.watching import looks
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened, segment
+from bfia_gateway_client.calls import segment
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
 from gateway.cli.command import (
     After,
     AsJson,

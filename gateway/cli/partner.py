@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bfia_gateway_client.calls import segment
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXAMPLE_NODE,
@@ -14,7 +15,6 @@ from gateway.cli.client import (
     Client,
     connect,
     read_object,
-    segment,
     settings_of,
     who,
 )

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import typer
 
+from bfia_gateway_client.calls import segment
 from bfia_gateway_client.lookup import provider_named
 from gateway.cli.client import (
     DEFAULT_CONFIG,
@@ -17,7 +18,6 @@ from gateway.cli.client import (
     Client,
     connect,
     read_object,
-    segment,
     who,
 )
 from gateway.cli.command import (

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, segment, who
+from bfia_gateway_client.calls import segment
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
 from gateway.cli.command import (
     After,
     AfterNumber,

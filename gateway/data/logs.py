@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engines.base import Engine, EngineError
-from engines.logs import CUT
-from engines.logs import STREAMS as STREAMS
+from engines.logs import CUT, STREAMS
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level, level_of
 from gateway.data.workspace import Workspace
 from gateway.domain.run import LocalJob, Run

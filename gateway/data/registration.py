@@ -34,13 +34,12 @@ from gateway.data.upload import (
     check_header,
     follows,
     meta_rule,
-    name_rule,
     namespace_rule,
     text_rule,
     with_names,
 )
 from gateway.domain.datasets import Dataset
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
 from gateway.errors import Invalid, NotFound, counted
 

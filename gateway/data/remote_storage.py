@@ -24,9 +24,7 @@ from gateway.data.file_storage import Staging
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
 from gateway.domain.run import Address
-from gateway.errors import GatewayError
-from gateway.errors import StorageAway as StorageAway
-from gateway.errors import StorageFailed as StorageFailed
+from gateway.errors import GatewayError, StorageAway, StorageFailed
 
 log = structlog.get_logger(__name__)
 

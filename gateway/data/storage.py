@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pydantic_core import from_json
 
 from gateway.data.table_reader import LARGEST_ROW, UTF8, Findings, Lines, rows
-from gateway.domain.problems import Problem
-from gateway.domain.problems import name_rule as name_rule
+from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 

@@ -11,11 +11,11 @@ from urllib.parse import quote
 import structlog
 
 from gateway.data.file_storage import FileStorage, Staging
-from gateway.data.remote_storage import FILE, Remote, RemoteStorage, StorageFailed
+from gateway.data.remote_storage import FILE, Remote, RemoteStorage
 from gateway.data.storage import Parts, Storage, Stored
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
-from gateway.errors import GatewayError, Invalid, NotFound
+from gateway.errors import GatewayError, Invalid, NotFound, StorageFailed
 
 log = structlog.get_logger(__name__)
 

@@ -27,10 +27,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.file_storage import Staging
 from gateway.data.storage import CHUNK, Parts
-from gateway.data.storage import name_rule as name_rule
 from gateway.data.table_reader import BLOCK, ENCODINGS, Findings, Format, IdCheck, Lines, Table, recognised, rows
 from gateway.domain.datasets import Dataset
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, shorten
 

@@ -25,11 +25,11 @@ from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.credentials import RunCredentials
 from gateway.data.reading import nearest
-from gateway.data.remote_storage import HDFS, S3, Remote, StorageFailed
+from gateway.data.remote_storage import HDFS, S3, Remote
 from gateway.data.workspace import full, try_to_write
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
-from gateway.errors import GatewayError, Invalid, counted
+from gateway.errors import GatewayError, Invalid, StorageFailed, counted
 from gateway.http.server import bound, same, serving
 from gateway.identity.keys import Keyring
 from gateway.providers.images import signers_of

@@ -19,14 +19,13 @@ from engines.base import (
 )
 from engines.multi import SeveralEngines
 from gateway.config.engine import Allowance
-from gateway.data.remote_storage import StorageFailed
 from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
 from gateway.domain.execution.messages import Done, Event, Fetching, Launched, LaunchFailed, Prepare, Prepared
 from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
-from gateway.errors import EngineFailed, GatewayError
+from gateway.errors import EngineFailed, GatewayError, StorageFailed
 from gateway.ports import Site
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext, Peers

@@ -14,10 +14,10 @@ import pytest
 
 from gateway.data import remote_storage
 from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers
-from gateway.data.remote_storage import Remote, StorageAway, StorageFailed
+from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.domain.run import Address
-from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from gateway.errors import Conflict, Invalid, NotFound, StorageAway, StorageFailed, TooLarge
 from tests import storages as real
 from tests.e2e.nodes import ROOT, free_ports
 from tools.chaos.proxy import Proxy
@@ -378,9 +378,10 @@ STRANGER = """
 import sys
 from pathlib import Path
 from gateway.data.file_storage import FileStorage
-from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.domain.run import Address
+from gateway.errors import StorageFailed
 from tests.contracts.test_storage import put
 
 storage = Storages(FileStorage(Path(sys.argv[1])), [eval(sys.argv[2])])

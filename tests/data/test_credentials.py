@@ -15,11 +15,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from gateway.data.credentials import RunCredentials, policy
-from gateway.data.remote_storage import Remote, StorageFailed
+from gateway.data.remote_storage import Remote
 from gateway.domain.dag import ComponentRef
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Party
-from gateway.errors import StorageAway
+from gateway.errors import StorageAway, StorageFailed
 from tests import storages as real
 from tests.contracts.test_storage import remote_of
 from tests.plain import NO_TLS

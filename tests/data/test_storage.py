@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.data.file_storage import FOLDER, FileStorage
-from gateway.data.storage import Stored, name_rule
+from gateway.data.storage import Stored
+from gateway.domain.problems import name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
 from tests.contracts.test_storage import put

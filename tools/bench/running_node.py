@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gateway.cli.client import DEFAULT_CONFIG, URL, CallFailed, Client, connect, segment, settings_of
+from bfia_gateway_client.calls import segment
+from gateway.cli.client import DEFAULT_CONFIG, URL, CallFailed, Client, connect, settings_of
 from gateway.cli.command import table
 
 _PATHS = {"the process responds": "/health/live", "a page of jobs": "/api/v1/jobs", "the routes": "/api/v1/routes"}

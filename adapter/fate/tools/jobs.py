@@ -24,8 +24,8 @@ from adapter.fate.tools.rows import (
     unknown_job,
     upload_row,
 )
+from engines.logs import STREAMS
 from gateway.data.log_levels import Level
-from gateway.data.logs import STREAMS
 from gateway.domain.models import named
 from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob, Run

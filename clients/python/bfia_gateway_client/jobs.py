@@ -144,15 +144,14 @@ class Jobs(Group[W]):
         ]
         fits = [run for run in runs if task in ("", run["task"]) and party in ("", run["party"])]
         chosen = max(_of_one("run", fits, runs), key=lambda run: int(run["attempt"]))
-        event = ""
         query = {"tail": tail or None, "level": level, "follow": follow}
-        async for line in self._wire.lines(chosen["log"], query):
-            if not follow:
+        if follow:
+            async for event, line in self._wire.events(chosen["log"], query):
+                if event != "end":
+                    yield line
+        else:
+            async for line in self._wire.lines(chosen["log"], query):
                 yield line
-            elif line.startswith("event: "):
-                event = line.removeprefix("event: ")
-            elif line.startswith("data: ") and event != "end":
-                yield line.removeprefix("data: ")
 
     @call
     async def timeline(self, job_id: str) -> Entries[types.TimelineEntry]:

@@ -141,6 +141,17 @@ class Wire(ABC):
         if rest:
             yield rest.decode(errors="replace")
 
+    async def events(
+        self, path: str, query: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[tuple[str, str], None]:
+        """Yield the kind and the line of each event of a response."""
+        kind = ""
+        async for line in self.lines(path, query):
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield kind, line.removeprefix("data: ")
+
     @asynccontextmanager
     async def _streamed(self, path: str, query: Mapping[str, Any] | None) -> "AsyncIterator[httpx.Response]":
         sent = {"method": "GET", "url": path, "params": _given(query or {}), "headers": _WANTED, "timeout": SLOW}
