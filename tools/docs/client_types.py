@@ -37,6 +37,8 @@ _NAMES = {
     "gateway__jobs__retention__Item": "RemovedItem",
 }
 """schema -> class, where another name says more"""
+_LEAST = 6
+"""fields of a class that another one extends: fewer are alike by chance"""
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 
@@ -44,16 +46,22 @@ def module() -> str:
     """Return the module: the schemas of the responses that the client reads, and those that these are made of."""
     schemas = described()["operator"]["components"]["schemas"]
     names = {_NAMES.get(schema, schema): schema for schema in schemas}
+    wanted = sorted(used() & names.keys())
     classes: dict[str, str] = {}
 
     def add(name: str) -> None:
         """Add a class after those that it is made of."""
         if name not in classes:
-            for other in map(name_of, _references(schemas[names[name]])):
+            schema = schemas[names[name]]
+            for other in map(name_of, _references(schema)):
                 add(other)
-            classes[name] = "\n".join(_class(name, schemas[names[name]]))
+            brief = (one for one in wanted if _extends(schema, schemas[names[one]]))
+            if base := max(brief, key=lambda one: len(schemas[names[one]]["properties"]), default=""):
+                add(base)
+            own = _without(schema, schemas[names[base]]) if base else schema
+            classes[name] = "\n".join(_class(name, own, base or "Response"))
 
-    for name in sorted(used() & names.keys()):
+    for name in wanted:
         add(name)
     return "\n\n".join([_INTRO, *classes.values()])
 
@@ -68,13 +76,26 @@ def used() -> set[str]:
     return found
 
 
-def _class(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+def _extends(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> bool:
+    """Tell whether a schema has all that another one, not a small one, has, and more."""
+    found, fields = schema.get("properties", {}), brief.get("properties", {})
+    alike = all(found.get(name) == of for name, of in fields.items())
+    required = {*brief.get("required", ())} == {*schema.get("required", ())} & {*fields}
+    return alike and required and _LEAST <= len(fields) < len(found)
+
+
+def _without(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> dict[str, Any]:
+    left = {name: of for name, of in schema["properties"].items() if name not in brief["properties"]}
+    return {**schema, "properties": left}
+
+
+def _class(name: str, schema: Mapping[str, Any], base: str) -> Iterator[str]:
     about = " ".join(str(schema.get("description", "")).replace("\\", "").split())
     if "enum" in schema:
         words = ", ".join(schema["enum"])
         yield from (f"{name} = str", f'"""{f"{about} " if about else ""}One of {words}."""', "")
         return
-    yield f"class {name}(Response):"
+    yield f"class {name}({base}):"
     if about := about.partition(". ")[0].rstrip("."):
         yield from (f'    """{about[:100]}."""', "")
     required = schema.get("required", ())

@@ -148,21 +148,7 @@ class TrainingParty(Response):
     node: str
 
 
-class FullModel(Response):
-    model_id: str
-    version: str
-    deployed: bool
-    deployed_at: datetime | None
-    granted: list[str]
-    """nodes that may use it beside its training's parties"""
-    here: list[str]
-    """the parties whose parts are at this node"""
-    imported: bool
-    job_id: str
-    flow_id: str
-    created_at: datetime
-    bytes: int
-    url: str
+class FullModel(Model):
     parties: list[TrainingParty]
     models: list[dict[str, Any]]
 
@@ -172,7 +158,7 @@ class ProviderWarning(Response):
     rule: str
 
 
-class FullProvider(Response):
+class Provider(Response):
     provider_name: str
     name: str
     version: str
@@ -184,6 +170,9 @@ class FullProvider(Response):
     components: list[str]
     warning_count: int
     owner: str
+
+
+class FullProvider(Provider):
     revision: int
     protocol: str
     metadata: dict[str, Any]
@@ -202,13 +191,16 @@ class RouteChange(Response):
     after: Any
 
 
-class FullRouteVersion(Response):
+class RouteVersion(Response):
     version: int
     at: datetime
     author: str
     reason: str
     source: str
     changes: list[RouteChange]
+
+
+class FullRouteVersion(RouteVersion):
     diff: str
     text: str
 
@@ -412,28 +404,12 @@ class ListedJob(Response):
     progress: int = 0
 
 
-class NewGrant(Response):
-    dataset_id: str
-    node: str
-    state: str
-    """in force, expired or revoked"""
-    granted_at: datetime
-    granted_by: str
-    reason: str
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    revoked_by: str | None
+class NewGrant(Grant):
     warnings: list[str]
     """such as: the node has no route"""
 
 
-class NewRouteVersion(Response):
-    version: int
-    at: datetime
-    author: str
-    reason: str
-    source: str
-    changes: list[RouteChange]
+class NewRouteVersion(RouteVersion):
     not_in_file: list[str]
     """why route_table.file cannot be used and does not hold the change"""
 
@@ -495,33 +471,22 @@ class PredictionJob(Response):
     differences: list[Difference]
 
 
-class Provider(Response):
-    provider_name: str
-    name: str
-    version: str
-    device: str
-    image: str
-    images: dict[str, str | None]
-    """image -> pinned digest"""
-    retired: bool
-    components: list[str]
-    warning_count: int
-    owner: str
-
-
 class ValueChange(Response):
     path: str
     before: Any
     after: Any
 
 
-class ProviderChanged(Response):
+class Revision(Response):
     provider_name: str
     revision: int
     at: datetime
     author: str
     action: str
     reason: str
+
+
+class ProviderChanged(Revision):
     created: bool
     changed: bool
     """false: it was so before, and this is its newest revision"""
@@ -531,41 +496,7 @@ class ProviderChanged(Response):
     warnings: list[ProviderWarning]
 
 
-class RegisteredDataset(Response):
-    dataset_id: str
-    namespace: str
-    name: str
-    count: int | None
-    """rows; null: not counted"""
-    columns: list[Column]
-    partitions: int
-    size: int
-    disabled: bool
-    description: str
-    created_at: datetime
-    url: str
-    origin: str
-    checksum: str
-    format: str
-    """csv or parquet"""
-    in_place: bool
-    """registered where it lies: deleting it leaves its files"""
-    delimiter: str
-    encoding: str
-    label_name: str
-    match_id_name: str
-    meta: dict[str, Any]
-    sid: str
-    grants: list[Grant]
-    published: list[str]
-    """partners that see it; *: all with a contract"""
-    grants_default: str
-    used_by: list[str]
-    changed: str
-    """what became of the files of a registered table; empty: nothing"""
-    there: bool
-    away: str
-    """why it is not known what is there; empty: the storage answers"""
+class RegisteredDataset(FullDataset):
     warnings: list[str]
     """which images may not be able to read it"""
 
@@ -624,15 +555,6 @@ class Rerun(Response):
     inherits: list[str]
 
 
-class Revision(Response):
-    provider_name: str
-    revision: int
-    at: datetime
-    author: str
-    action: str
-    reason: str
-
-
 class Route(Response):
     """How one node is reached."""
 
@@ -675,15 +597,6 @@ class RouteTest(Response):
     node: str
     good: bool
     steps: list[Step]
-
-
-class RouteVersion(Response):
-    version: int
-    at: datetime
-    author: str
-    reason: str
-    source: str
-    changes: list[RouteChange]
 
 
 class Session(Response):
