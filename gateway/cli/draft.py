@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bfia_gateway_client.drafting import Task, chained, first_value, reader_of, roles_of, switched_off
+from bfia_gateway_client.drafting import (
+    Component,
+    Port,
+    Task,
+    chained,
+    first_value,
+    reader_of,
+    roles_of,
+    switched_off,
+)
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
 from gateway.cli.command import Config, Url, command, components, say
 from gateway.cli.jobs import commands
 from gateway.cli.providers import allowed, component_of
 
 if TYPE_CHECKING:
-    from provider_registry.model import Component
+    from provider_registry import model
 
 _LONGEST = 200
 """characters of a list of choices, or of a description"""
@@ -50,7 +59,7 @@ def draft(
         if not provider or not name:
             text = f"{task!r} must read PROVIDER/COMPONENT, such as reference/HeteroLR"
             raise CallFailed(text, EXIT_BAD_INPUT)
-        chain.append(component_of(provider, name, config, url))
+        chain.append(_component(component_of(provider, name, config, url)))
     roles = roles_of(chain)
     datasets = _by_role(data or [], roles, "--data ROLE=DATASET")
     nodes = _by_role(party or [], roles, "--party ROLE=NODE")
@@ -60,6 +69,13 @@ def draft(
             raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
         nodes |= dict.fromkeys(missing, settings_of(config).node.id)
     say(_drafted(chain, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
+
+
+def _component(one: "model.Component") -> Component:
+    from provider_registry.forms import form
+
+    inputs, outputs = (tuple(Port(i.name, i.category) for i in found) for found in (one.inputs, one.outputs))
+    return Component(one.name, one.provider, one.version, one.roles, inputs, outputs, form(one))
 
 
 def _by_role(given: Sequence[str], roles: Sequence[str], form: str) -> dict[str, str]:
@@ -73,7 +89,7 @@ def _by_role(given: Sequence[str], roles: Sequence[str], form: str) -> dict[str,
 
 
 def _drafted(
-    components: "Sequence[Component]", nodes: Mapping[str, str], datasets: Mapping[str, str], flow: str
+    components: Sequence[Component], nodes: Mapping[str, str], datasets: Mapping[str, str], flow: str
 ) -> str:
     """Return a job as YAML. ``nodes`` is who plays each role, ``datasets`` what a role's first task reads."""
     tasks = chained(components)
@@ -108,7 +124,7 @@ def _drafted(
     return "\n".join(lines) + "\n"
 
 
-def _dag_entry(task: Task["Component"]) -> Iterator[str]:
+def _dag_entry(task: Task) -> Iterator[str]:
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"
@@ -129,11 +145,9 @@ def _dag_entry(task: Task["Component"]) -> Iterator[str]:
         yield f"        - {{type: {_yaml(out.category)}, key: {_yaml(out.name)}}}"
 
 
-def _parameters(task: Task["Component"], tasks: Sequence[Task["Component"]]) -> Iterator[str]:
+def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
     """Yield parameters: what is required, and the switch that would keep columns from a task that reads them."""
-    from provider_registry.forms import form
-
-    schema = form(task.component)
+    schema = task.component.form
     required = schema.get("required", ())
     reader = reader_of(task, tasks)
     yield f"      {_yaml(task.name)}: {{"

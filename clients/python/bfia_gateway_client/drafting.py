@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from bfia_gateway_client.errors import Problem, invalid
 from bfia_gateway_client.lookup import near
@@ -11,50 +11,6 @@ from bfia_gateway_client.lookup import near
 ORDER = ("guest", "host", "arbiter")
 _IDS_ALONE = ("only_output_key",)
 """switches in descriptions, the standard's sample and FATE's among them, that make a table of ids alone"""
-
-
-class Slot(Protocol):
-    """An input or output of a component."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the description."""
-
-    @property
-    def category(self) -> str:
-        """Its kind, in the description's word."""
-
-    @property
-    def group(self) -> str:
-        """Its kind: data, model or metric."""
-
-
-class Described(Protocol):
-    """What a draft has to know of a component."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def provider(self) -> str:
-        """Whose it is."""
-
-    @property
-    def version(self) -> str:
-        """The provider's version."""
-
-    @property
-    def roles(self) -> Sequence[str]:
-        """Which roles it has."""
-
-    @property
-    def inputs(self) -> Sequence[Slot]:
-        """What it can read."""
-
-    @property
-    def outputs(self) -> Sequence[Slot]:
-        """What it writes."""
 
 
 def group_of(category: str) -> str:
@@ -101,15 +57,12 @@ def of_description(provider: Mapping[str, Any], name: str, form: Mapping[str, An
     return Component(name, provider["name"], provider["version"], tuple(about["roleList"]), inputs, outputs, form)
 
 
-D = TypeVar("D", bound=Described)
-
-
 @dataclass(frozen=True)
-class Task(Generic[D]):
+class Task:
     """A component in a flow. ``source``: the ``task.output`` that it reads; empty: the parties' own tables."""
 
     name: str
-    component: D
+    component: Component
     source: str
 
     @property
@@ -118,9 +71,9 @@ class Task(Generic[D]):
         return not self.source and any(i.group == "data" for i in self.component.inputs)
 
 
-def chained(components: Sequence[D]) -> list[Task[D]]:
+def chained(components: Sequence[Component]) -> list[Task]:
     """Name the tasks, and let each read the newest table that one before it writes."""
-    tasks: list[Task[D]] = []
+    tasks: list[Task] = []
     table = ""
     for component in components:
         name = base = re.sub(r"[^\w-]", "_", component.name).lower()
@@ -135,13 +88,13 @@ def chained(components: Sequence[D]) -> list[Task[D]]:
     return tasks
 
 
-def roles_of(components: Sequence[Described]) -> list[str]:
+def roles_of(components: Sequence[Component]) -> list[str]:
     """Return the roles of some components: guest, host, arbiter, then the others."""
     found = dict.fromkeys(role for component in components for role in component.roles)
     return sorted(found, key=lambda role: ORDER.index(role) if role in ORDER else len(ORDER))
 
 
-def reader_of(task: Task[D], tasks: Sequence[Task[D]]) -> str:
+def reader_of(task: Task, tasks: Sequence[Task]) -> str:
     """Return the name of the first task that reads a table of this one; empty where none does."""
     return next((later.name for later in tasks if later.source.partition(".")[0] == task.name), "")
 
@@ -157,7 +110,7 @@ def first_value(field: Mapping[str, Any]) -> Any:
 
 
 def job(
-    tasks: Sequence[Task[Component]],
+    tasks: Sequence[Task],
     parties: Mapping[str, str],
     data: Mapping[str, str],
     parameters: Mapping[str, Mapping[str, Any]],
@@ -186,17 +139,17 @@ def job(
     }
 
 
-def _readers(tasks: Sequence[Task[Component]], role: str) -> list[Task[Component]]:
+def _readers(tasks: Sequence[Task], role: str) -> list[Task]:
     return [t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"]
 
 
-def _preset(task: Task[Component], tasks: Sequence[Task[Component]]) -> dict[str, Any]:
+def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
     fields, reader = task.component.form["properties"], reader_of(task, tasks)
     required = {name: first_value(fields[name]) for name in task.component.form.get("required", ())}
     return required | {name: False for name, field in fields.items() if switched_off(name, field, reader)}
 
 
-def _entry(task: Task[Component]) -> dict[str, Any]:
+def _entry(task: Task) -> dict[str, Any]:
     one = task.component
     table = next((i for i in one.inputs if i.group == "data"), None)
     return {
@@ -210,7 +163,7 @@ def _entry(task: Task[Component]) -> dict[str, Any]:
 
 
 def _problems(
-    tasks: Sequence[Task[Component]],
+    tasks: Sequence[Task],
     roles: Sequence[str],
     parties: Mapping[str, str],
     data: Mapping[str, str],
