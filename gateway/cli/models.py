@@ -161,7 +161,9 @@ def import_model(
     from bfia_gateway_client.wire import File
 
     with opened(archive) as (file, _):
-        found = node.call("POST", "/api/v1/models/import", file=File(archive.name, file, "application/zip"))
+        found = node.call(
+            "POST", "/api/v1/models/import", file=File(archive.name, file, "application/zip"), timeout=None
+        )
     yield found
     _print_model(found)
 
