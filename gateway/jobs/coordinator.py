@@ -251,14 +251,15 @@ class Coordinator:
     def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
         """Return every job this node submitted, schedules or takes part in, newest first."""
         found = queries.statuses(self._store, flow_id)
-        elsewhere = [(job_id, node) for job_id, node in self._store.submissions(flow_id) if job_id not in found]
-        return found | self._asked_elsewhere(elsewhere)
+        return found | self._asked_elsewhere(queries.submitted(self._store, flow_id))
 
     def _asked_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
         """Ask the nodes that schedule these jobs, at the same time, and only for a while.
 
         A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
         """
+        if not jobs:
+            return {}
         found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent: set[NodeId] = set()
         answers: Queue[tuple[str, JobStatus]] = Queue()

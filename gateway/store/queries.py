@@ -21,6 +21,8 @@ _OVER = ("FINISHED", "REJECTED")
 _WAITING = ("PENDING", "READY")
 _MANY = 500
 """values in one ``in (…)``, rows read in one go"""
+_STATUSES = {str(status): status for status in JobStatus}
+_JOBS, _LOCAL_JOBS = (sa.select(t.c.job_id) for t in (schema.job, schema.local_job))
 _SIDES = {"scheduler": schema.job, "participant": schema.local_job}
 _ROWS = (
     schema.job,
@@ -44,21 +46,32 @@ def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
 
 def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
     """Return the state of each job with a record here, newest first; who schedules a job knows best."""
-    found: dict[str, str] = {}
-    for job_id, status, scheduled, _ in store.rows(_statuses(flow_id is not None), flow=flow_id):
-        if scheduled or job_id not in found:
-            found[job_id] = status
-    return {job_id: JobStatus(status) for job_id, status in found.items()}
+    rows = store.rows(_statuses(flow_id is not None), flow=flow_id)
+    return {job_id: _STATUSES[status] for job_id, status, _ in rows}
+
+
+def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
+    """Return (job id, scheduling node) of the jobs submitted here without a record here, newest first."""
+    return [(row.job_id, row.scheduler) for row in store.rows(_submitted(flow_id is not None), flow=flow_id)]
 
 
 @cache
 def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
     """Build the query once, since that takes longer than its rows."""
-    halves = []
-    for t, scheduled in ((schema.job, True), (schema.local_job, False)):
-        half = sa.select(t.c.job_id, t.c.status, sa.literal(scheduled).label("scheduled"), t.c.created_at)
-        halves.append(half.where(t.c.flow_id == sa.bindparam("flow")) if of_a_flow else half)
+    job, local = (sa.select(t.c.job_id, t.c.status, t.c.created_at) for t in (schema.job, schema.local_job))
+    halves = job, local.where(schema.local_job.c.job_id.not_in(_JOBS))
+    flow: sa.BindParameter[str] = sa.bindparam("flow")
+    if of_a_flow:
+        halves = job.where(schema.job.c.flow_id == flow), halves[1].where(schema.local_job.c.flow_id == flow)
     return sa.union_all(*halves).order_by(sa.desc("created_at"))
+
+
+@cache
+def _submitted(of_a_flow: bool) -> sa.Select[Any]:
+    t = schema.submission.c
+    query = sa.select(t.job_id, t.scheduler).where(t.job_id.not_in(_JOBS), t.job_id.not_in(_LOCAL_JOBS))
+    query = query.order_by(t.created_at.desc())
+    return query.where(t.flow_id == sa.bindparam("flow")) if of_a_flow else query
 
 
 def over_and_created_before(store: Store, moment: datetime) -> list[str]:

@@ -165,14 +165,6 @@ class Store(Database):
         """Forget a job that the scheduling node did not accept."""
         self.execute(schema.submission.delete().where(schema.submission.c.job_id == job_id))
 
-    def submissions(self, flow_id: str | None = None) -> list[tuple[str, str]]:
-        """Return (job id, scheduling node) of the jobs submitted here, newest first."""
-        t = schema.submission
-        query = sa.select(t.c.job_id, t.c.scheduler).order_by(t.c.created_at.desc())
-        if flow_id is not None:
-            query = query.where(t.c.flow_id == flow_id)
-        return [(r.job_id, r.scheduler) for r in self.rows(query)]
-
     def scheduler_of(self, job_id: str) -> str | None:
         """Return the node that schedules a job submitted here for another one; None: there is no such job."""
         return self._text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))

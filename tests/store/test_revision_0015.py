@@ -97,7 +97,7 @@ def test_rows_stored_at_that_revision_are_readable(database_url: str):
     assert (token.name, token.role) == ("ann", Role.ADMIN)
     assert SqlRouteVersions(store, "me").newest_number() == 1
     assert SqlJobAudits(store).job_of("B", "q1") == "job-1"
-    assert store.submissions() == [("job-1", "A")]
+    assert store.scheduler_of("job-1") == "A"
     store.close()
 
 

@@ -16,7 +16,7 @@ from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
-from gateway.store import records, schema
+from gateway.store import queries, records, schema
 from gateway.store.database import outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
@@ -203,7 +203,7 @@ def test_tasks_and_runs_are_found_by_id(store: Store):
     assert store.job_of_task("other") is None
     for node in ("S", "other"):
         store.add_submission("job-9", "f", node, NOW)
-    assert (store.scheduler_of("job-9"), store.submissions("f"), store.submissions("g")) == (
+    assert (store.scheduler_of("job-9"), queries.submitted(store, "f"), queries.submitted(store, "g")) == (
         "S",
         [("job-9", "S")],
         [],
