@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.domain.job import Job
-from gateway.domain.scheduling.messages import StopAt
+from gateway.domain.scheduling.messages import CreateAt, StopAt
 from gateway.domain.states import Outcome, TaskStatus
 from tests.builders import T0, Roles, a_spec
 from tests.domain.plot import Fate, Outage, Plot
@@ -28,7 +28,11 @@ def played(plot: Plot) -> tuple[World, Job]:
 
 def stopped_at(world: World, node: str) -> float:
     """Return when the first stop of the job reached a node."""
-    line = next(line for line in world.works.story if f"{StopAt(node)} arrives" in line)
+    return reached(world, StopAt(node))
+
+
+def reached(world: World, request: CreateAt | StopAt) -> float:
+    line = next(line for line in world.works.story if f"{request} arrives" in line)
     return float(line.split()[0])
 
 
@@ -39,6 +43,22 @@ def seconds(job: Job) -> float:
 
 PUSHED = pytest.mark.parametrize("pushes", [frozenset(), frozenset({"n1", "n2", "n3"})], ids=["polled", "pushed"])
 ROLES = pytest.mark.parametrize("roles", [TWO, THREE], ids=["two", "three"])
+
+
+@PUSHED
+@ROLES
+def test_every_node_is_asked_for_a_new_job_within_a_second(roles: Roles, pushes: frozenset[str]):
+    world, job = played(Plot(a_spec("a", roles), pushes=pushes))
+    assert all(reached(world, CreateAt(node)) < 1 + 0.1 for node in job.spec.nodes)  # in a lane, and on its way
+
+
+@pytest.mark.parametrize("pause", range(0, 40, 3))
+def test_another_gateway_goes_on_within_a_deadline_where_one_dies(pause: int):
+    plot = Plot(a_spec("a -> b", TWO), planners=2, pushes=frozenset({"n1", "n2"}))
+    quick = seconds(played(plot)[1])
+    _, job = played(replace(plot, dies_at=pause))
+    assert job.outcome is Outcome.SUCCEEDED
+    assert seconds(job) < quick + 12 + 3  # of the call that it was making, and until what is left is seen
 
 
 @PUSHED

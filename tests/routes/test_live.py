@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +69,10 @@ def test_a_path_that_is_not_a_regular_file_is_reported_and_not_opened(tmp_path: 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert rules(LiveRoutes(pipe)) == [("route_table.file", "is not a file")]
+
+
+def test_the_file_is_looked_at_every_second():
+    assert signature(_follow_routes).parameters["every"].default == 1.0  # an edit is in effect within two
 
 
 @pytest.mark.anyio
