@@ -1,6 +1,7 @@
 """A bucket and a folder of the test's own on the suite's real S3 and HDFS."""
 
 import contextlib
+import functools
 import json
 import os
 import uuid
@@ -49,13 +50,17 @@ def client(service: str = "s3", **credentials: str) -> Any:
         "aws_access_key_id": os.environ["BFIA_TEST_S3_KEY"],
         "aws_secret_access_key": os.environ["BFIA_TEST_S3_SECRET"],
     }
-    return botocore.session.get_session().create_client(
+    return _session().create_client(
         service,
         endpoint_url=os.environ["BFIA_TEST_S3"],
         region_name="default",
         config=Config(s3={"addressing_style": "path"}, proxies={}),
         **(own | credentials),
     )
+
+
+_session = functools.cache(botocore.session.get_session)
+"""keeps what it has read of Amazon's services, a third of a second for each client"""
 
 
 @contextlib.contextmanager
