@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia import envelope, platform
 from adapter.bfia.channel import router
-from adapter.bfia.channel.codec import decode_answer, decode_ask, decode_push, read_topic
+from adapter.bfia.channel.codec import decode_answer, decode_ask, read_push, read_topic
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.forms import form_of
 from adapter.bfia.channel.router import Member
@@ -138,7 +138,7 @@ def _topic(operation: str, body: bytes, headers: list[tuple[bytes, bytes]], kind
         return named
     with suppress(GatewayError):
         form = form_of(kind, None)
-        return decode_push(body, form).topic if operation == "push" else decode_ask(body, form).topic
+        return read_push([body], form)[0].topic if operation == "push" else decode_ask(body, form).topic
     return None
 
 

@@ -156,12 +156,6 @@ def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
     return _apart(Envelope, forms.read_envelope, pieces, form)
 
 
-def decode_push(body: bytes, form: Form = Form.JSON) -> Push:
-    """Read a push as a whole, as `read_push` does."""
-    push, payload = read_push([body], form)
-    return push.model_copy(update={"payload": b"".join(payload)})
-
-
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
     """Read the body of pop, peek or release; an empty body asks for the empty topic. Raises Invalid."""
     if form is Form.RAW or not body.strip():

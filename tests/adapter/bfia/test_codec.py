@@ -10,7 +10,6 @@ from adapter.bfia.channel.codec import (
     SUCCESS,
     decode_answer,
     decode_ask,
-    decode_push,
     encode_answer,
     read_ends,
     read_ptp,
@@ -43,7 +42,7 @@ def test_every_spelling_of_bytes_is_read_back(some, times):
     for spelling in spellings:
         for name in ("payload", "content"):
             body = json.dumps({"topic": "t", name: spelling}).encode()
-            assert decode_push(body).payload == payload
+            assert b"".join(read_push([body], Form.JSON)[1]) == payload
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 786431, 786432, 786433, 1572864, 1572865])
@@ -64,7 +63,7 @@ def test_what_is_no_base64_is_refused_at_any_length(text):
 @given(st.binary(max_size=300) | st.builds(lambda b: b'{"payload": ' + b, st.binary(max_size=300)), st.booleans())
 def test_no_body_is_more_than_refused(body, padded):
     body = body + b" " * 70_000 if padded else body
-    for decode in (decode_push, decode_ask, decode_answer):
+    for decode in (lambda body: read_push([body], Form.JSON), decode_ask, decode_answer):
         try:
             decode(body)
         except Invalid as error:
@@ -74,7 +73,7 @@ def test_no_body_is_more_than_refused(body, padded):
 def test_hostile_long_bodies_end_soon():
     for body in (b'"' * 3_000_000, b'{"a":"' + b"\\" * 3_000_000, b'{"a":' * 300_000, b'["",' * 700_000):
         with pytest.raises(Invalid):
-            decode_push(body)
+            read_push([body], Form.JSON)
 
 
 @steady

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter.bfia.channel import router
-from adapter.bfia.channel.codec import decode_answer, decode_ask, decode_push, read_envelope
+from adapter.bfia.channel.codec import decode_answer, decode_ask, read_envelope, read_push
 from adapter.bfia.channel.forms import MOST_FIELDS, Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, LegacyOutbound, PopInbound, PushInbound, TransportOutbound
 from gateway.errors import Invalid
@@ -104,8 +104,8 @@ async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, for
     assert asked.headers["content-type"] == expected.value
     outer, inside = read_envelope([asked.raw], expected)
     assert outer.metadata["x-ptp-session-id"] == SESSION
-    inner = decode_push(b"".join(inside), expected)
-    assert (inner.topic, inner.payload) == ("t", b"hello")
+    inner, payload = read_push(list(inside), expected)
+    assert (inner.topic, b"".join(payload)) == ("t", b"hello")
 
 
 @pytest.mark.parametrize("form", Form)
@@ -213,16 +213,16 @@ steady = settings(derandomize=True, deadline=None, max_examples=200)
 def test_what_is_written_is_read(topic, payload, metadata):
     body = PushInbound(topic=topic, payload=payload, metadata=metadata).SerializeToString()
     if body:
-        push = decode_push(body, Form.PROTOBUF)
-        assert (push.topic, push.payload, push.metadata) == (topic, payload, metadata)
+        push, found = read_push([body], Form.PROTOBUF)
+        assert (push.topic, b"".join(found), push.metadata) == (topic, payload, metadata)
 
 
 @steady
 @given(st.binary(max_size=300))
 def test_no_bytes_are_more_than_refused(body):
-    for decode in (decode_push, decode_ask, lambda body, form: read_envelope([body], form)):
+    for decode in (read_push, read_envelope, lambda pieces, form: decode_ask(pieces[0], form)):
         try:
-            decode(body, Form.PROTOBUF)
+            decode([body], Form.PROTOBUF)
         except Invalid as error:
             assert error.problems
     try:
