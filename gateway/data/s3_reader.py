@@ -34,6 +34,7 @@ class ObjectReader:
         self._retries = retries
         self._at = 0
         self._size: int | None = None
+        self._etag = ""
         self._connection: HTTPConnection | None = None
         self._answer: HTTPResponse | None = None
 
@@ -91,10 +92,14 @@ class ObjectReader:
         url = urlsplit(signed.url)
         self._connection = HTTPConnection(url.netloc, timeout=self._seconds)
         headers = dict(signed.headers) | ({"range": f"bytes={self._at}-"} if self._at else {})
+        headers |= {"if-match": self._etag} if self._etag else {}
         self._connection.request(signed.method, f"{url.path}?{url.query}", headers=headers)
         self._answer = answer = self._connection.getresponse()
         if answer.status in (200, 206):
-            self._size = self._at + (answer.length or 0)
+            if answer.status != (206 if self._at else 200) or answer.length is None:
+                raise HTTPException("it serves no ranges, or names no length")
+            self._size = self._at + answer.length
+            self._etag = answer.getheader("etag", "")
             return
         if answer.status == 416:  # nothing is there any more
             self._size = self._at

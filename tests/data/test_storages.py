@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import opendal
@@ -20,6 +21,7 @@ from gateway.config.loader import load
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteParts
+from gateway.data.s3_reader import ObjectReader
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
@@ -30,6 +32,7 @@ from gateway.runtime.checks import Result, Step
 from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
 from tests import storages as real
+from tests.adapter.bfia.scripted import raw, scripted
 from tests.contracts.test_storage import remote_of
 
 LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
@@ -143,6 +146,27 @@ def test_a_table_of_many_partitions_is_sent_with_few_files_open(
     parts.finish()
     assert {number: operator.read(f"bank/t/data_{number}") for number in wanted} == wanted
     assert len(opened) == 12 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"200 OK\r\ncontent-length: 8\r\n\r\n01234567",
+        b"206 Partial Content\r\ntransfer-encoding: chunked\r\n\r\n4\r\n4567\r\n0\r\n\r\n",
+        b"412 Precondition Failed\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["all in place of the rest", "of unknown length", "replaced"],
+)
+def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> None:
+    with scripted() as (server, url):
+        head = b'HTTP/1.1 200 OK\r\netag: "a"\r\ncontent-length: 8\r\n\r\n'
+        server.will(raw(head + b"0123"), raw(b"HTTP/1.1 " + answer))
+        signed = SimpleNamespace(method="GET", url=f"{url}/bucket/object?signed", headers={})
+        with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
+            assert file.read(4) == b"0123"
+            with pytest.raises(opendal.exceptions.Unexpected):
+                file.read(4)
+        assert [asked.headers.get("if-match") for asked in server.asked] == [None, '"a"']
 
 
 @pytest.mark.s3
