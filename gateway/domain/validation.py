@@ -16,8 +16,7 @@ from typing import Any
 from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.foreign_engines import chooses_engine, foreign_engines
-from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
+from gateway.domain.problems import LARGEST_NAME, Problem, chooses_engine, foreign_engines, index_of, name_rule
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overlay
 
 MOST_WARNINGS = 100
