@@ -65,8 +65,9 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
-        self._begin = _begin(engine)
+        sqlite = engine.dialect.name == "sqlite"
+        self._writer: Any = threading.Lock() if sqlite else nullcontext()
+        self._begin = "BEGIN IMMEDIATE" if sqlite else "BEGIN"  # the first holds the write lock from the beginning
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -130,22 +131,6 @@ def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], v
     here = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if not connection.execute(table.update().where(here).values(**values)).rowcount:
         connection.execute(table.insert().values(**key, **values))
-
-
-@contextmanager
-def begun(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Open a transaction that on SQLite holds the write lock from its first moment.
-
-    Said here and not in a listener of the engine's: with one, each statement is announced, reads too, which takes
-    twice as long. What is read outside of this stands for itself, statement by statement.
-    """
-    with engine.begin() as connection:
-        connection.exec_driver_sql(_begin(engine))
-        yield connection
-
-
-def _begin(engine: sa.Engine) -> str:
-    return "BEGIN IMMEDIATE" if engine.dialect.name == "sqlite" else "BEGIN"
 
 
 @contextmanager
@@ -243,7 +228,7 @@ def _problem(error: Exception, url: sa.URL | None) -> Problem:
 def migrate(engine: sa.Engine) -> None:
     """Run what is missing of the migrations, under a lock on the database."""
     if engine.dialect.name == "sqlite":
-        with begun(engine) as connection:
+        with Database(engine).write() as connection:
             _upgrade(connection)
         return
     with engine.connect() as connection:

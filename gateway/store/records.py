@@ -90,7 +90,7 @@ class Records(Generic[R]):
         }
         try:
             with self._database.write() as connection:
-                connection.execute(self._table.insert(), row)
+                connection.execute(_statements(self._table)[0], row)
                 self._rows.write(connection, None, value)
                 add_notes(connection, value.id, self._side, value.notes)
         except sa.exc.IntegrityError:
