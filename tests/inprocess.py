@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from adapter.bfia.environment import session_id
-from engines.base import Engine, EngineDown
+from engines.base import Engine, EngineDown, LaunchSpec
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
@@ -135,25 +135,34 @@ def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) 
     )
 
 
-def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+def containers(
+    gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...]], *, launched: bool = False
+) -> dict[str, dict[str, str]]:
     """Store a job under way; return by party what this node's containers send with their messages.
 
-    For the executor they have ended, so that it leaves them alone.
+    For the executor they have ended, so that it leaves them alone; ``launched``: they run in the node's engine.
     """
+    status = RunStatus.RUNNING if launched else RunStatus.SUCCESS
+    reported = Reporting(TaskStatus.RUNNING if launched else TaskStatus.SUCCESS, OK)
     spec = a_spec(roles=roles, job_id=job_id)
     runs = {
         party.label: a_run(
             "a",
-            RunStatus.SUCCESS,
+            status,
             party,
             run_id=uuid4().hex + uuid4().hex,
             token=uuid4().hex,
             name=f"bfia-{uuid4().hex}",
             task_id=f"task_{job_id}",
-            reporting=Reporting(TaskStatus.SUCCESS, OK),
+            reporting=reported,
+            owner=gateway.owner if launched else "",
         )
         for party in spec.parties_at(spec.scheduler)
     }
+    for run in runs.values() if launched else ():
+        gateway.engine.launch(
+            LaunchSpec(run.name, run.image, {}, {"bfia.node": ME, "bfia.installation": gateway.installation})
+        )
     assert gateway.store.local_jobs.add(a_local_job(*runs.values(), spec=spec, node=spec.scheduler), "flow")
     return {
         label: {"x-ptp-session-id": session_id(job_id), "x-ptp-token": gateway.run_tokens.issue(run.token)}

@@ -44,6 +44,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "local_warnings": [],
         "resources": None,
         "channel": [],
+        "channel_refused": "",
         "channel_received": [],
         "amendments": _amendments(parts, job_id, local),
         "model": model_of(spec) if spec else None,
@@ -72,6 +73,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "local_warnings": local.warnings,
             "resources": parts.resources.of_job(local),
             "channel": _channel(parts, local),
+            "channel_refused": next(filter(None, map(parts.broker.last_refused, _sessions(local))), ""),
             "channel_received": _received(parts, local),
         }
     return found

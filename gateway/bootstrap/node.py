@@ -43,7 +43,7 @@ from gateway.domain.datasets import Default
 from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
-from gateway.errors import GatewayError, Invalid, StorageFailed
+from gateway.errors import GatewayError, Invalid, StorageFailed, counted
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
@@ -332,6 +332,7 @@ class Gateway:
                 self.outages.silent,
                 self.metrics.stuck,
                 self._end_credentials,
+                self._on_channel,
             ),
             self._run_timing,
         )
@@ -487,6 +488,19 @@ class Gateway:
         limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
         longest = [seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds]
         return self.run_credentials.of(storage.remote, run, min(longest, default=None))
+
+    def _on_channel(self, run: Run) -> str:
+        """Say what a run waits for on the channel, what nobody has read there, and which push was refused last."""
+        job_id = self.store.local_job_of_task(run.task_id) or ""
+        sessions = (session_id(job_id), session_id(run.task_id))
+        found = [on for session in sessions for on in self.broker.waiting(session)]
+        waits = [on.topic for on in found if run.name in on.readers]
+        left = [f"{on.topic} ({counted(on.messages, 'message')})" for on in found if on.messages]
+        refused = next(filter(None, map(self.broker.last_refused, sessions)), "")
+        texts = ("it waited for topic " + ", ".join(waits[:5])) if waits else "it waited for no message"
+        texts += f"; unread: {', '.join(left[:5])}" if left else ""
+        texts += f"; last refused push: {refused}" if refused else ""
+        return texts if waits or left or refused else ""
 
     def _end_credentials(self, run: Run) -> None:
         storage = self.storage.remote_of(run)

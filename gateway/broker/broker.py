@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 _MOST_PAUSE = 120.0
 """seconds until a message of which no more comes is dropped: who brings it may wait long for the container"""
 
+_MOST_REFUSED = 200
+"""sessions whose last refused message is kept"""
+
 
 class _Reader(asyncio.Event):
     """An event that is set when a message arrives for a waiting reader."""
@@ -65,6 +68,7 @@ class Broker:
         self._used: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._readers: dict[tuple[str, str], list[_Reader]] = {}
+        self._refused: dict[str, str] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
         self._left: list[Session] = []
@@ -134,6 +138,17 @@ class Broker:
             for topic in pending.keys() | readers.keys()
         ]
         return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
+
+    def push_refused(self, session: str, why: str) -> None:
+        """Keeps why a container's message was refused last; of few sessions, as anybody may name one."""
+        self._refused.pop(session, None)
+        self._refused[session] = why
+        if len(self._refused) > _MOST_REFUSED:
+            self._refused.pop(next(iter(self._refused)))
+
+    def last_refused(self, session: str) -> str:
+        """Returns why the last refused message of a session was refused; empty where none was."""
+        return self._refused.get(session, "")
 
     def received(self) -> dict[str, Received]:
         """Returns what each session has received since the start of this process."""

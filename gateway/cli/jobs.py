@@ -393,8 +393,10 @@ def run_of(job: Mapping[str, Any], task: str, party: str) -> dict[str, Any]:
 
 
 def _warnings(job: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of the scheduling node and of this one, each once."""
-    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", [])]))
+    """Return the warnings of the scheduling node, of this one and, unless the job was stopped, of its runs."""
+    runs = job.get("runs", []) if job.get("outcome") != "STOPPED" else []
+    ours = [f"{run['task_name']} as {run['party']}: {one}" for run in runs for one in run.get("warnings", [])]
+    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", []), *ours]))
 
 
 _TOPICS_SHOWN = 10
@@ -500,6 +502,8 @@ def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
         left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
         waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
         yield f"channel, topic {on['topic']}: " + "; ".join(filter(None, (left if on["messages"] else "", waits)))
+    if refused := job.get("channel_refused"):
+        yield f"channel, last refused push: {refused}"
     for of in job.get("channel_received", []):
         received = f"{counted(of['messages'], 'message')}, {amount(of['bytes'])}"
         yield f"channel, {of['session']}: {received} received, {amount(of['bytes_per_second'])}/s now"

@@ -153,6 +153,8 @@ class Hooks:
     """when a job could not be advanced"""
     end_credentials: Callable[[Run], None] = lambda run: None
     """with a run whose container is gone; raises `StorageFailed`"""
+    on_channel: Callable[[Run], str] = lambda run: ""
+    """says what a run waits for on the channel"""
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
@@ -179,6 +181,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._release = hooks.release
         self._observe = hooks.observe
         self._end_credentials = hooks.end_credentials
+        self._on_channel = hooks.on_channel
         self._timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
@@ -396,11 +399,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return result_of(lines)
 
     def _stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
+        waits = self._on_channel(run)
         try:
             self._engine.stop(run.name, action.grace)
         except EngineError as error:
             return [messages.Done(action, self._clock(), final=False, message=str(error))]
-        return [self._probe(run), messages.Done(action, self._clock())]
+        warnings = (f"when it was stopped, {waits}",) if waits else ()
+        return [self._probe(run), messages.Done(action, self._clock(), warnings=warnings)]
 
     def _collect(self, local: LocalJob, run: Run, action: messages.Collect) -> messages.Event:
         try:

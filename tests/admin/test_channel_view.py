@@ -9,8 +9,12 @@ from typer.testing import CliRunner
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
+from gateway.domain.execution.messages import StopRequested
+from gateway.domain.spec import Ending, Failure
+from gateway.domain.states import Outcome
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, containers, running
+from tests.inprocess import ME, STRANGER, ask, containers, running
+from tests.memory_engine import MemoryEngine, Script
 
 CHAN = "/v1/interconn/chan/"
 PAYLOAD = base64.b64encode(b"hello").decode()
@@ -50,3 +54,25 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
         for _ in range(2):
             call(node, "pop", told["host.0"], topic="question", timeout=1000)
         assert channel() == []
+
+
+def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> None:
+    """As after a timeout: the topic, what nobody has read, and the push that was refused last."""
+    forever = {"vendor:1.0.0": Script(code=None)}
+    with running(tmp_path, make_engine=MemoryEngine.making(forever)) as node, ThreadPoolExecutor(1) as threads:
+        told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)}, launched=True)
+        waits = threads.submit(call, node, "pop", told["host.0"], topic="answer", timeout=100_000)
+        wait_for(lambda: waits.done() or node.broker.waiting("session_job-1"))
+        call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
+        nowhere = told["guest.0"] | {"x-ptp-target-node-id": STRANGER}
+        assert call(node, "push", nowhere, topic="answer", payload=PAYLOAD)["code"] != "E0000000000"
+        url = ("--url", node.addresses()["operator"])
+        shown = CliRunner().invoke(app, ["job", "show", "job-1", *url]).stdout
+        assert "last refused push" in shown and STRANGER in shown
+        ending = Ending(Outcome.FAILED, node.clock(), Failure("TIMEOUT", "not over after 5 s"))
+        node.executor.record("job-1", StopRequested(node.clock(), None, ending, ME))
+        wait_for(lambda: all(run.over for run in node.store.local_jobs.get("job-1").runs))
+        waits.result()
+        shown = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["job", "show", "job-1", *url]).stdout
+    line = next(line for line in shown.splitlines() if " as host.0: when it was stopped" in line)
+    assert "it waited for topic answer; unread: question (1 message); last refused push: " in line

@@ -148,7 +148,7 @@ def container_router(parts: ChannelParts) -> APIRouter:
         ("/v1/interconn/chan/peek", desk.peek, schema.PEEK),
         ("/v1/interconn/chan/release", desk.release, schema.RELEASE),
     ):
-        _add(router, path, handle, about)
+        _add(router, path, handle, about, parts.broker.push_refused if path == PUSH else None)
     return router
 
 
@@ -163,7 +163,11 @@ def peer_router(parts: ChannelParts) -> APIRouter:
 
 
 def _add(
-    router: APIRouter, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
+    router: APIRouter,
+    path: str,
+    handle: Callable[[Request], Awaitable[Response]],
+    about: dict[str, Any],
+    note: Callable[[str, str], None] | None = None,
 ) -> None:
     async def endpoint(request: Request) -> Response:
         try:
@@ -172,6 +176,8 @@ def _add(
             return Response(status_code=400)
         except GatewayError as error:
             release(error)
+            if note is not None:
+                note(request.headers.get("x-ptp-session-id", ""), f"{error.reason}: {brief(error).message}")
             if error.code == NotAllowed.code:
                 request.state.refused = brief(error)
             return refusal(error, form_for(request.headers.raw))

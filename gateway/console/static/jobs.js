@@ -117,6 +117,8 @@ async function head(job, path, load, session) {
   const asked = job.approval && job.local_status === "PENDING";
   const failure = job.failure ?? job.local_failure;
   const waiting = job.waiting ?? job.local_waiting;
+  const ours = job.outcome === "STOPPED" ? [] : job.runs.flatMap((run) => run.warnings.map((one) => `${run.task_name} ${party(run.party)}: ${one}`));
+  const warnings = [...new Set([...job.warnings, ...job.local_warnings, ...ours])];
   return [
     h("div", { class: "row" }, h("h1", { class: "mono" }, job.job_id), badge(job.outcome ?? job.status),
       h("progress", { max: 100, value: job.progress, "aria-label": t("progress") }), `${job.progress} %`),
@@ -127,7 +129,7 @@ async function head(job, path, load, session) {
     failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message}`),
       h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · ")), await explain(failure.reason)),
     waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason)),
-    job.warnings.length + job.local_warnings.length > 0 && warned([...new Set([...job.warnings, ...job.local_warnings])]),
+    warnings.length > 0 && warned(warnings),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
       ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(between)],

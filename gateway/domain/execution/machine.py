@@ -255,7 +255,7 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
             return local.noted(event.at, "stop reported", local.spec.scheduler, message=event.message)
         case messages.Confirm() if event.final:
             return local.noted(event.at, "decision reported", message=event.message)
-        case messages.Collect(run) if event.warnings:
+        case messages.Collect(run) | messages.StopRun(run) if event.warnings:
             return with_run(local, run, partial(_warned, warnings=event.warnings))
     return local
 

@@ -194,7 +194,7 @@ class Done:
     at: datetime
     final: bool = True
     message: str = ""
-    warnings: tuple[str, ...] = ()  # of a Collect: about the run's outputs
+    warnings: tuple[str, ...] = ()  # of a Collect or StopRun: about the run
 
 
 @dataclass(frozen=True)
