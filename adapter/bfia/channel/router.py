@@ -274,6 +274,7 @@ class _Desk:
             async for part in parts:
                 await self._store_part(ptp, part, offset, size, self._parts.node, run)
                 offset += sum(map(len, part))
+                part.clear()  # or it would be there while the next one comes
             _refuse_short(offset, size)
         return success(Form.RAW)
 
@@ -307,6 +308,7 @@ class _Desk:
             if not answer.succeeded:
                 return answer
             offset += length
+            part.clear()
         _refuse_short(offset, size)
         return answer
 
