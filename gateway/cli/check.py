@@ -67,7 +67,8 @@ def init(
     yield {"files": sorted(map(str, made))}
     for file in sorted(made):
         say(f"wrote {file}")
-    say(f'next: bfia-gateway provider check {folder}/register.json --command "$(which python3) {folder}/main.py"')
+    place = shlex.quote(str(folder.absolute()))  # the check runs the command in folders of its own
+    say(f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) {place}/main.py"')
 
 
 @command(commands, "check", "register.json --image registry.example.com/vendor:1.0.0")

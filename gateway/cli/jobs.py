@@ -381,14 +381,19 @@ def job_at(node: Client, job_id: str) -> dict[str, Any]:
     return job
 
 
-def run_of(job: Mapping[str, Any], task: str, party: str) -> dict[str, Any]:
-    """Return the newest attempt of the one run that is meant. Raises `CallFailed` where that is not clear."""
+def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task ") -> dict[str, Any]:
+    """Return the newest attempt of the one run that is meant; ``option`` is how the command is given the task.
+
+    Raises `CallFailed` where it is not clear, with what to add.
+    """
     fits = [r for r in job["runs"] if task in ("", r["task_name"]) and party in ("", r["party"])]
     names = {(r["task_name"], r["party"]) for r in fits}
     if len(names) != 1:
-        known = ", ".join(f"--task {r['task_name']} --party {r['party']}" for r in job["runs"]) or "none"
+        of_task = [f"--party {r['party']}" for r in job["runs"] if task == r["task_name"]]
+        known = of_task or [f"{option}{r['task_name']} --party {r['party']}" for r in job["runs"]]
         what = "no run" if not names else "more than one run"
-        raise CallFailed(f"{what} here matches; there are: {known}", EXIT_BAD_INPUT)
+        there = ", ".join(dict.fromkeys(known)) or "none"
+        raise CallFailed(f"{what} here matches; there are: {there}", EXIT_BAD_INPUT)
     return max(fits, key=lambda run: int(run.get("attempt", 0)))
 
 

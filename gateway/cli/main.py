@@ -95,7 +95,7 @@ def init(
     routes = output.with_name("routes.yml")
     try:
         if not force and (existing := [str(f) for f in (output, routes) if f.exists()]):
-            text = f"{' and '.join(existing)} exist already; give --force to overwrite, or another --output"
+            text = f"this would overwrite {', '.join(existing)}; give --force, or --output in another folder"
             raise CallFailed(text, EXIT_BAD_INPUT)
         kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
         output.parent.mkdir(parents=True, exist_ok=True)

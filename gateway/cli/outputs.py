@@ -66,7 +66,7 @@ def download(
     force: Force = False,
 ) -> Output:
     """Save one output."""
-    label = party or str(run_of(job_at(node, job_id), task, "")["party"])
+    label = party or str(run_of(job_at(node, job_id), task, "", option="")["party"])
     path = path_of(job_id, "outputs", task, label, key)
     if output is None:
         kind = group(node.get(path, rows=1)["type"])

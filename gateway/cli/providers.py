@@ -30,7 +30,6 @@ from gateway.cli.command import (
     Reason,
     Url,
     command,
-    compact,
     difference,
     group,
     listing,
@@ -39,6 +38,7 @@ from gateway.cli.command import (
     table,
     when,
 )
+from gateway.domain.problems import Problem
 from gateway.errors import counted
 
 if TYPE_CHECKING:
@@ -208,9 +208,12 @@ def _print_change(found: Mapping[str, Any]) -> None:
 
 
 def _print_warnings(found: Mapping[str, Any]) -> None:
-    if found["warnings"]:
-        rows = [[w["path"], w["rule"], compact(w["got"], 200), w.get("suggestion")] for w in found["warnings"]]
-        table(counted(len(rows), "warning"), ["where", "what", "found", "did you mean"], rows)
+    # those of the image first: they tell whether anything can run
+    warnings = sorted(found["warnings"], key=lambda one: "IMAGE_" not in one["rule"])
+    if warnings:
+        say(counted(len(warnings), "warning"))
+    for one in warnings:
+        say(f"  {Problem(one['path'], one['rule'], one['got'], one.get('suggestion', ''))}")
 
 
 def _path(node: Client, name: str) -> str:

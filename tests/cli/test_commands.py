@@ -74,6 +74,8 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
             load(None, {"node": {"id": name}, "engine": {"kind": "process"}})
     chosen = call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file))
     assert chosen.exit_code == 0 and not chosen.stderr
+    beside = call("init", "--engine", "process", "-o", str(tmp_path / "other.yml"))
+    assert beside.exit_code == 2 and "routes.yml; give --force, or --output in another folder" in beside.stderr
     left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
     assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
     folder = tmp_path / "third"

@@ -136,6 +136,10 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
         job_id = handed.stdout.splitlines()[0]
         unclear = cli(node, "logs", job_id)
         assert unclear.returncode == 2 and "--task a --party guest.0" in unclear.stderr
+        for words in (("logs", job_id, "-t", "a"), ("download", job_id, "a", "data0")):
+            unclear = cli(node, *words)
+            assert unclear.stderr.endswith("there are: --party guest.0, --party host.0\n"), unclear.stderr
+        assert "there are: a --party guest.0" in cli(node, "download", job_id, "b", "data0").stderr
         runs = node.store.local_jobs.get(job_id).runs
         ended = next(r.party.label for r in runs if r.failure and r.failure.reason == "EXIT_3")
         where = (job_id, "-t", "a", "-p", ended)

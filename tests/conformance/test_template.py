@@ -23,6 +23,8 @@ def init(folder: Path, *words: str) -> list[str]:
 def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     written = init(tmp_path / "new")
     assert [Path(f).name for f in written] == ["Dockerfile", "main.py", "register.json", "test_my_overlap.py"]
+    again = CliRunner().invoke(app, ["provider", "init", "my-overlap", "-o", str(tmp_path / "new"), "--force"])
+    assert f'python3) {tmp_path / "new" / "main.py"}"' in again.stdout
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_overlap.py"]
     path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     done = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
