@@ -303,7 +303,7 @@ def router(store: Store, storage: Storage) -> APIRouter:
         responses=content("image/svg+xml"),
     )
     def plot(wanted: _Wanted, series: _Plot = None) -> Response:
-        """A table with a rising first column as lines over it, any other as bars; single values as bars."""
+        """A table with a sorted first column as lines over it, any other as bars; single values as bars."""
         found = find_report(wanted)
         title = f"{found.run.task_name} {found.run.party.label} {found.key}"
         image = picture(read_report(storage, found.address), title, series)

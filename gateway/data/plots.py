@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -12,7 +12,7 @@ from gateway.errors import NotFound, counted
 
 MOST_POINTS = 400
 """points of a line that are drawn; of more every nth"""
-MOST_BARS = 30
+MOST_BARS = 20
 MOST_LINES = 12
 LARGEST = 1e50
 """numbers from here on are skipped, and taken as 0 below its inverse: axes cannot be drawn for them"""
@@ -20,13 +20,13 @@ LONGEST_LABEL = 60
 VALUES = "values"
 """the name by which the single values of a report are requested as bars"""
 
-WIDTH, HEIGHT = 840, 480
+WIDTH, HEIGHT = 640, 480
 """of the picture, in its own units: pixels, unless it is scaled"""
-_LEFT, _RIGHT, _ABOVE, _BELOW = 90, 30, 90, 64
-_NAMES = 240
+_LEFT, _RIGHT, _ABOVE, _BELOW = 90, 30, 104, 64
+_NAMES = 190
 """how much room the names of bars have"""
-_NAME = 28
-_KEYS = 4
+_NAME = 24
+_KEYS = 3
 """keys of colours in a line"""
 _COLOURS = ("#1f5fa8", "#d9822b", "#3a8f4d", "#b03a48", "#6b4fa0", "#8a6d3b", "#c2569c", "#5f6b76")
 
@@ -54,10 +54,10 @@ def picture(report: Report, title: str, name: str | None = None) -> bytes:
         left = counted(len(numbers) - MOST_BARS, "value") if len(numbers) > MOST_BARS else ""
         return _bars(title, left, [n for n, _ in numbers], [("", [v for _, v in numbers])])
     heading = f"{title}: {series.name}" if series.name else title
-    rising = _rising(series)
-    cut = series.left_out or len(series.points) > (MOST_POINTS if rising else MOST_BARS)
+    sorted_ = _sorted(series)
+    cut = series.left_out or len(series.points) > (MOST_POINTS if sorted_ else MOST_BARS)
     left = f"of {counted(len(series.points) + series.left_out, 'point')}" if cut else ""
-    if rising:
+    if sorted_:
         return _lines(heading, left, series)
     return _bars(heading, left, [_word(p[0]) for p in series.points], _columns(series))
 
@@ -85,12 +85,12 @@ def _columns(series: Series) -> list[tuple[str, list[float | None]]]:
     return columns[:MOST_LINES]
 
 
-def _rising(series: Series) -> bool:
-    """Whether the first column never falls, so that the others are lines over it."""
+def _sorted(series: Series) -> bool:
+    """Whether the first column never falls, or never rises, so that the others are lines over it."""
     if len(series.columns) < 2 or len(series.points) < 2:
         return False
-    xs = [_number(point[0]) for point in series.points]
-    return all(a is not None and b is not None and a <= b for a, b in pairwise(xs))
+    xs = [x for point in series.points if (x := _number(point[0])) is not None]
+    return len(xs) == len(series.points) and xs in (sorted(xs), sorted(xs, reverse=True))
 
 
 @dataclass(frozen=True)

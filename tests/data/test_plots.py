@@ -1,4 +1,4 @@
-"""Reports as pictures: lines where a table rises, bars else, and nothing that a browser would run or load."""
+"""Reports as pictures: lines where a table is sorted, bars else, and nothing that a browser would run or load."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -35,15 +35,17 @@ def test_what_has_numbers_can_be_drawn_and_is_named():
     assert names(Report("csv", {}, (Series("", ("a", "b"), (("x", "y"),)),))) == ()
 
 
-def test_a_rising_first_column_makes_lines_over_it():
+def test_a_sorted_first_column_makes_lines_over_it():
     root, text = drawn(REPORT)
     (line,) = all_of(root, "polyline")
     (x1, y1), (x2, y2), (x3, y3) = points(line)
     assert x2 - x1 == pytest.approx(x3 - x2) and x1 < x2
     assert (y2 - y1) == pytest.approx(2 * (y3 - y2), abs=0.1) and y1 < y2, "y grows downwards in a picture"
     assert "train guest.0 report0: loss" in text and "tree" in text and "remark" not in text
-    falls = drawn(Report("json", {}, (Series("x", ("at", "y"), ((2, 1), (1, 2))),)))[0]
-    assert not all_of(falls, "polyline")
+    falls = drawn(Report("json", {}, (Series("ks", ("threshold", "y"), ((0.9, 1), (0.5, 2), (0.1, 1))),)))[0]
+    assert [x for x, _ in points(*all_of(falls, "polyline"))] == [610, 350, 90]
+    jumps = drawn(Report("json", {}, (Series("x", ("at", "y"), ((2, 1), (1, 2), (3, 0))),)))[0]
+    assert not all_of(jumps, "polyline")
 
 
 def test_others_and_single_values_are_bars_with_their_names():

@@ -127,6 +127,9 @@ const templates = {
   },
 };
 
+/** Whether every image of a provider was here when it was registered or approved. */
+const here = (provider) => Object.values(provider.images).every(Boolean);
+
 /** What jobs can be made of at this node; descriptions are asked for once they are used. */
 async function knownHere(session) {
   const [providers, routes, datasets] = await Promise.all(
@@ -150,7 +153,7 @@ async function knownHere(session) {
   return {
     node: session.node, describe, offered,
     nodes: [session.node, ...routes.routes.filter((r) => r.enabled).map((r) => r.node)],
-    providers: providers.providers.filter((p) => !p.retired),
+    providers: providers.providers.filter((p) => !p.retired).sort((a, b) => here(b) - here(a)),
   };
 }
 
@@ -197,7 +200,7 @@ function parties(job, known, view) {
 // ---------------------------------------------------------------- tasks
 
 function adding(job, known, view) {
-  const offered = known.providers.map((p) => h("optgroup", { label: p.provider_name }, p.components.map((name) => option(JSON.stringify([p.name, p.version, name]), "", name))));
+  const offered = known.providers.flatMap((p) => p.components.map((name) => option(JSON.stringify([p.name, p.version, name]), "", `${name} · ${p.provider_name}`)));
   const select = h("select", { "aria-label": t("component") }, offered);
   if (!offered.length) return h("p", { class: "faint" }, t("no providers"));
   return h("div", { class: "row" }, select, button("add a task", async () => {

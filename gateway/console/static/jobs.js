@@ -60,7 +60,7 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     if (text !== shown) {
       runs.replaceChildren(card("runs here", runTable(job, log, stopped, allowed(session, "vendor"))), parameters(job));
       shown = text;
-      results.replaceChildren(await outputs(path, over, allowed(session)));
+      results.replaceChildren(job.runs.length ? await outputs(path, over, allowed(session)) : "");
     }
     if (job.runs.length && allowed(session)) await grown(curves, await reports(path));
     const { timeline: lines } = await get(`${path}/timeline`);
@@ -85,7 +85,7 @@ const explain = async (reason) => {
 /** Asks from which task on a job runs again; resolves with its name, "" for the first that has not succeeded, or null. */
 function fromWhich(job) {
   return new Promise((resolve) => {
-    const select = h("select", { name: "from" }, h("option", { value: "" }, t("first not succeeded")), job.tasks.map((task) => h("option", { value: task.name }, task.name)));
+    const select = h("select", { name: "from" }, job.outcome !== "SUCCEEDED" && h("option", { value: "" }, t("first not succeeded")), job.tasks.map((task) => h("option", { value: task.name }, task.name)));
     const dialog = h("dialog", { "aria-label": t("run again") }, h("form", { method: "dialog" }, h("p", {}, t("run again?")), h("p", {}, h("label", {}, t("from task"), select)),
       h("div", { class: "row" }, h("button", { class: "main", value: "yes" }, t("run again")), h("button", { value: "" }, t("cancel")))));
     dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? select.value : null); });
@@ -178,8 +178,8 @@ function spans(job, lines) {
 
 function gantt(job, lines) {
   const begun = spans(job, lines);
-  if (!begun.length) return h("p", { class: "faint" }, t("nothing started"));
   const over = ["FINISHED", "REJECTED"].includes(job.status);
+  if (!begun.length) return h("p", { class: "faint" }, t(over ? "nothing was started" : "nothing started"));
   const ends = (one) => (one.to ? new Date(one.to) : over ? new Date(lines.at(-1)?.at ?? one.from) : Date.now());
   const first = Math.min(...begun.map((one) => new Date(one.from))), last = Math.max(...begun.map(ends));
   const whole = Math.max(1, last - first), part = (ms) => `${(100 * ms) / whole}%`;
@@ -216,6 +216,7 @@ function openLog(place, run, stopped) {
   source.addEventListener("end", (event) => {
     const end = JSON.parse(event.data);
     state.textContent = ` ${end.reason ?? said(end.status)}${end.exit_code == null ? "" : `, exit ${end.exit_code}`}`;
+    if (!count) lines.textContent = t("empty log");
     source.close();
   });
   const close = () => { source.close(); place.replaceChildren(); };
@@ -255,7 +256,7 @@ async function grown(place, found) {
   }));
   const open = [...place.querySelectorAll("details")].map((one) => one.open);
   place.dataset.shown = text;
-  place.replaceChildren(h("div", { class: "grid" }, shown));
+  place.replaceChildren(h("div", { class: "grid reports" }, shown));
   place.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? false; });
 }
 
