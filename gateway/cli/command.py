@@ -86,7 +86,10 @@ def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, tit
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table as wide as the terminal, in a pipe as COLUMNS says; long cells are folded, ids stay whole."""
+    """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
+
+    Long cells are folded; headings stay whole, and ids and other words as far as there is room.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -96,12 +99,31 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         console = Console(width=_NARROW)
     if title:
         say(title)
+    lines = [[harmless(cell(value)) for value in row] for row in rows]
+    filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
+    shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
     made = Table(show_edge=False, pad_edge=False)
-    for n, column in enumerate(columns):
-        made.add_column(Text(harmless(t(column))), overflow="fold", no_wrap=not n and len(columns) > 2)
-    for row in rows:
-        made.add_row(*(Text(harmless(cell(value))) for value in row))
+    for column, width in zip(shown, _widths(shown, console.width - 3 * len(shown) + 1), strict=True):
+        made.add_column(Text(column[0]), overflow="fold", width=width)
+    for row in zip(*(column[1:] for column in shown), strict=True):
+        made.add_row(*map(Text, row))
     console.print(made)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return widths that fit: the widest columns give first, and words and ids where nothing else is left."""
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+    longest = [max(map(len, re.findall("[!-~]+", "\n".join(column))), default=1) for column in columns]
+    words = [min(length, _LONG) for length in longest]
+    headings = [max(map(cell_len, column[0].split()), default=1) for column in columns]
+    if len(columns) > 2:  # the first names what the row is about
+        words[0] = headings[0] = min(widths[0], room // 2)
+    for least in (words, headings):
+        while sum(widths) > room and (can := [n for n, width in enumerate(widths) if width > least[n]]):
+            widths[max(can, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def cell(value: Any) -> str:

@@ -23,6 +23,7 @@ from gateway.cli.command import (
     print_json,
     save,
     say,
+    short,
     size,
     table,
     when,
@@ -45,7 +46,9 @@ def list_models(
     found = node.get("/api/v1/models", model_id=model_id, after=after, limit=limit)
     yield found
     columns = {"model": "model_id", "version": "version", "parties here": "here", "deployed": "deployed"}
-    origin = {"from": lambda one: "imported" if one["imported"] else one["job_id"]}
+    jobs = [one["job_id"] for one in found["models"]]
+    ids = dict(zip(jobs, short(jobs), strict=True))
+    origin = {"from": lambda one: "imported" if one["imported"] else ids[one["job_id"]]}
     more = {"made (UTC)": when("created_at"), "size": size("bytes")}
     listing(found, "models", "version", {**columns, **origin, **more})
 

@@ -243,6 +243,15 @@ def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and sum(job_id in line for line in lines) == 2
+    url = "http://127.0.0.1:7380"
+    table(
+        "",
+        ["name", "version", "description", "warnings", "at", "why"],
+        [["rows", 1, "", "", url, "x" * 99 + prose]],
+    )
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80 and url in out and "version" in out
+    assert "description" not in out and "warnings" not in out
     monkeypatch.setenv("COLUMNS", "1000")
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
