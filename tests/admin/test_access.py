@@ -14,16 +14,15 @@ import yaml
 from anyio import CapacityLimiter
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
-from typer.testing import CliRunner
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.auth import RULES, Access, Role, Unauthenticated, digest, may, new_token
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.domain.run import Reporting
 from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.http.guard import MOST, Guard, Refusals
+from tests import forks
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 from tests.cleaning.ended import a_spec_of, ago, left_behind
 from tests.e2e.nodes import free_ports, wait_for
@@ -91,7 +90,8 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
     config.write_text(yaml.safe_dump(whole))
 
     def cli(*words: str) -> Any:
-        return CliRunner().invoke(app, ["token", *words, "--config", str(config)])
+        # the node here logs into what this process prints
+        return forks.run(["token", *words, "--config", str(config)])
 
     with running(tmp_path / "node", **settings) as node:
 
@@ -104,7 +104,7 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         assert status("GET", "/health/live") == (200, "")
         assert status("GET", "/api/v1/jobs", "wrong") == (401, "TOKEN_UNKNOWN")
         made = cli("create", "ann", "--role", "admin")
-        assert made.exit_code == 0, made.stderr
+        assert made.returncode == 0, made.stderr
         ann = made.stdout.strip()
         bob = json.loads(cli("create", "bob", "--role", "viewer", "--json").stdout)["token"]
         assert status("GET", "/api/v1/jobs", ann) == status("GET", "/api/v1/jobs", bob) == (200, "")
@@ -117,7 +117,7 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         assert "ann" in listed and "viewer" in listed and ann not in listed
         assert cli("revoke", "bob").stdout == "1 revoked\n"
         wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
-        assert cli("revoke", "bob").exit_code == 1
+        assert cli("revoke", "bob").returncode == 1
 
 
 def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -167,7 +168,7 @@ class Wire(ABC):
         try:
             yield
         except self._broken as error:
-            cause = f"{type(error).__name__} {error}".strip()
+            cause = re.sub(r"\[Errno -?\d+\] ", "", f"{type(error).__name__} {error}").strip()
             cause = cause.replace(self._token, "…") if self._token else cause
             raise NoAnswer(f"no response from {self.url}: {cause}") from error
 
