@@ -147,8 +147,11 @@ class Client:
                         return Response(response.status, b"", {})
                     if time.monotonic() > end:
                         raise TimeoutError("the answer does not end")
-                if response.length:
+                without_end = response.length is None and not response.chunked
+                if response.length or (without_end and not body):  # else a head that was cut off would do
                     raise http.client.IncompleteRead(bytes(body), response.length)
+                if (coding := response.getheader("content-encoding", "identity")) != "identity":
+                    raise http.client.HTTPException(f"content-encoding {coding} was not asked for")
             whole = not response.will_close
             return Response(response.status, bytes(body), {k.lower(): v for k, v in response.getheaders()})
         finally:

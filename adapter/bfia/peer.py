@@ -357,7 +357,7 @@ def _ended(error: NoResponse, url: str) -> str:
     if not isinstance(error.__cause__, ConnectionError):
         return ""
     likely = "does it want a certificate of this node?" if url.startswith("https:") else "is https spoken there?"
-    return f" {likely} bfia-gateway route test tells"
+    return f"; {likely} bfia-gateway route test tells"
 
 
 def _called(route: Route) -> str:

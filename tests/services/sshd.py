@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,8 @@ class Sshd:
         """Cut every connection, and take no new one."""
         pid = self.process.pid
         for session in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(session), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(int(session), signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
         self.process.wait(60)
 

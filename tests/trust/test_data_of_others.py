@@ -96,7 +96,7 @@ def test_metadata_of_an_output_does_not_make_it_an_upload(world: World, earlier:
     place = world.me.storage.root / output(earlier).namespace / output(earlier).name
     (place / "metadata").write_text('{"origin": {"source": "file:t.csv"}}')
     for disabled in (True, False):
-        world.me.sharing.switch(output(earlier), disabled=disabled)
+        world.me.datasets.switch(output(earlier), disabled=disabled)
     assert reason(world, reading(earlier)) == "NOT_AUTHORISED"
 
 
@@ -210,7 +210,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 world.me.sharing.grant(Address("space", name), THIRD, "ann")
         world.me.sharing.grant(Address("space", "ended"), PEER, "ann")
         world.me.sharing.revoke(Address("space", "ended"), PEER, "ann")
-        world.me.sharing.switch(Address("space", "off"), disabled=True)
+        world.me.datasets.switch(Address("space", "off"), disabled=True)
         yield world
 
 
