@@ -17,6 +17,7 @@ import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
 from gateway.cli.command import Output, command, compact, finite, say, table
+from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
 
@@ -282,7 +283,9 @@ def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> di
 
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
     marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
-    rows = [[m, p.path, p.rule, "" if p.got is None else compact(p.got, 200), p.suggestion] for m, p in marked]
+    rows = [
+        [t(m), p.path, t(p.rule), "" if p.got is None else compact(p.got, 200), p.suggestion] for m, p in marked
+    ]
     title = f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
     if rows:
         table(title, ["", "where", "what", "found", "did you mean"], rows)

@@ -41,6 +41,7 @@ from gateway.cli.command import (
     warn,
     when,
 )
+from gateway.cli.language import t
 from gateway.data.log_levels import Level
 from gateway.errors import counted, near
 
@@ -237,7 +238,7 @@ def logs(
     event = None
     for event, line in followed if follow else (("", line) for line in node.lines(run["log"], **query)):
         if event != "end":
-            say(line, err=event == "stderr")
+            typer.echo(harmless(line), err=event == "stderr")  # as it was written, in no other language
     if event is None:
         text = "wrote nothing" if level is Level.DEBUG and stream is None else "wrote no such line"
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
@@ -441,7 +442,7 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
     for party in job["parties"]:
         roles.setdefault(party["node"], []).append(party["role"])
     cells = Table(box=None, pad_edge=False)
-    for heading in ("task", *(f"{node} ({', '.join(names)})" for node, names in roles.items()), ""):
+    for heading in (t("task"), *(f"{node} ({', '.join(names)})" for node, names in roles.items()), ""):
         cells.add_column(text(heading), overflow="fold")
     for task in job["tasks"]:
         states = []
@@ -452,17 +453,18 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
                 same, by_role = same - _NOT_BEGUN, {r: s for r, s in by_role.items() if s not in _NOT_BEGUN}
             state = next(iter(same)) if len(same) == 1 else " ".join(f"{r} {s}" for r, s in by_role.items())
             states.append(text(state or "–", _STYLE.get(state, "dim")))
-        cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else _why(task), "dim"))
+        cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim"))
     line = Table.grid(padding=(0, 1))
     outcome = f" {job['outcome']}" if job.get("outcome") else ""
     bar = ProgressBar(total=100, completed=job["progress"], width=40)
     line.add_row(bar, text(f"{job['status']}{outcome}, {job['progress']} %"))
-    parts: list[RenderableType] = [text(f"{job['job_id']}, scheduled by {job['scheduler']}", "bold")]
-    parts += [text(about, "dim") for about in _begun(job)] + [cells, line]
+    parts: list[RenderableType] = [text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")]
+    parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
     if why := _why(job):
-        parts.append(text(why, "red" if job.get("failure") else "dim"))
-    parts += [text(line, "dim") for line in (*_lineage(job), *_on_channel(job), *_last_lines(job))]
-    parts += [text(line, "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
+        parts.append(text(t(why), "red" if job.get("failure") else "dim"))
+    parts += [text(t(line), "dim") for line in (*_lineage(job), *_on_channel(job))]
+    parts += [text(line, "dim") for line in _last_lines(job)]
+    parts += [text(t(line), "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
     return Group(*parts)
 
 
@@ -537,5 +539,5 @@ def _last_lines(job: Mapping[str, Any]) -> Iterator[str]:
         return
     for run in [run for run in job["runs"] if run.get("last_lines")][-3:]:
         where = f"--task {run['task_name']} --party {run['party']}"
-        yield f"last lines of {run['task_name']} as {run['party']} (all: job logs {job['job_id']} {where}):"
+        yield t(f"last lines of {run['task_name']} as {run['party']} (all: job logs {job['job_id']} {where}):")
         yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])

@@ -160,7 +160,7 @@ def applications(
     narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
     found = node.get("/api/v1/applications", **narrow, partner=partner, after=after or None, limit=limit)
     yield found
-    more = {"state": "status", "since (UTC)": when("at", 16), "until": when("expires_at", 16), "key": "key"}
+    more = {"state": "status", "since (UTC)": when("at", 16), "until": when("expires_at", 16), "key id": "key"}
     listing(found, "applications", "application", {**_COLUMNS, **more, "trouble": "trouble"})
 
 

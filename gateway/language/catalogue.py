@@ -1,7 +1,8 @@
 """Texts for people in English and in Simplified Chinese; reasons, states and names stay as they are.
 
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
-already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too.
+already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too; one
+named ``n`` is a number.
 """
 
 import os
@@ -24,6 +25,9 @@ _TEXTS = frozenset({"message", "cause", "found", "remedy", "rule", "warnings", "
 """fields of the API with texts for people"""
 _LONGEST = 20_000
 """characters of a text that is looked for"""
+_GOT = " (got "
+_MOST_WORDS = 8
+"""before a rule: where it was broken"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def translate(text: str, language: str) -> str:
     """Return a text in a language; as it is where nobody has translated it."""
     if language == ENGLISH or not text.strip() or len(text) > _LONGEST:
         return text
-    return _whole(text) or _parts(text, "\n", "\n") or _parts(text, "; ", "；") or text
+    return _whole(text) or _parts(text, "\n", "\n") or _parts(text, "; ", "；") or _problem(text) or text
 
 
 def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
@@ -124,7 +128,9 @@ def _whole(text: str) -> str:
 def _filled(template: _Template, text: str) -> str:
     if template.fixed not in text or not (found := template.pattern.fullmatch(text)):
         return ""
-    values = zip(template.names, found.groups(), strict=True)
+    values = list(zip(template.names, found.groups(), strict=True))
+    if any(_GOT in value and not name[0].isupper() for name, value in values):  # the end of a problem: see there
+        return ""
     return template.translation.format_map(
         {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
     )
@@ -134,6 +140,16 @@ def _parts(text: str, between: str, then: str) -> str:
     parts = text.split(between)
     done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
     return then.join(done) if done != parts else ""
+
+
+def _problem(text: str) -> str:
+    """Return ``path: rule (got value)`` with its rule translated; empty where there is no such text."""
+    rule, got, found = text.partition(_GOT) if text.endswith(")") else (text, "", "")
+    at, done = 0, _whole(rule)
+    while not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS:
+        done = _whole(rule[at:])
+    rest = f"（实际为 {found.removesuffix(')')}）" if got else ""
+    return rule[:at] + done + rest if done else rule + rest if got else ""
 
 
 @cache
@@ -149,7 +165,8 @@ def _template(entry: tuple[str, str]) -> _Template | None:
     parts = list(Formatter().parse(english))
     if not any(name for _, name, *_ in parts):
         return None
-    pattern = "".join(re2.escape(fixed) + ("(.+?)" if name else "") for fixed, name, *_ in parts)
+    values = {None: "", "n": "([0-9]+)"}
+    pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
     names = tuple(name for _, name, *_ in parts if name)
     fixed = max((fixed for fixed, *_ in parts), key=len)
     return _Template(fixed, re2.compile(f"(?s){pattern}"), names, translation)

@@ -112,6 +112,28 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     assert "{0.__class__}" in away.stderr and "没有应答" in away.stderr
 
 
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        (
+            "  limits.foo: is not known here; known are a, b (got 1); did you mean bar?",
+            "  limits.foo: 不是此处已知的名称；已知的有 a, b（实际为 1）；是否应为 bar？",
+        ),
+        (
+            "JG1: INVALID config.x: dataset a#b is not in this node's storage (got 'a#b')",
+            "JG1: INVALID config.x: 本节点的存储中没有数据集 a#b（实际为 'a#b'）",
+        ),
+        ("x is odd (got 1)", "x is odd（实际为 1）"),
+        ("the job would fail (1 in the way, 11 to look at)", "作业会失败（1 项障碍，11 项需注意）"),
+        ("1 dataset", "1 个数据集"),
+        ("some datasets", "some datasets"),
+        (": " * 9_000, ": " * 9_000),
+    ],
+)
+def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: str, chinese: str):
+    assert catalogue.translate(english, "zh") == chinese
+
+
 def test_every_message_of_commands_is_there_in_chinese():
     """Those whose words are all values, such as a name and a time, need none."""
     lacking = []

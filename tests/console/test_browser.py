@@ -125,6 +125,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
     keep(bob, "job-zh")
     old = ann.locator("main h1").inner_text()
     ann.get_by_role("button", name="Run again").click()
+    expect(ann.locator("dialog select")).to_have_value("intersect_rsa_1")
     ann.locator("dialog select").select_option("hetero_secureboost_1")
     with ann.expect_request("**/rerun") as sent:
         ann.locator("dialog button.main").click()
@@ -135,6 +136,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes: Fed
     bob.get_by_role("button", name="拒绝").click()
     bob.locator("dialog button.danger").click()
     expect(ann.locator(".graph .task", has_text="not run")).to_have_count(2)
+    expect(ann.get_by_text("Nothing was started.")).to_be_visible()
     decided = [e for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"] if e["action"].endswith("/approve")]
     assert [(e["who"], e["detail"]["reason"]) for e in decided] == [("operator", "与数据部门确认")]
 
@@ -146,6 +148,8 @@ def test_a_job_is_drawn_from_the_registered_components(nodes: Federation, browse
     page.get_by_label("Flow").fill("drawn")
     page.get_by_role("button", name="Add a party").click()
     expect(page.get_by_label("Node host.0")).to_have_value(jobs.HOST)
+    page.get_by_role("button", name="Add a task").click()
+    expect(page.get_by_text("No tasks yet.")).to_be_visible()  # as none is chosen
     page.get_by_label("Component").select_option(label="Intersection · unionpay:2.0.0@docker")
     page.get_by_role("button", name="Add a task").click()
     expect(page.get_by_role("heading", name="Intersection")).to_be_visible()

@@ -127,9 +127,6 @@ const templates = {
   },
 };
 
-/** Whether every image of a provider was here when it was registered or approved. */
-const here = (provider) => Object.values(provider.images).every(Boolean);
-
 /** What jobs can be made of at this node; descriptions are asked for once they are used. */
 async function knownHere(session) {
   const [providers, routes, datasets] = await Promise.all(
@@ -153,7 +150,7 @@ async function knownHere(session) {
   return {
     node: session.node, describe, offered,
     nodes: [session.node, ...routes.routes.filter((r) => r.enabled).map((r) => r.node)],
-    providers: providers.providers.filter((p) => !p.retired).sort((a, b) => here(b) - here(a)),
+    providers: providers.providers.filter((p) => !p.retired),
   };
 }
 
@@ -201,9 +198,10 @@ function parties(job, known, view) {
 
 function adding(job, known, view) {
   const offered = known.providers.flatMap((p) => p.components.map((name) => option(JSON.stringify([p.name, p.version, name]), "", `${name} · ${p.provider_name}`)));
-  const select = h("select", { "aria-label": t("component") }, offered);
+  const select = h("select", { "aria-label": t("component"), required: true }, option("", "", t("choose a component")), offered);
   if (!offered.length) return h("p", { class: "faint" }, t("no providers"));
   return h("div", { class: "row" }, select, button("add a task", async () => {
+    if (!select.reportValidity()) return;
     const [provider, version, component] = JSON.parse(select.value);
     const described = await known.describe(provider, version, component);
     const stem = component.replace(/([a-z0-9])([A-Z])/g, "$1_$2").toLowerCase();
