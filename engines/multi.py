@@ -98,7 +98,7 @@ class SeveralEngines:
         return self._of(name).probe(name)
 
     def address(self, name: str) -> str:
-        """Return that of a run at the main engine; one elsewhere may be somebody else's here."""
+        """Return the address of a run at the main engine: elsewhere it may be that of another run here."""
         return self.main.address(name) if self._of(name) is self.main else ""
 
     def written(self, name: str, most: int) -> Written:

@@ -138,7 +138,7 @@ def digest(text: str) -> str:
 
 
 def provider_name(name: str, subject: str) -> str:
-    """Return the name of a token of somebody who logged in at the OpenID provider."""
+    """Return the token name of a person who logged in at the OpenID provider."""
     return f"{BY_PROVIDER}{name}#{digest(subject)[:8]}"
 
 

@@ -57,7 +57,7 @@ class NotConnected(Exception):
 
 
 class NoResponse(Exception):
-    """The request may have arrived; there is no response that can be read."""
+    """The request may have arrived; no readable response came back."""
 
 
 class Client:
@@ -178,7 +178,7 @@ class Connections:
     """The clients for all peers."""
 
     def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
-        """``observe`` gets every request, whoever makes it."""
+        """``observe`` gets every request."""
         self._clients: Clients[tuple[str, Identity], Client] = Clients(
             lambda key, verify: Client(key[0], verify, key[1].server_name)
         )

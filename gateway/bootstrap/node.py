@@ -490,7 +490,7 @@ class Gateway:
         return self.run_credentials.of(storage.remote, run, min(longest, default=None))
 
     def _on_channel(self, run: Run) -> str:
-        """Say what a run waits for on the channel, what nobody has read there, and which push was refused last."""
+        """Report the topic that a run waits for, its unread topics, and the last refused push."""
         job_id = self.store.local_job_of_task(run.task_id) or ""
         sessions = (session_id(job_id), session_id(run.task_id))
         found = [on for session in sessions for on in self.broker.waiting(session)]
@@ -533,7 +533,7 @@ class Gateway:
 
     def _warn_of_storages(self) -> None:
         try:
-            self.storage.check(20.0)  # nobody waits for it
+            self.storage.check(20.0)  # runs in the background
         except StorageFailed as error:
             log.warning("jobs with data there are refused", cause=error.message, next="bfia-gateway doctor")
 

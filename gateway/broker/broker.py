@@ -140,7 +140,7 @@ class Broker:
         return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
 
     def push_refused(self, session: str, why: str) -> None:
-        """Keeps why a container's message was refused last; of few sessions, as anybody may name one."""
+        """Keeps why a container's message was refused last; of few sessions, as any container may name one."""
         self._refused.pop(session, None)
         self._refused[session] = why
         if len(self._refused) > _MOST_REFUSED:

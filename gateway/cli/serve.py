@@ -132,7 +132,7 @@ def configure_logs(log_format: str) -> None:
 
 
 def _as_text(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> str:
-    """Return a line as it is shown where no person reads along: without colours, at a fifth of their cost."""
+    """Render a line for a log file or pipe: without colours, at a fifth of the cost."""
     at, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     trace = event.pop("exception", "")
     values = (

@@ -35,7 +35,7 @@ _LEEWAY = 60
 """seconds by which the clocks may differ"""
 _TIMEOUT = 10.0
 _KEPT = timedelta(seconds=60)
-"""for which its metadata is: anybody may begin a login"""
+"""for which its metadata is cached: a login needs no credentials to begin"""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: nobody has to be waited for."""
+        """Do nothing: there is nothing to wait for."""
 
     def take(self) -> bytes:
         """Return what was written since the last time."""

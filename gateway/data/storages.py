@@ -198,5 +198,5 @@ def _ask(storage: RemoteStorage, answer: "Future[None]") -> None:
     try:
         storage.check_answers()
         answer.set_result(None)
-    except BaseException as error:  # whoever asked gets it
+    except BaseException as error:  # raised to the caller
         answer.set_exception(error)

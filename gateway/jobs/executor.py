@@ -241,7 +241,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _round(self) -> None:
         """Probe the runs here that are not probed soon anyway; write only what is new."""
         soon = self._clock() + timedelta(seconds=self._timing.probe_every)
-        silent: set[str] = set()  # engines; whoever watches one notes it
+        silent: set[str] = set()  # engines; their watchers record it
         for known in self._store.launched(self._owner):
             local = self._store.local_jobs.find(known.job_id)
             run = next((r for r in local.runs if r.name == known.name), None) if local else None

@@ -177,7 +177,7 @@ class _Entry(Generic[R]):
     def __init__(self, change: Change[R], until: float | None = None) -> None:
         self.change = change
         self.until = until
-        """by `time.monotonic`: nobody waits for it, and it is to be made by then; None: somebody waits"""
+        """by `time.monotonic`: no caller waits, and it is to be made by then; None: a caller waits"""
         self.done = False
         self.result: R | None = None
         self.error: BaseException | None = None
