@@ -4,11 +4,13 @@ The keys are those the first users of this gateway have; ``overwrite`` and ``des
 second word for ``overwrite``.
 """
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Self
 
 import anyio
@@ -32,7 +34,7 @@ from starlette.requests import ClientDisconnect
 from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from gateway.data.datasets import Datasets
-from gateway.data.table_reader import ENCODINGS
+from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
     Upload,
@@ -47,6 +49,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
+from gateway.http.bodies import READ, Rest
 from gateway.runtime.context import new_trace_id, traced
 
 FILE = "file"
@@ -69,11 +72,13 @@ async def receive(
     request: Request,
     write: Callable[[bytes], object],
     max_file: int,
-    begin: Callable[[Form], object] = lambda form: None,
+    begin: Callable[[Form], bool] = lambda form: False,
+    follow: Callable[["FilePart"], object] = lambda part: None,
 ) -> Form:
     """Read the whole form; ``write`` gets the file's bytes, on a worker thread.
 
-    ``begin`` gets what was sent before the file, once the file begins.
+    ``begin`` gets what was sent before the file, once the file begins. Where it returns True, ``follow`` may get
+    what is left of the file then, to be read by a thread of its own.
 
     Raises `Invalid` for what is not a form or breaks off, `TooLarge` for a body that announces more than
     ``max_file`` bytes and some for the fields, and whatever ``write`` raises.
@@ -85,7 +90,7 @@ async def receive(
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_file + 2 * _LARGEST_FIELDS:
         raise TooLarge(f"the body has {announced} bytes; a file may have {max_file}")
-    reader = _Reader(request, write, lambda items: begin(_form(items)))
+    reader = _Reader(request, options[b"boundary"], write, lambda items: begin(_form(items)), follow)
     try:
         received = await reader.parse()
     except MultiPartException as error:
@@ -118,12 +123,18 @@ class _Reader(MultiPartParser):
     def __init__(
         self,
         request: Request,
+        boundary: bytes,
         write: Callable[[bytes], object],
-        begin: Callable[[list[tuple[str, str | UploadFile]]], object],
+        begin: Callable[[list[tuple[str, str | UploadFile]]], bool],
+        follow: Callable[["FilePart"], object],
     ) -> None:
-        super().__init__(request.headers, _batches(request), max_files=1, max_fields=_MOST_PARTS)
+        super().__init__(request.headers, self._pieces(), max_files=1, max_fields=_MOST_PARTS)
+        self._request = request
+        self._mark = b"\r\n--" + boundary
         self._write = write
         self._begin = begin
+        self._follow = follow
+        self._begun = self._storing = False
         self._field_bytes = 0
         self.ended = False
 
@@ -136,7 +147,7 @@ class _Reader(MultiPartParser):
             raise MultiPartException(f"the file must be in the part {FILE}")
         upload.file.close()
         upload.file = _Sink(self._write)  # type: ignore[assignment]
-        self._begin([*self.items, (FILE, upload)])
+        self._begun, self._storing = True, self._begin([*self.items, (FILE, upload)])
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._current_part.file is None:
@@ -145,8 +156,41 @@ class _Reader(MultiPartParser):
                 raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
         super().on_part_data(data, start, end)
 
+    def on_part_end(self) -> None:
+        self._storing = False
+        super().on_part_end()
+
     def on_end(self) -> None:
         self.ended = True
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body, the file in larger pieces, as each costs a change of threads, or past this parser."""
+        held = bytearray()
+        take = self._request.scope.get("extensions", {}).get(READ)
+        async for data in self._request.stream():
+            held += data
+            if self._storing and take is not None and (rest := take()) is not None:
+                loop, over = asyncio.get_running_loop(), asyncio.Event()
+                rest.put_back(bytes(held))
+                part = FilePart(rest, self._mark, partial(loop.call_soon_threadsafe, over.set))
+                self._follow(part)
+                await over.wait()
+                if part.broken:
+                    raise ClientDisconnect
+                yield part.after
+                return
+            if len(held) >= (_BATCH if self._begun else 1):
+                kept = _begins(held, self._mark)
+                yield bytes(held[: len(held) - kept])
+                del held[: len(held) - kept]
+        yield bytes(held)
+
+
+def _begins(data: bytearray, mark: bytes) -> int:
+    """Return how many bytes at the end of some data may be the beginning of a mark, which begins with CR."""
+    end = data[max(0, len(data) - len(mark) + 1) :]
+    at = end.rfind(b"\r")
+    return len(end) - at if at >= 0 and mark.startswith(end[at:]) else 0
 
 
 class _Sink:
@@ -157,15 +201,64 @@ class _Sink:
         """The parser rewinds a file when it is complete."""
 
 
-async def _batches(request: Request) -> AsyncGenerator[bytes, None]:
-    """Yield the body in larger pieces, as each costs a change of threads."""
-    held = bytearray()
-    async for data in request.stream():
-        held += data
-        if len(held) >= _BATCH:
-            yield bytes(held)
-            held.clear()
-    yield bytes(held)
+class FilePart:
+    """What is left of the file in a form, up to the boundary; what is behind its content is ``after``."""
+
+    def __init__(self, rest: Rest, mark: bytes, over: Callable[[], object]) -> None:
+        """``over`` is called when the end is reached."""
+        self._rest = rest
+        self._mark = mark
+        self._over: Callable[[], object] | None = over
+        self._room = bytearray(BLOCK)
+        self._ready = memoryview(b"")
+        self._held = b""
+        """may be the beginning of the mark"""
+        self.after = b""
+        self.broken = False
+        """whether the client left before"""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Wait for more, 0: it is at its end. Raises `GatewayError` (BROKEN_OFF)."""
+        while not self._ready and self._over is not None:
+            self._fill()
+        if self.broken:
+            raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _fill(self) -> None:
+        assert self._over is not None
+        begun, room = len(self._held), self._room
+        room[:begun] = self._held
+        try:
+            end = begun + self._rest.readinto(memoryview(room)[begun:])
+            at = room.find(b"\r", 0, end)
+            at = at if at < 0 else room.find(self._mark, at, end)  # a single byte is found much faster
+            over = at >= 0 or end == begun
+            kept = end - at if at >= 0 else _begins(room[max(0, end - len(self._mark)) : end], self._mark)
+            self._held, self._ready = bytes(room[end - kept : end]), memoryview(room)[: end - kept]
+            if over:
+                self.after = self._held + self._behind()
+        except OSError:
+            over = self.broken = True
+        if over:
+            self._over()
+            self._over = None
+
+    def _behind(self) -> bytes:
+        found = b""
+        while data := self._rest.read(_BATCH):
+            found = (found + data)[: 2 * _LARGEST_FIELDS]  # more is refused
+        return found
+
+    def stop(self) -> None:
+        """End the wait."""
+        self._rest.stop()
+
+    def close(self) -> None:
+        """Give the client's socket back."""
+        self._rest.close()
 
 
 _LARGEST_BODY = 1024 * 1024
@@ -333,16 +426,17 @@ class Uploads:
         received = await on(self._receiving, sender, lambda: self._datasets.receive(self._max_upload))
         begun: list[tuple[Form, Upload]] = []
 
-        def begin(form: Form) -> None:
+        def begin(form: Form) -> bool:
             with suppress(GatewayError):  # what is missing may come behind the file
                 wanted = _upload_of(replace(form, fields=change(form.fields)))
                 if self._streams.acquire(blocking=False):
                     begun.append((form, wanted))
                     with traced(sender.trace_id or new_trace_id()):
                         self._datasets.store_while_received(wanted, received, form.filename or "")
+            return bool(begun)
 
         try:
-            form = await receive(request, received.write, self._max_upload, begin)
+            form = await receive(request, received.write, self._max_upload, begin, received.follow)
             if not begun or form != begun[0][0]:
                 wanted = _upload_of(replace(form, fields=change(form.fields)))
                 if not begun:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -347,21 +348,66 @@ class _Returned:
         return text
 
 
+class Following(Protocol):
+    """The rest of a file that is being received, where it is read past its reception."""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Wait for more, 0: it is at its end. Raises `GatewayError`."""
+
+    def stop(self) -> None:
+        """End the wait."""
+
+    def close(self) -> None:
+        """Give back what it reads from."""
+
+
 class Source(FileIO):
-    """The bytes of an upload, counted. Raises `GatewayError` where they end before they are ``whole``."""
+    """The bytes of an upload, counted. Raises `GatewayError` where they break off, `TooLarge`."""
 
     size = 0
-    whole = True
+
+    def __init__(
+        self,
+        file: int | Path,
+        most: int | None = None,
+        more: Callable[[], Following | None] = lambda: None,
+        whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``more`` waits for what follows the file, None: nothing; then ``whole`` says whether it is all."""
+        super().__init__(file)
+        self._most = most
+        self._more = more
+        self._whole = whole
+        self._read: Callable[[memoryview], int] | None = super().readinto
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer unless the end comes first."""
         view, filled = memoryview(buffer), 0
-        while filled < len(view) and (count := super().readinto(view[filled:])):
+        while filled < len(view) and self._read is not None:
+            count = self._read(view[filled:])
             filled += count
-        if filled < len(view) and not self.whole:
-            raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
+            if not count:
+                self._go_on()
         self.size += filled
+        if self._most is not None and self.size > self._most:
+            raise too_large(self._most)
+        if filled < len(view) and not self._whole():
+            raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
         return filled
+
+    def _go_on(self) -> None:
+        following = self._more()
+        self._read = following.readinto if following is not None else None
+
+    def skip(self) -> None:
+        """Read what follows the file to its end: its sender reads no answer before."""
+        room = memoryview(bytearray(CHUNK))
+        with suppress(GatewayError):
+            if self.closed and self._read == super().readinto:
+                self._go_on()
+            while self._read is not None:
+                if not self._read(room):
+                    self._go_on()
 
 
 class Reception:
@@ -373,8 +419,10 @@ class Reception:
         self._file = FileIO(self._path, "wb")
         self._max = max_bytes
         self._size = 0
-        self._sent: Source | None = None
-        self._storing = threading.Thread()
+        self._whole = False
+        self._more: SimpleQueue[Following | None] = SimpleQueue()
+        self._following: Following | None = None
+        self._storing: threading.Thread | None = None
         self._stored: Future[Dataset] = Future()
 
     def begin(self, store: Callable[[Source], Dataset]) -> None:
@@ -383,37 +431,47 @@ class Reception:
         with suppress(OSError):  # where a user's pipes have no more room
             fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
-        self._sent, self._file = Source(out), FileIO(into, "wb")
-        self._sent.whole = False
+        self._file = FileIO(into, "wb")
+        sent = Source(out, self._max, self._more.get, lambda: self._whole)
 
-        def work(source: Source) -> None:
+        def work() -> None:
             try:
-                with source:  # once it is closed, the rest of what is sent goes nowhere
-                    stored = store(source)
+                with sent:  # once it is closed, what is written goes nowhere
+                    stored = store(sent)
                 self._stored.set_result(stored)
             except BaseException as error:  # whoever waits for the end gets it
                 self._stored.set_exception(error)
+            sent.skip()
 
-        context = contextvars.copy_context()
-        self._storing = threading.Thread(target=context.run, args=(work, self._sent), daemon=True)
+        self._storing = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
         self._storing.start()
 
     def write(self, data: bytes) -> None:
         """Take more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
         self._size += len(data)
         if self._max is not None and self._size > self._max:
-            raise TooLarge(f"the file is larger than {self._max} bytes, the setting data.max_upload_bytes")
+            raise too_large(self._max)
         view = memoryview(data)
         with storage_errors(), suppress(BrokenPipeError):
             while view:
                 view = view[self._file.write(view) :]
 
+    def follow(self, rest: Following) -> None:
+        """Have what is stored while it comes go on with what ``rest`` reads."""
+        self._following = rest
+        self._more.put(rest)
+        self._file.close()
+
     def finish(self) -> Dataset:
         """Return what was stored of a file that has come to its end. Raises what storing it raised."""
-        assert self._sent is not None, "begin comes first"
-        self._sent.whole = True
-        self._file.close()
+        self._whole = True
+        self._end()
         return self._stored.result()
+
+    def _end(self) -> None:
+        self._more.put(None)
+        with suppress(OSError):
+            self._file.close()
 
     def opened(self) -> Source:
         """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
@@ -423,11 +481,19 @@ class Reception:
 
     def close(self) -> None:
         """Delete what was received; after it was stored there is nothing left to delete."""
-        with suppress(OSError):
-            self._file.close()
-        if self._sent is not None:
+        self._end()
+        if self._following is not None:
+            self._following.stop()
+        if self._storing is not None:
             self._storing.join()
+        if self._following is not None:
+            self._following.close()
         self.staging.close()
+
+
+def too_large(most: int) -> TooLarge:
+    """Return the refusal of a file."""
+    return TooLarge(f"the file is larger than {most} bytes, the setting data.max_upload_bytes")
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""Responses of many bytes, which a thread writes to the client's socket.
+"""Bodies of many bytes: a thread writes a response to the client's socket, and reads a request's from it.
 
-Through the event loop each piece costs as much again. A slow client holds no thread: the loop waits until it takes
-more. By TLS the framework sends them.
+Through the event loop each piece costs as much again. A client that takes a response slowly holds no thread: the
+loop waits until it takes more. By TLS the framework sends and receives.
 """
 
 import asyncio
 import contextlib
+import io
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +23,16 @@ log = structlog.get_logger(__name__)
 
 WRITE = "bfia.write"
 """the ASGI extension that writes what is left of a response, see `written`"""
+READ = "bfia.read"
+"""the ASGI extension that leaves what is left of a request's body to its caller, see `Rest`"""
 _TURN = 0.5
 """seconds for which a thread writes; then others have their turn"""
 _STUCK = 0.05
 """seconds that a thread waits for a client that takes nothing"""
 _AGAIN = 1.0
 """seconds after which it is tried again, whatever the event loop knows of the client"""
+_SILENT = 300.0
+"""seconds that a thread waits for a client that sends nothing"""
 
 
 class Body(StreamingResponse):
@@ -102,3 +107,40 @@ class _Writing:
     def end(self) -> None:
         """Close what is read from."""
         self._pieces.close()
+
+
+class Rest(io.RawIOBase):
+    """What is left of a request's body, for any thread to read."""
+
+    def __init__(self, client: socket.socket, begun: bytes, left: int) -> None:
+        """``begun`` was received already, ``left`` bytes were not."""
+        self._client = client
+        self._begun = begun
+        self._left = left
+        client.settimeout(_SILENT)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Wait for more, 0: it is at its end. Raises `OSError` where the client is gone or silent."""
+        if data := self._begun[: len(buffer)]:
+            self._begun = self._begun[len(data) :]
+            buffer[: len(data)] = data
+            return len(data)
+        count = self._client.recv_into(buffer, min(len(buffer), self._left)) if self._left else 0
+        if self._left and not count:
+            raise ConnectionError("the client is gone")
+        self._left -= count
+        return count
+
+    def put_back(self, data: bytes) -> None:
+        """Have some bytes come first."""
+        self._begun = data + self._begun
+
+    def stop(self) -> None:
+        """End the wait of the thread that reads."""
+        with contextlib.suppress(OSError):
+            self._client.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._client.close()
+        super().close()

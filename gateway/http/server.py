@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.http.bodies import WRITE, written
+from gateway.http.bodies import READ, WRITE, Rest, written
 from gateway.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -186,6 +186,8 @@ class Connection(HttpToolsProtocol):
         self._extensions: dict[str, Any] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._read_whole = True
+        self._left: int | None = None
+        """bytes of the body that were not received yet, where its head says how many it has"""
         self._head = 0
         self._unparsed = 0
         """bytes since the parser last found anything"""
@@ -199,7 +201,7 @@ class Connection(HttpToolsProtocol):
             chain = [] if shown is None else [ssl.DER_cert_to_PEM_cert(shown)]
             self._extensions = {"tls": {"client_cert_chain": chain}}
         else:
-            self._extensions = {WRITE: self._written}
+            self._extensions = {WRITE: self._written, READ: self._rest}
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -269,6 +271,16 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
         cycle.expected_content_length = 0
 
+    def _rest(self) -> Rest | None:
+        """Leave the rest of a body to the caller, where its length is known; then the connection is over."""
+        cycle = self.cycle
+        if not self._left or cycle is None or cycle.disconnected:
+            return None
+        self.flow.pause_reading()
+        begun, cycle.body, cycle.keep_alive = bytes(cycle.body), bytearray(), False
+        own = self.transport.get_extra_info("socket")
+        return Rest(socket.socket(fileno=os.dup(own.fileno())), begun, self._left)
+
     async def end(self) -> None:
         """End what is passed on; for others the server closes."""
         if self._passing is not None:
@@ -310,11 +322,15 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin to answer."""
         self._read_whole = False
+        length = dict(self.headers).get(b"content-length", b"")
+        self._left = int(length) if length.isdigit() else None
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._unparsed = 0
+        if self._left is not None:
+            self._left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

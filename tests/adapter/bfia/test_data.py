@@ -3,7 +3,10 @@
 import asyncio
 import hashlib
 import json
+import socket
 from collections.abc import AsyncIterator
+from contextlib import closing
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.data.storages import Storages
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
+from tests.trust.test_connections import listening
 
 ROOT = Path(__file__).resolve().parents[3]
 USERS = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").read_text())
@@ -222,6 +226,70 @@ def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
     assert any(p.name == "upload" and p.parent.parent.name == FOLDER for p in seen[-1])
     assert site.left() == []
     assert not site.storage.exists(Address(**KEYS))
+
+
+LONG = b"id,y\r\n" + b"".join(b"u%d,%d\r\n" % (i, i % 2) for i in range(60_000))
+"""more than a connection gives at a time, so that its rest is read by the thread that stores it"""
+
+
+@pytest.mark.parametrize(
+    ("content", "after", "expected"),
+    [
+        (LONG, b"--\r\n", {"count": 60_000, "checksum": hashlib.sha256(LONG).hexdigest()}),
+        (LONG, b'\r\nContent-Disposition: form-data; name="overwrite"\r\n\r\ntrue\r\n--b--\r\n', {"overwrite"}),
+        (LONG, b'\r\nContent-Disposition: form-data; name="k"\r\n\r\n' + b"k" * 1_100_000, 413),
+        (b"id,id\n" + LONG, b"--\r\n", {"file:1"}),
+        (LONG + b"1,2,3\r\n", b"--\r\n", {"file:60002"}),
+        (LONG * 2, b"--\r\n", 413),
+        (LONG, b"", None),
+    ],
+)
+def test_a_long_file_is_read_past_the_event_loop(
+    tmp_path: Path, content: bytes, after: bytes, expected: Any
+) -> None:
+    site = Site(tmp_path, max_upload=len(LONG) + 100)
+    form = FIELDS + HEAD + content + b"\r\n--b" + after
+    head = f"POST /v2/component/upload/file HTTP/1.1\r\nhost: x\r\ncontent-length: {len(form)}\r\n"
+    with listening(site.app) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(f"{head}content-type: multipart/form-data; boundary=b\r\n\r\n".encode())
+        if expected is None:
+            client.sendall(form[: len(form) // 2])
+        else:
+            client.sendall(form)
+            with client.makefile("rb") as answered:
+                answer = json.loads(answered.read().partition(b"\r\n\r\n")[2])
+    if isinstance(expected, dict):
+        assert expected.items() <= answer["data"].items()
+        return
+    assert site.left() == []
+    if expected is not None:
+        assert expected in (answer["code"], paths(answer) if "problems" in answer["data"] else None), answer
+
+
+class Pieces(RawIOBase):
+    """What a connection gives, some bytes at a time."""
+
+    def __init__(self, data: bytes, step: int) -> None:
+        self._data = data
+        self._step = step
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(self._step, len(buffer))
+        given, self._data = self._data[:count], self._data[count:]
+        buffer[: len(given)] = given
+        return len(given)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
+@pytest.mark.parametrize("content", [b"", b"\r", b"\r\n", b"\r\n--\r\n-\r\r\n--ma", b"a,b\r\n1,2\r\n" * 20])
+def test_the_file_of_a_form_ends_at_its_mark(content: bytes, step: int) -> None:
+    ends: list[bytes] = []
+    with closing(Pieces(content + b"\r\n--mark--\r\n", step)) as rest:
+        part = data.FilePart(rest, b"\r\n--mark", lambda: ends.append(part.after))  # type: ignore[arg-type]
+        room, found = memoryview(bytearray(4)), b""
+        while count := part.readinto(room):
+            found += room[:count]
+    assert (found, ends) == (content, [b"\r\n--mark--\r\n"])
 
 
 def test_both_bodies_are_in_the_interface_description(site: Site) -> None:
