@@ -97,7 +97,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         return machine.apply(job, event, self._timing)
 
     def _next_due(self, job: Job) -> datetime | None:
-        return machine.next_due(job, self._timing)
+        return self._records.next_due(job)
 
     def _reached(self, job: Job, node: NodeId) -> Job:
         return machine.reached(job, node)

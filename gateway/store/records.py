@@ -6,7 +6,7 @@ One verb changes state: `Records.update` loads the value, calls the pure change,
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, lru_cache, partial
@@ -79,6 +79,7 @@ class Records(Generic[R]):
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
         value = replace(value, notes=tuple(map(proven, value.notes)))
+        columns, written = self._columns(value, None)
         row = {
             "job_id": value.id,
             "flow_id": flow_id,
@@ -86,7 +87,7 @@ class Records(Generic[R]):
             "digest": value.digest,
             "spec": dumps(value.spec),
             "created_at": value.created_at.timestamp(),
-            **self._columns(value),
+            **columns,
         }
         try:
             with self._database.write() as connection:
@@ -97,7 +98,7 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
-        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=())))
+        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), written))
         log_notes(self._side, value.spec, value.notes)
         return True
 
@@ -117,6 +118,13 @@ class Records(Generic[R]):
         """Return the record as it was last seen here; another gateway may have changed it since."""
         cached = self._cache.get(job_id)
         return cached.value if cached else None
+
+    def next_due(self, value: R) -> datetime | None:
+        """Return when there is something to do for a record next: as its last write found, if it is of that."""
+        cached = self._cache.get(value.id)
+        if cached is not None and cached.value is value and cached.written is not None:
+            return cached.written.due
+        return self._next_due(value)
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Have these records read anew."""
@@ -230,7 +238,7 @@ class Records(Generic[R]):
         """Write a record made of a stored one. Returns it as it is kept, None where another came first."""
         old, version = made_of.value, made_of.version + 1
         kept = replace(new, notes=())
-        columns = self._columns(kept)
+        columns, written = self._columns(kept, made_of.written)
         seen = {"seen_id": old.id, "seen_version": made_of.version, "seen_created": made_of.created_at}
         with self._database.write() as connection:
             done = connection.execute(self._change, {**seen, "version": version, **columns})
@@ -240,19 +248,21 @@ class Records(Generic[R]):
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        self._cache.put(old.id, Entry(version, made_of.created_at, kept))
+        self._cache.put(old.id, Entry(version, made_of.created_at, kept, written))
         log_notes(self._side, new.spec, new.notes)
         return kept
 
-    def _columns(self, value: R) -> dict[str, Any]:
+    def _columns(self, value: R, before: "_Written | None") -> tuple[dict[str, Any], "_Written"]:
         due = self._next_due(value)
         outcome = value.outcome if isinstance(value, Job) else (value.ending and value.ending.outcome)
-        return {
+        state, parts = record(value, self._rows.field, before.parts if before else {})
+        columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
             "due_at": None if due is None else max(due.timestamp(), 0.0) if due.year > 1 else 0.0,
-            "state": record(value),
+            "state": state,
         }
+        return columns, _Written(due, parts)
 
 
 @lru_cache(maxsize=4096)
@@ -265,12 +275,13 @@ class Rows(Generic[R]):
     """The table that repeats a part of a record, so that a task or a run is found by its id."""
 
     table: sa.Table
-    parts: Callable[[R], Mapping[str, Any] | Sequence[Any]]
+    field: str
+    """of the record, with its tasks or runs"""
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(self, connection: sa.Connection, old: R | None, new: R) -> None:
         """Write the rows of the tasks or runs that changed; the others are the very same values as before."""
-        found = (self.parts(value) if value is not None else () for value in (old, new))
+        found = (getattr(value, self.field) if value is not None else () for value in (old, new))
         before, after = (list(parts.values() if isinstance(parts, Mapping) else parts) for parts in found)
         known, left = set(map(id, before)), set(map(id, after))
         key = self.table.primary_key.columns[0]
@@ -316,6 +327,16 @@ def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class _Written:
+    """What the write of a record came to, for the next one."""
+
+    due: datetime | None
+    """when there is something to do next"""
+    parts: Mapping[int, str]
+    """texts of its tasks or runs, by their identity"""
+
+
+@dataclass(frozen=True)
 class Entry(Generic[R]):
     """A cached record and its version."""
 
@@ -323,6 +344,8 @@ class Entry(Generic[R]):
     created_at: float
     """a record that was deleted and made anew begins with version 1 again"""
     value: R
+    written: _Written | None = None
+    """where this process wrote it"""
 
 
 class Cache(Generic[R]):

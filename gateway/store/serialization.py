@@ -27,9 +27,22 @@ def dumps(value: Any) -> str:
     return _text(value, sparse=False)
 
 
-def record(value: Any) -> str:
-    """Write a job's record, without the fields that have their default."""
-    return _text(value, sparse=True)
+def record(value: Any, field: str, known: Mapping[int, str]) -> tuple[str, dict[int, str]]:
+    """Write a job's record without the fields that have their default; return the texts of its parts, too.
+
+    ``field`` names its tasks or runs. One whose identity is in ``known`` has that text and is not written again:
+    each change of a job would else cost more with every task that it has.
+    """
+    kind: Any = type(value)
+    rest, key, parts = _writer(kind, True)(value), stored_names(kind)[field], getattr(value, field)
+    rest.pop(key, None)
+    named = isinstance(parts, Mapping)
+    texts = {id(p): known.get(id(p)) or _text(p, sparse=True) for p in (parts.values() if named else parts)}
+    if named:
+        joined = "{" + ",".join(f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items()) + "}"
+    else:
+        joined = "[" + ",".join(texts[id(part)] for part in parts) + "]"
+    return f'{_text(rest, sparse=True)[:-1]},"{key}":{joined}}}', texts
 
 
 def _text(value: Any, *, sparse: bool) -> str:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 
 import sqlalchemy as sa
 
@@ -76,7 +75,7 @@ class Store(Database):
             "scheduler",
             Job,
             partial(scheduling_machine.next_due, timing=timing),
-            Rows(schema.task, attrgetter("tasks"), task_rows),
+            Rows(schema.task, "tasks", task_rows),
         )
         self.local_jobs = Records[LocalJob](
             self,
@@ -84,7 +83,7 @@ class Store(Database):
             "participant",
             LocalJob,
             partial(machine.next_due, timing=run_timing),
-            Rows(schema.run, attrgetter("runs"), run_rows),
+            Rows(schema.run, "runs", run_rows),
             publish,
         )
 

@@ -136,21 +136,24 @@ def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store
     store.jobs.get("job-1")
     remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
     with store.write() as connection:  # by another gateway: it has version 1 again
-        row = {"created_at": remade.created_at.timestamp(), "state": record(remade)}
+        row = {"created_at": remade.created_at.timestamp(), "state": record(remade, "tasks", {})[0]}
         connection.execute(schema.job.update().values(**row))
     changed = store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
     assert changed == replace(remade, warnings=("w",))
 
 
 def test_a_stored_record_leaves_out_defaults_and_nothing_else():
-    job = replace(a_job(), warnings=("w",))
-    text = record(job)
+    job, local = replace(a_job(), warnings=("w",)), a_local_job()
+    text, parts = record(job, "tasks", {})
     assert '"denials"' not in text and len(text) < 0.7 * len(dumps(job))
     assert loads(Job, text, spec=job.spec) == job
+    assert loads(LocalJob, record(local, "runs", {})[0], spec=local.spec) == local
     assert loads(Call, '{"state": "OK", "unknown": 1}') == Call(CallState.OK)
-    part = job.tasks["a"]
-    again = replace(job, tasks={**job.tasks, "a": replace(part, attempt=3)})
-    assert loads(Job, record(again), spec=job.spec) == again
+    again = replace(job, tasks={**job.tasks, "a": replace(job.tasks["a"], attempt=3)})
+    changed, of_again = record(again, "tasks", parts)
+    assert loads(Job, changed, spec=job.spec) == again
+    kept = [name for name, task in again.tasks.items() if of_again[id(task)] is parts.get(id(task))]
+    assert kept == ["b"], "the text of a task that did not change is used again"
 
 
 def test_changes_of_many_threads_are_all_kept(store: Store):
