@@ -165,7 +165,8 @@ def test_we_schedule_and_fate_flow_takes_part(pair: Pair):
     assert (shown["progress"], shown["scheduler_party_id"], shown["role"]) == (100, OURS, "host")
     told = [p for p in pair.passed("ours") if p.to == THEIRS]
     assert {p.answer["code"] for p in told} == {0}
-    assert [p.body["progress"] for p in told if p.path.endswith("/job/update")] == [50.0, 100.0]
+    progress = [p.body["progress"] for p in told if p.path.endswith("/job/update")]
+    assert list(dict.fromkeys(progress)) == [50.0, 100.0], "each once, or again where no answer came in time"
     reports = [p for p in pair.passed("ours") if p.path.endswith("/scheduler/task/report")]
     assert [p.body["status"] for p in reports if p.body["task_id"].endswith("_b")][-1] == "success"
     assert {p.answer["code"] for p in reports} == {0}
