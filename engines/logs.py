@@ -25,9 +25,8 @@ def read_tail(path: Path, tail: int | None) -> bytes:
     try:
         with path.open("rb") as file:
             if tail is not None:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - tail))
-            return file.read() if tail is None else file.read(tail)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+            return file.read(tail)
     except FileNotFoundError:
         return b""
 

@@ -9,6 +9,8 @@ log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT = 5.0
 """seconds that closing waits for a call in progress"""
+_LONGEST_WAIT = 5.0
+"""seconds between two looks at an engine that is away"""
 
 
 class Subscription:
@@ -18,7 +20,7 @@ class Subscription:
         self._on_exit = on_exit
         self._on_away = on_away
         self._names: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.closed = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
         self._thread.start()
 
@@ -36,36 +38,52 @@ class Subscription:
 
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""
-        self.closed.set()
+        self._closed.set()
         self._names.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        while (name := self._names.get()) is not None and not self.closed.is_set():
+        while (name := self._names.get()) is not None and not self._closed.is_set():
             try:
                 self._on_exit(name)
             except Exception:
                 log.exception("the subscriber failed on the exit of %s", name)
 
 
-class Subscribers:
-    """All subscribers."""
+class Follower:
+    """Looks for exits again and again, in a thread; derive, and say in `_look` how."""
 
-    def __init__(self) -> None:
-        self._members: list[Subscription] = []
-
-    def add(self, on_exit: Callable[[str], None]) -> Subscription:
-        """Begin a subscription."""
-        self._members.append(Subscription(on_exit))
-        return self._members[-1]
-
-    def report(self, name: str) -> None:
-        """Queue a name for every subscriber."""
-        for member in self._members:
-            member.report(name)
+    def __init__(
+        self, every: float, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None
+    ) -> None:
+        """``every``: seconds between two looks, more while the engine is away."""
+        self._every = every
+        self._closed = threading.Event()
+        self._subscription = Subscription(on_exit, on_away)
+        self._thread = threading.Thread(target=self._run, name="engine-follower", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End every subscription."""
-        for member in self._members:
-            member.close()
+        """End it; waits a moment for a call in progress."""
+        self._closed.set()
+        self._subscription.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_TIMEOUT)
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        wait = self._every
+        while not self._closed.is_set():
+            try:
+                self._look()
+                wait = self._every
+            except Exception as error:
+                if self._closed.is_set():
+                    return
+                log.warning("the container engine does not tell exits: %r", error)
+                self._subscription.away()
+                wait = min(wait * 2, _LONGEST_WAIT)
+            self._closed.wait(wait)

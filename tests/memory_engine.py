@@ -37,7 +37,7 @@ from engines.base import (
     signal_of,
 )
 from engines.process.engine import this_machine
-from engines.watch import Subscribers
+from engines.watch import Subscription
 
 TERMINATED = 15
 
@@ -92,7 +92,7 @@ class MemoryWorld:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.runs: dict[str, _Run] = {}
-        self.subscribers = Subscribers()
+        self.subscriptions: list[Subscription] = []
         self.down = False
         """while it is set, every call raises `EngineDown`"""
         self.on_away: list[Callable[[str], None]] = []
@@ -272,7 +272,8 @@ class MemoryEngine:
         mine = self._owns
         with self.world.lock:
             self.world.on_away += [on_away] if on_away is not None else []
-            watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)
+            watch = Subscription(lambda name: on_exit(name) if mine(name) else None)
+            self.world.subscriptions.append(watch)
             for name, run in self.world.runs.items():
                 if run.ended.is_set():
                     watch.report(name)
@@ -316,4 +317,5 @@ class MemoryEngine:
             started = run.probe.started_at if isinstance(run.probe, Running) else None
             run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, self._clock())
             run.ended.set()
-            self.world.subscribers.report(run.spec.name)
+            for subscription in self.world.subscriptions:
+                subscription.report(run.spec.name)

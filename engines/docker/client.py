@@ -14,9 +14,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from struct import unpack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ from engines.base import (
     NoSpace,
     PortInUse,
 )
-from engines.watch import Subscription
+from engines.watch import Follower
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,9 @@ _MOST_LAYERS = 10
 _OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
 _LONGEST_OUTPUT = 500
-_FIRST_WAIT, _LONGEST_WAIT, _CLOSE_TIMEOUT = 0.2, 5.0, 5.0
-"""seconds before a lost stream of events is opened again, and for a call in progress when a watch is closed"""
+_FIRST_WAIT = 0.2
+"""seconds before a stream of events that has ended is opened again"""
+_FRAME_HEAD = 8
 
 _NO_EXECUTABLE = re.compile(
     r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
@@ -255,6 +257,25 @@ def check_answer(answer: requests.Response) -> None:
         create_api_error_from_http_exception(error)
 
 
+@contextmanager
+def asked(api: APIClient, place: str, what: str, **params: str) -> Iterator[Any]:
+    """Give the stream in which the daemon responds. Raises APIError, OSError."""
+    url = f"{api.base_url}/v{api.api_version}/{place}/{what}"
+    with closing(api.get(url, params=params, stream=True, timeout=api.timeout)) as answer:
+        check_answer(answer)
+        yield answer.raw
+
+
+def log_of(api: APIClient, place: str, stream: str) -> Iterator[bytes]:
+    """Yield what ``containers/…`` or ``tasks/…`` wrote to a stream, piece by piece. Raises APIError, OSError."""
+    with asked(api, place, "logs", tail="all", **{stream: "1"}) as raw:
+        while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
+            left = unpack(">xxxxL", head)[0]
+            while left and (piece := raw.read(left)):
+                left -= len(piece)
+                yield piece
+
+
 def remove(api: APIClient, container: str) -> None:
     """Remove a container, which may be gone. Raises APIError."""
     try:
@@ -300,7 +321,7 @@ def not_started(text: str) -> EngineError:
     return CommandNotFound(text) if _NO_EXECUTABLE.search(text) else CreateFailed(text)
 
 
-class EventWatch:
+class EventWatch(Follower):
     """Reports each exit, after every connection first all runs that have exited, so that none is missed."""
 
     def __init__(
@@ -314,56 +335,36 @@ class EventWatch:
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._over = over
-        self._subscription = Subscription(
-            on_exit, on_away
-        )  # a slow one must not block the stream: the daemon drops events
         self._lock = threading.Lock()
         self._stream: CancellableStream[Any] | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-events", daemon=True)
-        self._thread.start()
+        super().__init__(_FIRST_WAIT, on_exit, on_away)
 
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""
         self._closed.set()
         self._end_stream()
-        self._subscription.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_TIMEOUT)
+        super().close()
 
-    def _run(self) -> None:
-        wait = _FIRST_WAIT
-        while not self._closed.is_set():
-            try:
-                self._follow()
-                wait = _FIRST_WAIT
-                if not self._closed.is_set():
-                    self._subscription.away()
-            except (EngineError, DockerException, HTTPError, OSError, ValueError, LookupError, TypeError) as error:
+    def _look(self) -> None:
+        """Report the runs that have exited, then those that exit, until the stream ends."""
+        try:
+            client = self._client()
+            now = datetime.fromisoformat(client.info()["SystemTime"])  # in the time zone of the daemon
+            stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
+            with self._lock:
+                self._stream = stream
+            if self._closed.is_set():  # closed before there was a stream to close
+                return
+            for name in self._over():
+                self._subscription.report(name)
+            for event in stream:
                 if self._closed.is_set():
                     return
-                log.warning("lost the event stream of the container engine: %r", error)
-                self._subscription.away()
-                wait = min(wait * 2, _LONGEST_WAIT)
-            finally:
-                self._end_stream()
-            self._closed.wait(wait)
-
-    def _follow(self) -> None:
-        """Report the runs that have exited, then those that exit, until the stream ends."""
-        client = self._client()
-        now = datetime.fromisoformat(client.info()["SystemTime"])  # in the time zone of the daemon
-        stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
-        with self._lock:
-            self._stream = stream
-        if self._closed.is_set():  # closed before there was a stream to close
-            return
-        for name in self._over():
-            self._subscription.report(name)
-        for event in stream:
-            if self._closed.is_set():
-                return
-            self._subscription.report(event["Actor"]["Attributes"]["name"])
+                self._subscription.report(event["Actor"]["Attributes"]["name"])
+        finally:
+            self._end_stream()
+        if not self._closed.is_set():
+            self._subscription.away()
 
     def _end_stream(self) -> None:
         with self._lock:

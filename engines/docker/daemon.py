@@ -1,25 +1,58 @@
-"""What the engines of a Docker daemon share: its images, the labels of this node's runs, its watches."""
+"""What the engines of a Docker daemon share: its images, the labels of this node's runs, its logs, its watches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from engines.base import INSTALLATION, NODE, ImageMetadata, Watch
-from engines.docker.client import Connection
+from docker.errors import NotFound
+from docker.types import Mount as DockerMount
+
+from engines import logs as engines_logs
+from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Logs, Mount, Watch
+from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
+
+NOBODY = "65534:65534"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder of the gateway that comes from the daemon's host or from a volume."""
+
+    root: Path
+    """as the gateway sees it"""
+    bind: str = ""
+    volume: str = ""
+
+
+@dataclass(frozen=True)
+class DaemonOptions:
+    """Which daemon to use, and what it shares with the gateway."""
+
+    base_url: str = ""
+    """the daemon, of a Swarm a manager; default as the environment says"""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    """files ``ca``, ``cert`` and ``key`` for a daemon at tcp://"""
+    pull: PullRules = field(default_factory=PullRules)
+    sources: tuple[Source, ...] = ()
+    """of a Swarm folders that every machine has at the same place; there are no mounts of others"""
+    saved_log_size: int = 32 * 1024 * 1024
+    """bytes of a stream that `save_logs` keeps"""
 
 
 class DaemonEngine:
     """Runs of one installation at a daemon; see `engines.base.Engine` for what each method promises."""
 
-    def __init__(
-        self, node: str, installation: str, base_url: str, tls: Mapping[str, str], pull: PullRules
-    ) -> None:
+    def __init__(self, node: str, installation: str, options: DaemonOptions) -> None:
         """Connects only when first used."""
         self._node = node
         self._installation = installation
         self._labels = {NODE: node, INSTALLATION: installation}
-        self._client = Connection(base_url, tls)
-        self._images = Images(self._client, pull)
+        self._client = Connection(options.base_url, options.tls)
+        self._images = Images(self._client, options.pull)
+        self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
     def image_digest(self, image: str) -> str:
@@ -35,11 +68,54 @@ class DaemonEngine:
     def offered(self, image: str, seconds: float) -> str:
         return self._images.offered(image, seconds)
 
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        if place := self._log_place(name):
+            with suppress(_Gone):
+                streams = (self._log(place, stream) for stream in engines_logs.STREAMS)
+                return Logs(*(engines_logs.last(stream, tail) for stream in streams))
+        return Logs()
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        if place := self._log_place(name):
+            for stream in engines_logs.STREAMS:
+                with engines_logs.translated(), suppress(_Gone):
+                    engines_logs.save(directory, stream, self._log(place, stream), self._saved_log_size)
+
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
         self._client.close()
 
+    def _log_place(self, name: str) -> str:
+        """Return where the daemon has the logs of a run of ours: ``containers/…``, ``tasks/…``; empty: nowhere."""
+        raise NotImplementedError
+
+    def _log(self, place: str, stream: str) -> Iterator[bytes]:
+        """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
+        with translated():
+            try:
+                yield from log_of(self._client(), place, stream)
+            except NotFound as error:
+                raise _Gone from error
+
     def _filters(self) -> dict[str, Any]:
         """Return what selects the runs of this installation in the daemon's lists."""
         return {"label": [f"{name}={value}" for name, value in self._labels.items()]}
+
+
+class _Gone(Exception):
+    """The run was removed meanwhile."""
+
+
+def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
+    """Return the mount in the daemon's view; ``mountpoint`` returns a volume's path. Raises `CreateFailed`."""
+    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
+        raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
+    path = mount.source.absolute()
+    seen = str(path)
+    for source in sources:
+        if path.is_relative_to(source.root):
+            root = source.bind or mountpoint(source.volume)
+            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
+            break
+    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)

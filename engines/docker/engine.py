@@ -7,12 +7,10 @@ container is found again by its name and its labels.
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path, PurePosixPath
-from struct import unpack
 from typing import Any
 
 from docker import APIClient
@@ -20,7 +18,6 @@ from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 from docker.types import Mount as DockerMount
 
-from engines import logs as engines_logs
 from engines.base import (
     CAPABILITIES,
     INSTALLATION,
@@ -32,9 +29,7 @@ from engines.base import (
     Found,
     Isolation,
     LaunchSpec,
-    Logs,
     Missing,
-    Mount,
     Probe,
     Running,
     Watch,
@@ -46,25 +41,13 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import EventWatch, check_answer, network_is_gone, remove, translated
-from engines.docker.daemon import DaemonEngine
-from engines.docker.images import Image, PullRules
+from engines.docker.client import EventWatch, asked, network_is_gone, remove, translated
+from engines.docker.daemon import NOBODY, DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.images import Image
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
 
-
-@dataclass(frozen=True)
-class Source:
-    """A folder of the gateway that comes from the daemon's host or from a volume."""
-
-    root: Path
-    """as the gateway sees it"""
-    bind: str = ""
-    volume: str = ""
-
-
-NOBODY = "65534:65534"
 DEAD_RESOLVER = "127.0.0.1"
 """The container's own loopback, where nothing answers. The daemon itself resolves names in the container's
 network; for all others it would ask the host's resolvers, and those queries leave the machine."""
@@ -73,14 +56,9 @@ IMAGE = "bfia.image"
 
 
 @dataclass(frozen=True)
-class DockerOptions:
+class DockerOptions(DaemonOptions):
     """Which daemon to use, and how to run containers there."""
 
-    base_url: str = ""
-    """the daemon; default as the environment says"""
-    tls: Mapping[str, str] = field(default_factory=dict)
-    """files ``ca``, ``cert`` and ``key`` for a daemon at tcp://"""
-    pull: PullRules = field(default_factory=PullRules)
     network: str | None = None
     """the bridge network, created on demand; default one for the node"""
     network_mode: str = "bridge"
@@ -93,13 +71,10 @@ class DockerOptions:
     """runs what an image would run as root"""
     read_only_root: bool = False
     """a container can write only its outputs, its log and a temporary ``/tmp``"""
-    sources: tuple[Source, ...] = ()
     sandboxes: int = 0
     """the most that are prepared for containers to come"""
     log_size: int = 10 * 1024 * 1024
     """bytes of one log file, of which a container has three at most"""
-    saved_log_size: int = 32 * 1024 * 1024
-    """bytes of a stream that `save_logs` keeps"""
 
     @property
     def dns(self) -> list[str] | None:
@@ -127,7 +102,7 @@ class ContainerdEngine(DaemonEngine):
 
     def __init__(self, node: str, installation: str, options: DockerOptions = DockerOptions()) -> None:
         """Connects only when first used."""
-        super().__init__(node, installation, options.base_url, options.tls, options.pull)
+        super().__init__(node, installation, options)
         self._options = options
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._network: NodeNetwork | None = None
@@ -217,20 +192,6 @@ class ContainerdEngine(DaemonEngine):
         if self._inspect(name) is not None:
             with translated(), suppress(NotFound):
                 self._client().stop(name, timeout=max(0, math.ceil(grace)))
-
-    def logs(self, name: str, tail: int | None = None) -> Logs:
-        if self._inspect(name) is not None:
-            with suppress(_Gone):
-                streams = (self._log(name, stream) for stream in engines_logs.STREAMS)
-                return Logs(*(engines_logs.last(stream, tail) for stream in streams))
-        return Logs()
-
-    def save_logs(self, name: str, directory: Path) -> None:
-        if self._inspect(name) is None:
-            return
-        for stream in engines_logs.STREAMS:
-            with engines_logs.translated(), suppress(_Gone):
-                engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
         found = self._inspect(name)
@@ -416,13 +377,8 @@ class ContainerdEngine(DaemonEngine):
                 return {}
         return container["NetworkSettings"]["Networks"] or {}
 
-    def _log(self, name: str, stream: str) -> Iterator[bytes]:
-        """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
-        with translated():
-            try:
-                yield from log_of(self._client(), f"containers/{name}", stream)
-            except NotFound as error:
-                raise _Gone from error
+    def _log_place(self, name: str) -> str:
+        return "" if self._inspect(name) is None else f"containers/{name}"
 
     def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
         filters = {**self._filters(), **({"status": list(status)} if status else {})}
@@ -438,12 +394,7 @@ class ContainerdEngine(DaemonEngine):
         return self._mountpoints[volume]
 
 
-class _Gone(Exception):
-    """The run was removed meanwhile."""
-
-
 _NEVER = "0001-"
-_FRAME_HEAD = 8
 _CHANGE = b'"Kind":'
 """occurs once in each change; in a name its quotes would be escaped"""
 
@@ -470,32 +421,13 @@ def probe_of(state: Mapping[str, Any]) -> Probe:
             return Exited(code, signal_of(code), killed, started, finished)
 
 
-@contextmanager
-def _asked(api: APIClient, whose: str, what: str, **params: str) -> Iterator[Any]:
-    """Give the stream in which the daemon responds. Raises APIError, OSError."""
-    url = f"{api.base_url}/v{api.api_version}/{whose}/{what}"
-    with closing(api.get(url, params=params, stream=True, timeout=api.timeout)) as answer:
-        check_answer(answer)
-        yield answer.raw
-
-
-def log_of(api: APIClient, whose: str, stream: str) -> Iterator[bytes]:
-    """Yield what ``containers/…`` or ``tasks/…`` wrote to a stream, piece by piece. Raises APIError, OSError."""
-    with _asked(api, whose, "logs", tail="all", **{stream: "1"}) as raw:
-        while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
-            left = unpack(">xxxxL", head)[0]
-            while left and (piece := raw.read(left)):
-                left -= len(piece)
-                yield piece
-
-
 def changes_of(api: APIClient, container: str, most: int) -> int:
     """Count what a container created, changed or deleted in its own layer; stop soon after ``most``.
 
     The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
     """
     found, rest = 0, b""
-    with _asked(api, f"containers/{container}", "changes") as raw:
+    with asked(api, f"containers/{container}", "changes") as raw:
         while found <= most and (piece := raw.read(65536)):
             piece = rest + piece
             found += piece.count(_CHANGE)
@@ -506,17 +438,3 @@ def changes_of(api: APIClient, container: str, most: int) -> int:
 def _moment(text: str | None) -> datetime | None:
     """Read the daemon's time; the year 1 stands for never."""
     return None if not text or text.startswith(_NEVER) else datetime.fromisoformat(text)
-
-
-def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
-    """Return the mount in the daemon's view; ``mountpoint`` returns a volume's path. Raises `CreateFailed`."""
-    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
-        raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
-    path = mount.source.absolute()
-    seen = str(path)
-    for source in sources:
-        if path.is_relative_to(source.root):
-            root = source.bind or mountpoint(source.volume)
-            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
-            break
-    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import select
 import shutil
 import signal
 import socket
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from engines import logs as engines_logs
@@ -45,7 +45,7 @@ from engines.base import (
 )
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
-from engines.watch import Subscribers
+from engines.watch import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ProcessEngine:
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._next_core = 0
         self._core_lock = threading.Lock()
-        self._subscribers = Subscribers()
+        self._subscriptions: list[Subscription] = []
         self._exits = Exits(self._exited)
 
     def check(self) -> None:
@@ -206,7 +206,7 @@ class ProcessEngine:
         """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
         for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
             _bury(left)
-        subscription = self._subscribers.add(on_exit)
+        self._subscriptions.append(subscription := Subscription(on_exit))
         for name, run, _ in self._owned():
             if isinstance(run.probe(), Exited):
                 subscription.report(name)
@@ -217,7 +217,8 @@ class ProcessEngine:
     def close(self) -> None:
         self._exits.close()
         self._spawner.close()
-        self._subscribers.close()
+        for subscription in self._subscriptions:
+            subscription.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
         command = self._images.get(image)
@@ -286,11 +287,15 @@ class ProcessEngine:
         if descriptor is not None:
             self._exits.add(name, descriptor)
         elif isinstance(run.probe(), Exited):
-            self._subscribers.report(name)
+            self._report(name)
 
     def _exited(self, name: str) -> None:
         RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
-        self._subscribers.report(name)
+        self._report(name)
+
+    def _report(self, name: str) -> None:
+        for subscription in self._subscriptions:
+            subscription.report(name)
 
     def _run(self, name: str) -> RunDirectory:
         """Return the run if it is one of ours, else one that was never started."""
@@ -360,7 +365,9 @@ class Spawner:
             _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
             if not descriptors:
                 raise ConnectionError("the supervisor could not be forked")
-            return descriptors[0], _line(ours)
+            with suppress(TimeoutError), ours.makefile("rb") as lines:
+                return descriptors[0], lines.readline().decode(errors="replace").strip()
+            return descriptors[0], ""
 
     def close(self) -> None:
         """End the process that forks; supervisors live on."""
@@ -394,14 +401,3 @@ class Spawner:
             self._server.kill()
             self._server.wait()
             self._server = None
-
-
-def _line(connection: socket.socket) -> str:
-    line = b""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    while not line.endswith(b"\n"):
-        if not poll.poll(_REPORT_TIMEOUT * 1000) or not (chunk := connection.recv(65536)):
-            return ""
-        line += chunk
-    return line.decode(errors="replace").strip()

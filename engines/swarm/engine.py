@@ -5,17 +5,14 @@ reaches another. Exits are found by asking, as managers report none.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from docker.errors import APIError, NotFound
 
-from engines import logs as engines_logs
 from engines.base import (
     Capacity,
     CreateFailed,
@@ -25,7 +22,6 @@ from engines.base import (
     ImageNotFound,
     Isolation,
     LaunchSpec,
-    Logs,
     Missing,
     NotSupported,
     Probe,
@@ -38,34 +34,23 @@ from engines.base import (
     owned,
 )
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
-from engines.docker.daemon import DaemonEngine
-from engines.docker.engine import Source, as_the_daemon_sees, log_of
-from engines.docker.images import Image, PullRules
+from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, Form, Task, alone, newest, template
-from engines.watch import Subscription
+from engines.watch import Follower
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SwarmOptions:
+class SwarmOptions(DaemonOptions):
     """Which Swarm to use, and how to run there."""
 
-    base_url: str = ""
-    """a manager; default as the environment says"""
-    tls: Mapping[str, str] = field(default_factory=dict)
-    """files ``ca``, ``cert`` and ``key`` for one at tcp://"""
-    pull: PullRules = field(default_factory=PullRules)
-    """for the manager; other machines pull by themselves what comes from a registry"""
-    sources: tuple[Source, ...] = ()
-    """folders of the gateway that every machine has at the same place; there are no mounts of others"""
     form: Form = field(default_factory=Form)
     place_seconds: float = 30.0
     """the longest that a run waits for a machine with room for it"""
     kill_seconds: float = 60.0
     """beyond its grace, for a run to end; a process may hang in its machine's kernel"""
-    saved_log_size: int = 32 * 1024 * 1024
-    """bytes of a stream that `save_logs` keeps"""
 
 
 _ISOLATION = Isolation(
@@ -82,7 +67,6 @@ _PAUSE, _EVERY = 0.1, 1.0
 """seconds between two looks at a run that begins or ends, and at all runs"""
 _NETWORK_SECONDS = 10.0
 """for a manager to see that a network is not in use any more"""
-_LONGEST_WAIT = 5.0
 
 
 class SwarmEngine(DaemonEngine):
@@ -93,7 +77,7 @@ class SwarmEngine(DaemonEngine):
 
     def __init__(self, node: str, installation: str, options: SwarmOptions = SwarmOptions()) -> None:
         """Connects only when first used."""
-        super().__init__(node, installation, options.base_url, options.tls, options.pull)
+        super().__init__(node, installation, options)
         self._options = options
         if not options.sources:
             self.capabilities = self.capabilities - {"mounts"}
@@ -154,17 +138,6 @@ class SwarmEngine(DaemonEngine):
                 if time.monotonic() >= until:
                     raise EngineError("it still runs, although Swarm was asked to kill it")
                 time.sleep(_PAUSE)
-
-    def logs(self, name: str, tail: int | None = None) -> Logs:
-        return Logs(*(engines_logs.last(self._log(name, stream), tail) for stream in engines_logs.STREAMS))
-
-    def save_logs(self, name: str, directory: Path) -> None:
-        task = self._task(name)
-        if task is None or not task.begun or self._is_gone(task.machine):
-            return
-        for stream in engines_logs.STREAMS:
-            with engines_logs.translated():
-                engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -315,12 +288,11 @@ class SwarmEngine(DaemonEngine):
         ]
         return [(one["NanoCPUs"] / 1e9, int(one["MemoryBytes"])) for one in has]
 
-    def _log(self, name: str, stream: str) -> Iterator[bytes]:
+    def _log_place(self, name: str) -> str:
         task = self._task(name)
         if task is None or not task.begun or self._is_gone(task.machine):
-            return
-        with translated(), suppress(NotFound):
-            yield from log_of(self._client(), f"tasks/{task.id}", stream)
+            return ""
+        return f"tasks/{task.id}"
 
     # ------------------------------------------------------------ networks
 
@@ -377,7 +349,7 @@ def _no_volume(volume: str) -> str:
     raise CreateFailed(f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has")
 
 
-class _Polling:
+class _Polling(Follower):
     """Reports each exit once."""
 
     def __init__(
@@ -387,28 +359,11 @@ class _Polling:
         on_away: Callable[[str], None] | None,
     ) -> None:
         self._over = over
-        self._subscription = Subscription(on_exit, on_away)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="swarm-watch", daemon=True)
-        self._thread.start()
+        self._reported: set[str] = set()
+        super().__init__(_EVERY, on_exit, on_away)
 
-    def close(self) -> None:
-        self._closed.set()
-        self._subscription.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_LONGEST_WAIT)
-
-    def _run(self) -> None:
-        reported: set[str] = set()
-        wait = _EVERY
-        while not self._closed.is_set():
-            try:
-                over = set(self._over())
-                for name in over - reported:
-                    self._subscription.report(name)
-                reported, wait = over, _EVERY
-            except EngineError as error:
-                log.warning("the managers of the Swarm do not answer: %s", error)
-                wait = min(wait * 2, _LONGEST_WAIT)
-                self._subscription.away()
-            self._closed.wait(wait)
+    def _look(self) -> None:
+        over = set(self._over())
+        for name in over - self._reported:
+            self._subscription.report(name)
+        self._reported = over

@@ -24,7 +24,7 @@ from docker.types import (
 from docker.types import Mount as DockerMount
 
 from engines.base import Exited, LaunchSpec, Probe, Running, signal_of
-from engines.docker.engine import NOBODY
+from engines.docker.daemon import NOBODY
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""

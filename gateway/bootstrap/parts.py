@@ -14,8 +14,7 @@ import structlog
 
 from adapter.bfia.peer import LONGEST_CALL
 from engines.base import Engine
-from engines.docker import ContainerdEngine, DockerOptions, PullRules
-from engines.docker.engine import Source
+from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
@@ -258,8 +257,8 @@ def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, install
         _tls(place),
         _pull(settings),
         _sources(settings, place),
-        form,
-        saved_log_size=settings.limits.run_log_bytes,
+        settings.limits.run_log_bytes,
+        form=form,
     )
     return SwarmEngine(settings.node.id, installation, options)
 

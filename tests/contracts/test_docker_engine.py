@@ -32,7 +32,7 @@ from engines.base import (
 )
 from engines.docker import ContainerdEngine
 from engines.docker.client import EventWatch, translated
-from engines.docker.engine import Source, as_the_daemon_sees
+from engines.docker.daemon import Source, as_the_daemon_sees
 from tests.contracts.engine_acts import (
     COPIES,
     WAITS,
