@@ -16,9 +16,7 @@ import uuid
 told = dict(os.environ)
 role = told["config.self_role"]
 peer = {"guest.0": "host.0", "host.0": "guest.0"}[role]
-token = (
-    {} if told.get("runtime.component.parameter.anonymous") == "True" else {"x-ptp-token": told["config.token"]}
-)
+token = {"x-ptp-token": told["config.token"]}
 me, other = (told[f"config.node_id.{r}"] for r in (role, peer))
 
 

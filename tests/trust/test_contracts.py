@@ -17,15 +17,25 @@ from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
 from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
-from tests.trust.agreeing import applied, becomes, contract, person, requested, state, two_nodes, waiting
+from tests.trust.agreeing import applied, becomes, contract, person, requested, route, state, two_nodes, waiting
 
 Nodes = tuple[Gateway, Gateway]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with two_nodes(tmp_path) as both:
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as both:
         yield both
+
+
+@pytest.fixture
+def nodes(pair: Nodes) -> Iterator[Nodes]:
+    """Give two nodes that know nothing of each other."""
+    yield pair
+    for node in pair:
+        for left in node.kept_applications.list():
+            node.kept_applications.drop(left.number)
+        route(node, {})
 
 
 def credentials(node: Gateway) -> dict[str, Any]:
@@ -37,22 +47,17 @@ def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes: Node
     assert not peer.routes.table.routes
     mine, theirs = contract(me, peer)
     for node, other in ((me, PEER), (peer, ME)):
-        route = node.routes.table.routes[other]
-        assert route.enabled and route.signed == "required" and len(route.keys) == 1
+        entry = node.routes.table.routes[other]
+        assert entry.enabled and entry.signed == "required" and len(entry.keys) == 1
         assert {s.name: s.result for s in node.protocol.try_route(other)}["way back"] is Result.OK
     person(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
     becomes(peer, theirs, "TERMINATED")
     wait_for(lambda: not person(me, "GET", f"/applications/{mine}")["notice"])
     assert not me.routes.table.routes[PEER].enabled and not peer.routes.table.routes[ME].enabled
-
-
-def test_the_owner_ends_it_too_and_a_new_one_enables_the_route_again(nodes: Nodes):
-    me, peer = nodes
     mine, theirs = contract(me, peer)
-    person(peer, "POST", f"/applications/{theirs}/terminate", {})
-    becomes(me, mine, "TERMINATED")
-    contract(me, peer)
     assert me.routes.table.knows(PEER) and peer.routes.table.knows(ME)
+    person(peer, "POST", f"/applications/{theirs}/terminate", {})  # as its owner may, too
+    becomes(me, mine, "TERMINATED")
 
 
 def test_a_rejected_application_is_rejected_at_both_nodes_and_may_be_repeated(nodes: Nodes):
@@ -139,8 +144,8 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"signing": "accepted"}})
     me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
-    route = peer.routes.table.routes[ME]
-    assert (route.url, route.signing) == ("http://127.0.0.1:8", "accepted")
+    entry = peer.routes.table.routes[ME]
+    assert (entry.url, entry.signing) == ("http://127.0.0.1:8", "accepted")
     wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
     assert wrong["data"]["reason"] == "NOT_AUTHORISED"
 
@@ -169,7 +174,7 @@ def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
     assert state(me, mine) == "APPLIED" and not me.routes.table.routes
 
 
-def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes):
+def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes, tmp_path: Path):
     _, peer = nodes
     body = {
         **credentials(peer),
@@ -187,6 +192,11 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes
         "expired_time",
         "system",
     }
+    der = ssl.PEM_cert_to_DER_cert(Path(Authority(tmp_path).sign("x").certificate).read_text())
+    for was, now in ((EC_P256, SM2), (VERSION_3, VERSION_2)):  # of a kind that cannot be used
+        unusable = {"node_id": ME, "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1))}
+        said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | unusable, "")
+        assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
     own = requested(peer, "POST", "/node/contract/apply", credentials(peer), "")
     assert own["data"]["reason"] == "OWN_NODE_ID"
     assert person(peer, "GET", "/applications")["applications"] == []
@@ -194,35 +204,22 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes
     assert {p["path"] for p in wrong["data"]["problems"]} == {"partner", "url"}
 
 
-@pytest.mark.parametrize("was_now", [(EC_P256, SM2), (VERSION_3, VERSION_2)])
-def test_a_certificate_of_an_unusable_kind_is_refused_as_such(nodes: Nodes, tmp_path: Path, was_now: Any):
-    _, peer = nodes
-    der = ssl.PEM_cert_to_DER_cert(Path(Authority(tmp_path).sign("x").certificate).read_text())
-    body = {
-        **credentials(peer),
-        "node_id": ME,
-        "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(*was_now, 1)),
-    }
-    said = requested(peer, "POST", "/node/contract/apply", body, "")
-    assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
-
-
-def test_unknown_nodes_fill_neither_the_database_nor_the_list(nodes: Nodes):
-    me, peer = nodes
-    reasons = []
-    for number in range(applications.MOST_OF_ADDRESS + 1):
-        body = {**credentials(me), "node_id": f"JG{number}"}
-        first, second = (requested(peer, "POST", "/node/contract/apply", body, f"JG{number}") for _ in range(2))
-        assert first["data"] == second["data"]
-        reasons.append(first["data"].get("reason"))
-    assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
-    body["name"] = "x" * 70_000
-    assert requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"] == "TOO_LARGE"
-    asked = [requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)]
+def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
+    with two_nodes(tmp_path) as (me, peer):  # of its own, as it uses up the quota of unknown nodes
+        reasons = []
+        for number in range(applications.MOST_OF_ADDRESS + 1):
+            body, sender = {**credentials(me), "node_id": f"JG{number}"}, f"JG{number}"
+            first, second = (requested(peer, "POST", "/node/contract/apply", body, sender) for _ in range(2))
+            assert first["data"] == second["data"]
+            reasons.append(first["data"].get("reason"))
+        assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
+        body["name"] = "x" * 70_000
+        assert requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"] == "TOO_LARGE"
+        asked = [requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)]
     assert asked[0]["system"] == "bfia-gateway" and any(one.get("reason") == "PARTNER_QUOTA" for one in asked)
 
 
-def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes, tmp_path: Path):
+def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
     me, peer = nodes
     body = {"kind": "contract", "partner": STRANGER, "url": peer.addresses()["operator"]}
     said = person(me, "POST", "/applications", body, 409)

@@ -22,6 +22,7 @@ from tests.contracts.apis import THIRD, World, bfia, two_nodes
 from tests.inprocess import ME, PEER, ask
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
+WITH_THIRD = a_spec("a", {"guest": (PEER,), "host": (ME, THIRD)}).parties
 _numbers = count()
 
 
@@ -67,29 +68,26 @@ def reason(world: World, spec: JobSpec) -> str:
 # ---------------------------------------------------------------- what another job left
 
 
-def test_another_job_of_a_partner_does_not_get_an_output_by_its_id(world: World, earlier: JobSpec):
-    assert reason(world, reading(earlier)) == "NOT_AUTHORISED"
-
-
-def test_a_grant_lets_it(world: World, earlier: JobSpec):
-    world.me.sharing.grant(output(earlier), PEER, "ann")
-    assert reason(world, reading(earlier)) == ""
-
-
-def test_the_same_parties_go_on_with_what_their_own_job_left(world: World, earlier: JobSpec):
-    assert reason(world, reading(earlier, old_job_id=earlier.job_id)) == ""
-
-
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "refused"),
     [
-        {"scheduler": THIRD},
-        {"parties": a_spec("a", {"guest": (PEER,), "host": (ME, THIRD)}).parties},
-        {"old_job_id": "job-of-nobody"},
+        ({}, "NOT_AUTHORISED"),
+        ({"old_job_id": "earlier"}, ""),  # the same parties go on with what their own job left
+        ({"old_job_id": "earlier", "scheduler": THIRD}, "NOT_AUTHORISED"),
+        ({"old_job_id": "earlier", "parties": WITH_THIRD}, "NOT_AUTHORISED"),
+        ({"old_job_id": "job-of-nobody"}, "NOT_AUTHORISED"),
     ],
 )
-def test_old_job_id_opens_it_to_no_other_parties(world: World, earlier: JobSpec, changes: dict[str, Any]):
-    assert reason(world, reading(earlier, **{"old_job_id": earlier.job_id, **changes})) == "NOT_AUTHORISED"
+def test_an_output_is_opened_by_its_id_to_the_jobs_own_family_only(
+    world: World, earlier: JobSpec, changes: dict[str, Any], refused: str
+):
+    if changes.get("old_job_id") == "earlier":
+        changes = changes | {"old_job_id": earlier.job_id}
+    assert reason(world, reading(earlier, **changes)) == refused
+    assert world.me.planner.follows(reading(earlier, **changes)) is (refused == "")  # nor its checkpoints
+    world.me.sharing.grant(output(earlier), PEER, "ann")
+    world.me.sharing.grant(output(earlier), THIRD, "ann")
+    assert reason(world, reading(earlier, **changes)) == ""
 
 
 def test_metadata_of_an_output_does_not_make_it_an_upload(world: World, earlier: JobSpec):
@@ -105,40 +103,30 @@ def test_an_output_is_free_for_a_job_without_other_nodes(world: World, earlier: 
     assert reason(world, replace(reading(earlier), parties=own.parties, scheduler=ME, initiator=ME)) == ""
 
 
-def test_a_job_gets_checkpoints_only_of_its_own_family(world: World, earlier: JobSpec):
-    follows = world.me.planner.follows
-    assert follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id))
-    assert not follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id, scheduler=THIRD))
-
-
 # ---------------------------------------------------------------- an output where a table was uploaded
-
-JOB = a_spec("a", ROLES, job_id="bank", scheduler=PEER)
 
 
 @pytest.mark.parametrize(
-    ("job", "table", "task_id"),
-    [
-        (JOB, "loans-out", "loans"),
-        (replace(JOB, job_params={"common": {"checkpoints": True}}), "a-checkpoint", "task-1"),
-    ],
+    ("job_params", "table", "task_id"),
+    [({}, "loans-out", "loans"), ({"common": {"checkpoints": True}}, "a-checkpoint", "task-1")],
     ids=["output", "checkpoint"],
 )
 def test_a_task_whose_outputs_would_lie_where_data_is_does_not_start(
-    tmp_path: Path, job: JobSpec, table: str, task_id: str
+    world: World, tmp_path: Path, job_params: dict[str, Any], table: str, task_id: str
 ):
     """The container would get the table to read and to write, and deleting the job would delete it."""
-    with two_nodes(tmp_path / "nodes") as world, bfia(world.me, tmp_path) as apis:
-        place = world.me.storage.path(Address("bank-host-0", table))
-        place.mkdir(parents=True)
-        (place / "data_0").write_text("id,x\na,1\n")
+    job = a_spec("a", ROLES, job_id=f"bank-{table}", scheduler=PEER, job_params=job_params)
+    place = world.me.storage.path(Address(f"{job.job_id}-host-0", table))
+    place.mkdir(parents=True)
+    (place / "data_0").write_text("id,x\na,1\n")
+    with bfia(world.me, tmp_path) as apis:
         partner = apis.participant(PEER)
         partner.create_job(job, PEER)
-        partner.start_job("bank", PEER)
+        partner.start_job(job.job_id, PEER)
         with pytest.raises(GatewayError, match="TASK_ID_CONFLICT"):
-            partner.start_task("bank", task_id, "a", PEER)
-        assert world.local("bank").runs == ()
-        assert (place / "data_0").read_text() == "id,x\na,1\n"
+            partner.start_task(job.job_id, task_id, "a", PEER)
+    assert world.local(job.job_id).runs == ()
+    assert (place / "data_0").read_text() == "id,x\na,1\n"
 
 
 # ---------------------------------------------------------------- other data by new parameters
@@ -180,10 +168,10 @@ def uploaded(world: World, name: str) -> None:
 # ---------------------------------------------------------------- a job with the id of a task
 
 
-def test_no_job_has_the_id_of_another_jobs_task(tmp_path: Path):
+def test_no_job_has_the_id_of_another_jobs_task(world: World, tmp_path: Path):
     """It would share the task's session."""
     first = a_spec("a; b", ROLES, job_id="job-first", scheduler=PEER)
-    with two_nodes(tmp_path / "nodes") as world, bfia(world.me, tmp_path) as apis:
+    with bfia(world.me, tmp_path) as apis:
         partner = apis.participant(PEER)
         for job_id in ("job-first", "job-second"):
             partner.create_job(replace(first, job_id=job_id), PEER)

@@ -1,11 +1,9 @@
 """A FATE site that has to sign cannot be impersonated by any other path, nor by the ids in a body."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES
@@ -15,6 +13,7 @@ from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.runtime.checks import Result
+from route_table.document import Change
 from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World
@@ -112,21 +111,14 @@ def test_this_nodes_own_id_opens_nothing(world: World, flow: Flow, named: dict[s
     assert world.me.store.local_jobs.find("202411220101020000902") is None
 
 
-def test_a_route_to_this_node_itself_does_not_let_its_own_id_speak(world: World, flow: Flow, tmp_path: Path):
+def test_a_route_to_this_node_itself_does_not_let_its_own_id_speak(world: World, flow: Flow):
     """Gateways that share a database have one, for the files of the connections between them."""
-    file = world.home / ME / "routes.yml"
-    before = file.read_text()
-    own = {"host": "127.0.0.1", "port": 9, "profile": "fate-partner"}
-    file.write_text(yaml.safe_dump(yaml.safe_load(before) | {ME: own}))
-    world.me.routes.reload()
-    try:
-        body = dag(ME, initiator_party_id=ME)
-        body["dag"]["parties"] = [{"role": "guest", "party_id": [ME]}]
-        said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": ME})
-        assert said["data"]["reason"] == "NOT_AUTHORISED"
-    finally:
-        file.write_text(before)
-        world.me.routes.reload()
+    world.me.routes.edit(Change(ME, {"host": "127.0.0.1", "port": 9, "profile": "fate-partner"}), "ann")
+    body = dag(ME, initiator_party_id=ME)
+    body["dag"]["parties"] = [{"role": "guest", "party_id": [ME]}]
+    said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": ME})
+    world.me.routes.edit(Change(ME, None), "ann")
+    assert said["data"]["reason"] == "NOT_AUTHORISED"
 
 
 def test_only_the_scheduling_node_named_in_a_job_may_create_it(world: World, flow: Flow):

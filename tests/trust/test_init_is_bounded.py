@@ -60,15 +60,13 @@ def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
     engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(4, 8 * GIB))
     with a_store(f"sqlite:///{tmp_path}/test.db") as store:
         context = NodeContext("n1", store, lambda: at(0))
-        ceilings = EngineCapacities(
-            context, {"": engine}, settings_of(tmp_path, resources={"disk_gib": 1})
-        ).ceilings
-        assert_raised(ceilings)
-
-
-def assert_raised(ceilings: Any) -> None:
-    open_, asked = {"cpu": None, "memory": None, "disk": None}, {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB}
-    assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 0.75 * GIB}
-    assert ceilings(a_run(limits=asked)) == asked
-    for kind, amount in asked.items():
-        assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount
+        settings = settings_of(tmp_path, resources={"disk_gib": 1})
+        ceilings = EngineCapacities(context, {"": engine}, settings).ceilings
+        open_, asked = (
+            {"cpu": None, "memory": None, "disk": None},
+            {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB},
+        )
+        assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 0.75 * GIB}
+        assert ceilings(a_run(limits=asked)) == asked
+        for kind, amount in asked.items():
+            assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount

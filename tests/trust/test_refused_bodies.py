@@ -36,15 +36,13 @@ def envelope(source: str) -> bytes:
 @pytest.mark.parametrize(
     ("path", "headers", "made"),
     [
-        (INVOKE, JSON, lambda: b"x" * SIZE),
         (INVOKE, JSON, lambda: envelope(STRANGER)),
         (INVOKE, JSON, lambda: envelope(PEER)),
         (INVOKE, JSON, lambda: b"[" * SIZE),
         (CREATE, JSON | {"x-source-node-id": STRANGER}, lambda: b"x" * SIZE),
-        (CREATE, JSON | {"x-source-node-id": PEER}, lambda: b"x" * SIZE),
         (CREATE, JSON | {"x-source-node-id": PEER}, lambda: b'{"job_id": "%s"}' % (b"x" * SIZE)),
     ],
-    ids=["no JSON", "unknown peer", "known peer", "brackets", "control of unknown", "control of known", "long id"],
+    ids=["unknown peer", "known peer", "brackets", "control of unknown", "long id"],
 )
 def test_nothing_is_held_after_a_refusal(
     node: Node, path: str, headers: dict[str, str], made: Callable[[], bytes]

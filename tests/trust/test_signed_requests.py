@@ -210,7 +210,7 @@ def changes(draw: st.DrawFn) -> Any:
 
 
 @given(change=changes())
-@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 def test_no_changed_request_is_accepted(nodes: tuple[Gateway, Gateway], change: Any):
     me, _ = nodes
     sent = Sent().signed(PAIRS[PEER])
