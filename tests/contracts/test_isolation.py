@@ -76,9 +76,14 @@ takes its jump to DOCKER-USER away for a moment.
 """
 
 
-@pytest.fixture(params=[ContainerdEngine, InSandboxes])
+SERVES = "import socket\ns = socket.create_server(('', 9000))\nprint('ready', flush=True)\nwhile True: s.accept()"
+IN_BOTH = pytest.mark.parametrize("harness", [ContainerdEngine, InSandboxes], indirect=True)
+
+
+@pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[DockerHarness]:
-    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}", request.param)) as harness:
+    kind = getattr(request, "param", ContainerdEngine)
+    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}", kind)) as harness:
         yield harness
 
 
@@ -150,8 +155,8 @@ Look = Callable[..., dict[str, bool]]
 
 @pytest.fixture
 def ours(harness: DockerHarness, engine: ContainerdEngine) -> Look:
-    def look(*targets: str) -> dict[str, bool]:
-        spec = a_spec(harness, python(LOOK, Script()), command=("python3", "-c", LOOK, *targets))
+    def look(*targets: str, reach: tuple[str, ...] = ()) -> dict[str, bool]:
+        spec = a_spec(harness, WAITS, command=("python3", "-c", LOOK, *targets), reach=reach)
         engine.launch(spec)
         assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
         return dict(json.loads(engine.logs(spec.name).stdout))
@@ -176,22 +181,18 @@ def address_of(daemon: docker.DockerClient, name: str) -> str:
     return str(network["IPAddress"])
 
 
+@IN_BOTH
 def test_a_task_reaches_the_gateways_listener_and_nothing_else(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, ours: Look, not_ours: Look
 ) -> None:
     gateway = engine.gateway_address()
-    subnet = daemon.api.inspect_network("bridge")["IPAM"]["Config"][0]["Subnet"]
-    docker0 = str(next(ipaddress.ip_network(subnet).hosts()))
-    serves = python("", Script())
-    text = (
-        "import socket\ns = socket.create_server(('', 9000))\nprint('ready', flush=True)\nwhile True: s.accept()"
-    )
+    docker0 = default_bridge(daemon)
     with listening() as database, listening() as operators, listening(gateway) as door, another_machine() as far:
         engine.close_host([door])
-        task = a_spec(harness, serves, command=("python3", "-c", text))
+        task = a_spec(harness, WAITS, command=("python3", "-c", SERVES))
         engine.launch(task)
         said(engine, task.name, b"ready")
-        elsewhere = daemon.containers.run(harness.image, ["python3", "-c", text], detach=True)
+        elsewhere = daemon.containers.run(harness.image, ["python3", "-c", SERVES], detach=True)
         try:
             while b"ready" not in elsewhere.logs():
                 threading.Event().wait(0.05)
@@ -213,22 +214,13 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
     assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
 
 
+@IN_BOTH
 def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, not_ours: Look
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, ours: Look, not_ours: Look
 ) -> None:
     gateway = engine.gateway_address()
     docker0 = default_bridge(daemon)
-    text = (
-        "import socket\ns = socket.create_server(('', 9000))\nprint('ready', flush=True)\nwhile True: s.accept()"
-    )
-
-    def look(reach: tuple[str, ...], *targets: str) -> dict[str, bool]:
-        spec = a_spec(harness, python(LOOK, Script()), command=("python3", "-c", LOOK, *targets), reach=reach)
-        engine.launch(spec)
-        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
-        return dict(json.loads(engine.logs(spec.name).stdout))
-
-    published: dict[str, Any] = {"command": ["python3", "-c", text], "detach": True, "ports": {"9000/tcp": None}}
+    published: dict[str, Any] = {"command": ["python3", "-c", SERVES], "detach": True, "ports": {"9000/tcp": None}}
     with contextlib.ExitStack() as stack:
         database, local, door = (stack.enter_context(listening(at)) for at in ("0.0.0.0", "0.0.0.0", gateway))
         far = stack.enter_context(another_machine())
@@ -238,7 +230,7 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         stack.callback(elsewhere.remove, force=True)
         port = daemon.api.port(elsewhere.id, 9000)[0]["HostPort"]
         services = (f"{docker0}:{local}", f"{far}:8080", f"{docker0}:{port}", "10.214.255.0/24:8080")
-        neighbour = a_spec(harness, python("", Script()), command=("python3", "-c", text), reach=services)
+        neighbour = a_spec(harness, WAITS, command=("python3", "-c", SERVES), reach=services)
         engine.launch(neighbour)
         said(engine, neighbour.name, b"ready")
         open_, closed = (
@@ -254,13 +246,11 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
                 "another machine, such as cloud metadata": f"{metadata}:8080",
             },
         )
-        seen = look(services, *open_, *closed.values())
+        seen = ours(*open_, *closed.values(), reach=services)
         assert {target for target in open_ if not seen[target]} == set()
         assert {what for what, target in closed.items() if seen[target]} == set()
-        assert set(look((), *services[:3]).values()) == {False}
-        assert set(look(services[1:2], *services[:3]).items()) == {
-            (target, target == services[1]) for target in services[:3]
-        }
+        assert set(ours(*services[:3]).values()) == {False}
+        assert [*ours(*services[:3], reach=services[1:2]).values()] == [False, True, False]
         del closed["a task at the same services"], closed["the listener's port elsewhere"]
         assert all(not_ours(*closed.values()).values())
         assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
@@ -270,6 +260,7 @@ def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
     harness: DockerHarness,
     engine: ContainerdEngine,
     daemon: docker.DockerClient,
+    ours: Look,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     docker0 = default_bridge(daemon)
@@ -279,14 +270,9 @@ def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
     with listening() as lake, listening() as other:
         service = f"lake.bank.example:{lake}"
         for _ in range(2):
-            targets = (service, f"lake.bank.example:{other}")
-            command = ("python3", "-c", LOOK, *targets)
-            spec = a_spec(harness, python(LOOK, Script()), command=command, reach=(service,))
-            engine.launch(spec)
-            assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
-            assert list(json.loads(engine.logs(spec.name).stdout).values()) == [True, False]
+            assert [*ours(service, f"lake.bank.example:{other}", reach=(service,)).values()] == [True, False]
             assert engine.isolation().outside
-            found: dict[str, Any] = daemon.api.inspect_container(spec.name)["HostConfig"]
+            found: dict[str, Any] = daemon.api.inspect_container(engine.list()[0].name)["HostConfig"]
             bridge = daemon.api.inspect_network(found["NetworkMode"])["Options"]["com.docker.network.bridge.name"]
             rules = subprocess.check_output(["iptables", "-S", "DOCKER-USER"], text=True).splitlines()
             for rule in (line.split()[1:] for line in rules if bridge in line):
@@ -298,6 +284,7 @@ def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
             engine.launch(a_spec(harness, WAITS, reach=("here.example:80",)))
 
 
+@IN_BOTH
 def test_there_is_no_way_out_by_another_protocol(harness: DockerHarness, engine: ContainerdEngine) -> None:
     text = """
 import socket, pathlib
@@ -378,9 +365,7 @@ def test_a_network_that_was_made_without_isolation_is_made_anew(
     assert engine.isolation().outside
 
 
-def test_the_outside_is_open_only_where_the_admin_says_so(
-    harness: DockerHarness, not_ours: Look, daemon: docker.DockerClient
-) -> None:
+def test_the_outside_is_open_only_where_the_admin_says_so(harness: DockerHarness) -> None:
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
     engine = harness.engine(network=name, outside=True)
     try:

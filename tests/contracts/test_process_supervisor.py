@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ from engines.process import supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
 from tests.contracts.engine_acts import (
-    IGNORES_TERM,
     WAITS,
     Act,
     Heard,
@@ -112,13 +111,6 @@ def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: Process
     gone(pids)
 
 
-def test_removing_ends_the_whole_family(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name, pids = family(harness, engine)
-    engine.remove(name)
-    gone(pids)
-    assert list(harness.root.iterdir()) == []
-
-
 def test_what_a_run_leaves_behind_ends_with_it(harness: ProcessHarness, engine: ProcessEngine) -> None:
     name = launch(harness, engine, shell("setsid sleep 600 & echo $!; exit 3", NOTHING))
     assert ended(engine, name).code == 3
@@ -128,35 +120,41 @@ def test_what_a_run_leaves_behind_ends_with_it(harness: ProcessHarness, engine: 
 def test_a_killed_supervisor_ends_the_run(harness: ProcessHarness, engine: ProcessEngine) -> None:
     heard = Heard()
     engine.watch(heard)
-    name = launch(harness, engine, shell("sleep 600 & echo $!; echo ready; wait", NOTHING))
-    said(engine, name, b"ready")
-    grandchild = int(engine.logs(name).stdout.split()[0])
-    child = record(harness, name, supervisor.CHILD)["pid"]
+    name, pids = family(harness, engine)
     os.kill(record(harness, name, supervisor.SUPERVISOR)["pid"], signal.SIGKILL)
     heard.of(name)
     exit_ = engine.probe(name)
-    assert isinstance(exit_, Exited)
+    assert isinstance(exit_, Exited) and exit_.started_at is not None
     assert (exit_.code, exit_.signal) == (137, 9)
-    assert exit_.started_at is not None
-    gone([child, grandchild])
+    gone([pids[0], pids[-1]])  # what has left the session, nobody is left to find
 
 
-def test_a_removal_that_was_cut_short_is_finished(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name, pids = family(harness, engine)
+def removed(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+    engine.remove(name)
+
+
+def cut_short(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
     (harness.root / name).rename(harness.root / f".gone-{name}-1")
     assert engine.probe(name) == Missing()
     harness.engine().watch(Heard())
-    gone(pids)
-    assert list(harness.root.iterdir()) == []
 
 
-def test_a_run_whose_directory_is_deleted_ends(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name, pids = family(harness, engine)
-    pids.append(record(harness, name, supervisor.SUPERVISOR)["pid"])
+def deleted(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+    keeper = record(harness, name, supervisor.SUPERVISOR)["pid"]
     shutil.rmtree(harness.root / name)
-    os.kill(pids[-1], signal.SIGCHLD)  # it looks now and then; this makes it look now
+    os.kill(keeper, signal.SIGCHLD)  # it looks now and then; this makes it look now
+    gone([keeper])
+
+
+@pytest.mark.parametrize("remove", [removed, cut_short, deleted])
+def test_a_run_that_is_removed_in_any_way_leaves_no_process(
+    harness: ProcessHarness, engine: ProcessEngine, remove: Callable[..., None]
+) -> None:
+    name, pids = family(harness, engine)
+    remove(harness, engine, name)
     gone(pids)
     assert engine.probe(name) == Missing()
+    assert list(harness.root.iterdir()) == []
 
 
 # ------------------------------------------------------------ nothing foreign is touched
@@ -254,60 +252,48 @@ def supervise(directory: Path) -> str:
         return report
 
 
-def test_a_second_supervisor_does_nothing(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
+    harness: ProcessHarness, engine: ProcessEngine, tmp_path: Path
+) -> None:
     name = launch(harness, engine, shell("echo once; exec sleep 600", NOTHING))
     said(engine, name, b"once")
     assert supervise(harness.root / name) == supervisor.TAKEN
     assert engine.logs(name).stdout == b"once\n"
     assert isinstance(engine.probe(name), Running)
-
-
-def test_a_supervisor_of_a_removed_run_does_nothing(tmp_path: Path) -> None:
     assert supervise(tmp_path / "gone").startswith(supervisor.REFUSED)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "gone").exists()
 
 
 # ------------------------------------------------------------ commands and limits
 
 
-def engine_of(root: Path, command: list[str]) -> ProcessEngine:
-    return ProcessEngine(node="alpha", installation="first", images={"it:1": command}, run_root=root)
-
-
-def spec_of(name: str, **changes: object) -> LaunchSpec:
-    whole = {"image": "it:1", "environment": {}, "labels": labels("alpha", "first", "j", "t", "guest", 0, 1)}
-    return LaunchSpec(name=name, **{**whole, **changes})  # type: ignore[arg-type]
-
-
-def test_a_relative_executable_starts_at_the_folder_of_the_gateway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "vendor").write_text("#!/bin/sh\nexit 8\n")
-    (tmp_path / "vendor").chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    with contextlib.closing(engine_of(tmp_path / "runs", ["./vendor"])) as engine:
-        engine.launch(spec_of("run-1"))
-        assert ended(engine, "run-1").code == 8
-
-
 @pytest.mark.parametrize(
     ("text", "mode", "error"),
     [
+        ("#!/bin/sh\nexit 8\n", 0o755, None),
         ("#!/bin/sh\n", 0o644, CommandNotFound),
         ("#!/no/such/interpreter\n", 0o755, CommandNotFound),
         ("neither a script nor a program", 0o755, CreateFailed),
     ],
 )
-def test_a_program_that_cannot_start_leaves_nothing(
-    tmp_path: Path, text: str, mode: int, error: type[Exception]
+def test_a_program_starts_at_the_folder_of_the_gateway_and_one_that_cannot_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, error: type[Exception] | None
 ) -> None:
     (tmp_path / "vendor").write_text(text)
     (tmp_path / "vendor").chmod(mode)
-    with contextlib.closing(engine_of(tmp_path / "runs", [str(tmp_path / "vendor")])) as engine:
+    monkeypatch.chdir(tmp_path)
+    images, runs = {"it:1": ["./vendor"]}, tmp_path / "runs"
+    spec = LaunchSpec("run-1", "it:1", {}, labels("alpha", "first", "j", "t", "guest", 0, 1))
+    engine = ProcessEngine(node="alpha", installation="first", images=images, run_root=runs)
+    with contextlib.closing(engine):
+        if error is None:
+            engine.launch(spec)
+            assert ended(engine, "run-1").code == 8
+            return
         with pytest.raises(error, match="vendor"):
-            engine.launch(spec_of("run-1"))
+            engine.launch(spec)
         assert engine.probe("run-1") == Missing()
-        assert not (tmp_path / "runs" / "run-1").exists()
+        assert not (runs / "run-1").exists()
 
 
 def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine) -> None:
@@ -321,29 +307,21 @@ def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine)
     assert sorted(given) == present
 
 
-def test_the_environment_of_the_gateway_does_not_leak(
+def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
     harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BFIA_SECRET", "leaked")
     name = launch(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ", NOTHING))
     assert ended(engine, name).code == 0
     logs = engine.logs(name).stdout
-    assert b"config.task_id" in logs or b"PATH" in logs
-    assert b"leaked" not in logs
-
-
-def test_a_run_holds_no_file_of_the_gateway_open(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    assert b"PATH" in logs and b"leaked" not in logs
+    for file in (supervisor.SPEC, supervisor.SUPERVISOR, supervisor.STDOUT):
+        assert (harness.root / name / file).stat().st_mode & 0o077 == 0
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
         name = launch(harness, engine, python("import os; print(os.listdir('/proc/self/fd'))", NOTHING))
         assert ended(engine, name).code == 0
     assert engine.logs(name).stdout == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
-
-
-def test_what_a_run_writes_is_for_the_gateway_alone(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launch(harness, engine, IGNORES_TERM)
-    for file in (supervisor.SPEC, supervisor.SUPERVISOR, supervisor.STDOUT):
-        assert (harness.root / name / file).stat().st_mode & 0o077 == 0
 
 
 def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: ProcessEngine) -> None:
