@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,6 +20,7 @@ from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving
+from tests.contracts.test_faults import away
 from tests.contracts.test_readiness import broken, seen
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
@@ -304,23 +304,9 @@ def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: W
     assert world.local(audited.job_id).audit.created is False and status(world, audited) == "TERMINATED"
 
 
-@contextmanager
-def out_of_reach(world: World) -> Iterator[None]:
-    """Have `PEER` not reach `ME`, which still reaches it."""
-    file = Path(world.peer.settings.route_table.file)
-    kept = file.read_text()
-    file.write_text(kept.replace(world.me.addresses()["peer"], "http://127.0.0.1:9"))
-    world.peer.routes.reload()
-    try:
-        yield
-    finally:
-        file.write_text(kept)
-        world.peer.routes.reload()
-
-
 def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: World, audited: JobSpec):
     world.peer.coordinator.submit_job(audited, PEER)
-    with out_of_reach(world):
+    with away(world.peer, world, world.me):
         world.peer.coordinator.stop_job(audited.job_id, "", PEER)
         wait_for(lambda: world.scheduled(audited).ended_at is not None, 60, 0.01)
         decide(world, audited, "approve")
@@ -328,6 +314,9 @@ def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: 
 
 
 def test_a_rejection_rejects_the_job_with_its_reason(world: World, audited: JobSpec):
+    with pytest.raises(Refused) as caught:  # a creation without the request that it needs
+        world.me.participant.create_job(audited, PEER)
+    assert caught.value.reason == "APPROVAL_UNSUPPORTED"
     world.peer.coordinator.submit_job(audited, PEER)
     decide(world, audited, "reject")
     world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
@@ -343,12 +332,3 @@ def test_a_job_that_is_stopped_meanwhile_is_not_asked_about_any_more(world: Worl
     assert status(world, audited) == "TERMINATED"
     wait_for(lambda: world.scheduled(audited).outcome is Outcome.STOPPED, 20, 0.01)
     assert world.local(audited.job_id).ending.failure == world.scheduled(audited).ending.failure
-
-
-def test_a_creation_without_the_audit_request_that_it_needs_is_refused(world: World, audited: JobSpec):
-    """The other node's profile does not wait; the question is its way to a person all the same."""
-    with pytest.raises(Refused) as caught:
-        world.me.participant.create_job(audited, PEER)
-    assert caught.value.reason == "APPROVAL_UNSUPPORTED"
-    world.peer.coordinator.submit_job(audited, PEER)
-    assert status(world, audited) == "APPLIED"

@@ -3,6 +3,7 @@
 The node under test plays one guest and two hosts of jobs that `PEER` schedules.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -159,11 +160,14 @@ def test_new_parameters_hold_once_a_start_names_them(
 
 def test_unknown_ids(api: ParticipantApi):
     nowhere = "job-nowhere"
-    assert refusal(api.start_job, nowhere, PEER) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.start_task, nowhere, "task-x", "a", PEER) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.stop_job, nowhere, "", None, PEER) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.stop_job, nowhere, "a", None, PEER) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.stop_task, nowhere, "task-x", "a", PEER) == ("JOB_UNKNOWN", 404)
+    for refused in (
+        refusal(api.start_job, nowhere, PEER),
+        refusal(api.start_task, nowhere, "task-x", "a", PEER),
+        refusal(api.stop_job, nowhere, "", None, PEER),
+        refusal(api.stop_job, nowhere, "a", None, PEER),
+        refusal(api.stop_task, nowhere, "task-x", "a", PEER),
+    ):
+        assert refused == ("JOB_UNKNOWN", 404)
     assert refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
     for role in ("", "guest", "guest.0"):
         assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
@@ -270,38 +274,31 @@ def test_a_failure_is_reported_with_its_cause(api: ParticipantApi, world: World,
         assert api.poll_task(task_id, role, PEER) == news
 
 
-WAYS = pytest.mark.parametrize(
-    "stop",
-    [
-        lambda api, job_id, task_id, name: api.stop_job(job_id, name, None, PEER),
-        lambda api, job_id, task_id, name: api.stop_task(job_id, task_id, name, PEER),
-        lambda api, job_id, task_id, name: api.stop_task("", task_id, "", PEER),
-    ],
-    ids=["by job", "by name", "by id"],
-)
+WAYS: dict[str, Callable[[ParticipantApi, str, str, str], None]] = {
+    "by job": lambda api, job_id, task_id, name: api.stop_job(job_id, name, None, PEER),
+    "by name": lambda api, job_id, task_id, name: api.stop_task(job_id, task_id, name, PEER),
+    "by id": lambda api, job_id, task_id, name: api.stop_task("", task_id, "", PEER),
+}
 """the ways in which a scheduling node may ask for the end of one task"""
 
 
-@WAYS
-def test_stopping_a_task_that_succeeded_only_tidies_up(
-    api: ParticipantApi, world: World, scratch: list[str], stop: Any
-):
+def test_stopping_a_task_that_succeeded_only_tidies_up(api: ParticipantApi, world: World, scratch: list[str]):
     """Some peers send this after every task that went well."""
     spec = a_job_of(scratch, "a; b")
     task_id = started(api, world, spec)
     for label in PARTIES:
         world.end(spec.job_id, "a", label)
-    for _ in range(2):
+    for stop in (*WAYS.values(), *WAYS.values()):
         stop(api, spec.job_id, task_id, "a")
-    assert api.poll_task(task_id, "", PEER) == TaskNews(SUCCESS)
+        assert api.poll_task(task_id, "", PEER) == TaskNews(SUCCESS)
     assert world.local(spec.job_id).status is JobStatus.RUNNING
     api.start_task(spec.job_id, f"task-b-{spec.job_id}", "b", PEER)
     assert world.run(spec.job_id, "b", "guest.0").stop_at is None
 
 
-@WAYS
+@pytest.mark.parametrize("way", WAYS)
 def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
-    api: ParticipantApi, world: World, scratch: list[str], stop: Any
+    api: ParticipantApi, world: World, scratch: list[str], way: str
 ):
     spec = a_job_of(scratch, "a -> b; c")
     tasks = {name: f"task-{spec.job_id}-{name}" for name in "bac"}  # whoever schedules answers for the order
@@ -310,7 +307,7 @@ def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
         api.start_task(spec.job_id, task_id, name, PEER)
         world.run(spec.job_id, name, "host.1")
     for _ in range(2):
-        stop(api, spec.job_id, tasks["a"], "a")
+        WAYS[way](api, spec.job_id, tasks["a"], "a")
     for name in "ab":
         news = wait_for(lambda name=name: _over(api, tasks[name]), 20, 0.01)
         assert news.failure.reason == "STOPPED" and news.failure.task == name

@@ -1,4 +1,4 @@
-"""A daemon that is reached over TLS, one that dies and comes back."""
+"""A daemon that is reached over TLS or by ssh, one that dies and comes back, and one that is away."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineDown, Exited, Missing, Running
-from engines.docker import ContainerdEngine
+from engines.docker import ContainerdEngine, DockerOptions
 from engines.multi import SeveralEngines
 from gateway.config.schema import Settings
 from gateway.domain.resources import GIB, Amounts
@@ -27,18 +27,15 @@ from tests.contracts.engine_acts import (
     ended,
     exits,
     said,
+    wait_for,
 )
 from tests.contracts.harnesses import DockerHarness
-from tests.services.own_docker import BASE, OwnDocker, certificates
-
-pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
+from tests.services.own_docker import BASE, OwnDocker, certificates, remove_network
+from tests.services.sshd import sshd
 
 PORT = 2376
 FAR = "far"
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
+SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +71,9 @@ class Harness(DockerHarness):
             engine.close()
 
 
+@pytest.mark.docker
+@pytest.mark.own_docker
+@pytest.mark.slow
 def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
     daemon: OwnDocker, keys: Path, tmp_path: Path
 ) -> None:
@@ -108,6 +108,9 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
                 wrong.check()
 
 
+@pytest.mark.docker
+@pytest.mark.own_docker
+@pytest.mark.slow
 def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
     daemon: OwnDocker, tmp_path: Path
 ) -> None:
@@ -121,7 +124,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         near = a_spec(beside, WAITS)
         both.launch(near)
         all_of_it = os.cpu_count() or 0
-        context = NodeContext("n1", store, now)
+        context = NodeContext("n1", store, lambda: datetime.now(UTC))
         listen = {"container": {"advertise": "http://10.0.0.5:7381"}}
         further = {FAR: {"base_url": "tcp://10.0.0.9:2376", "memory_gib": 1}}
         made = {"node": {"id": "n1"}, "listen": listen, "engine": {"kind": "docker"}, "engines": further}
@@ -154,3 +157,48 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         again = a_spec(harness, WAITS)
         engine.launch(again)
         assert isinstance(engine.probe(again.name), Running)
+
+
+@pytest.mark.docker
+@pytest.mark.sshd
+def test_containers_run_at_a_daemon_behind_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        sshd(tmp_path / "sshd") as server,
+        contextlib.closing(DockerHarness(f"bfia-ssh-{uuid.uuid4().hex[:8]}")) as harness,
+    ):
+        monkeypatch.setenv("PATH", f"{server.command}:{os.environ['PATH']}")
+        engine = harness.engine(base_url=server.url + SOCKET)
+        engine.check()
+        spec = a_spec(harness, exits(3))
+        heard = Heard()
+        engine.watch(heard)
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 3
+        heard.of(spec.name)
+        assert "on another machine" in engine.isolation().gaps[0]
+        engine.remove(spec.name)
+        assert engine.probe(spec.name) == Missing()
+        remove_network(harness.network, engine.remove_network)
+
+        unreachable = harness.engine(base_url=f"{server.url}/nowhere.sock")
+        with pytest.raises(EngineDown):
+            unreachable.check()
+        (tmp_path / "sshd" / "known").write_text("")
+        with pytest.raises(EngineDown, match="Host key verification failed"):
+            harness.engine(base_url=server.url + SOCKET).check()  # never without knowing whom we talk to
+        server.drop()
+        with pytest.raises(EngineDown):
+            wait_for(lambda: engine.check() is not None, "it notices")
+        engine.close()
+        harness._owners.clear()  # its containers are gone, and so is the way there
+
+
+def test_why_a_daemon_is_away_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without ssh
+    for url, words in (
+        ("ssh://10.0.0.9", "install an OpenSSH client$"),
+        (f"unix://{tmp_path / 'none.sock'}", "^the container engine does not answer: No such file or directory$"),
+    ):
+        engine = ContainerdEngine("N1", "here", DockerOptions(url))
+        with contextlib.closing(engine), pytest.raises(EngineDown, match=words):
+            engine.check()
