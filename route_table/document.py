@@ -10,7 +10,7 @@ import io
 import ipaddress
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -369,6 +369,10 @@ def _checked(reader: Callable[[str], Any], fits: Callable[[str], object]) -> Cal
     return read
 
 
+def _one_of(words: Collection[str], spelled: Callable[[str], str] = str) -> tuple[Callable[[str], Any], str]:
+    return _checked(spelled, lambda text: spelled(text) in words), f"must be one of {', '.join(words)}"
+
+
 def _parts(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
     read = _checked(str, pattern.fullmatch)
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
@@ -385,26 +389,19 @@ def public_keys(text: str) -> tuple[str, ...]:
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "host": (
-        _checked(_host, _host),
-        "must be a host name or an address, without scheme, port or path",
-    ),
+    "host": (_checked(_host, _host), "must be a host name or an address, without scheme, port or path"),
     "port": (
         _checked(int, lambda text: re.fullmatch(r"[0-9]{1,5}", text) and 1 <= int(text) <= 65535),
         "must be a whole number from 1 to 65535",
     ),
-    "scheme": (
-        _checked(str.lower, lambda text: text.lower() in SCHEMES),
-        f"must be one of {', '.join(SCHEMES)}",
-    ),
-    "profile": (_checked(str, PROFILES.__contains__), f"must be one of {', '.join(PROFILES)}"),
+    "scheme": _one_of(SCHEMES, str.lower),
+    "profile": _one_of(PROFILES),
     "institution": (_checked(str, NODE_ID.fullmatch), "must be an id: letters, digits and . _ : @ - inside"),
     "deadline": (
         _checked(float, lambda text: _NUMBER.fullmatch(text) and 0 < float(text) <= MAX_DEADLINE),
         f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}",
     ),
-    "enabled": (lambda text: _BOOLEANS[text.lower()], "must be true or false"),
-    "relay": (lambda text: _BOOLEANS[text.lower()], "must be true or false"),
+    **dict.fromkeys(("enabled", "relay"), (lambda text: _BOOLEANS[text.lower()], "must be true or false")),
     "via": (_checked(str, NODE_ID.fullmatch), "must be the id of the node that passes on"),
     **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the absolute path of a PEM file")),
     "server_name": (_checked(str, _host), "must be a host name or an address"),
@@ -414,8 +411,8 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
         "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 (where Python has "
         "OpenSSL 3), PEM or base64",
     ),
-    "signing": (_checked(str, SIGNING.__contains__), f"must be one of {', '.join(SIGNING)}"),
-    "bundles": (_checked(str, BUNDLES.__contains__), f"must be one of {', '.join(BUNDLES)}"),
+    "signing": _one_of(SIGNING),
+    "bundles": _one_of(BUNDLES),
     "peer_certificate": (
         lambda text: _parts(_BORNE)(text.lower()),
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

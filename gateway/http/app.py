@@ -110,7 +110,7 @@ def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
     """
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (why := foreign(scope)):
+        if why := foreign(scope):
             error = ForeignOrigin(why)
             scope.setdefault("state", {})["refused"] = error
             await refusal(error)(scope, receive, send)

@@ -87,7 +87,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its sender may make it, and record what it changed."""
-        if scope["type"] != "http" or scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
+        if scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})

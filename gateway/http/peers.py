@@ -77,8 +77,7 @@ def with_lookup(
         return peers
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        named = _named(scope) if scope["type"] == "http" else set()
-        unknown = [node for node in named if is_unknown(node)]
+        unknown = [node for node in _named(scope) if is_unknown(node)]
         peers = await anyio.to_thread.run_sync(found, unknown, limiter=limiter) if unknown else {}
         # Set where there is none, too: the requests of a connection may inherit what one before them had found, as
         # the server goes on reading in the context of the request that made it pause.
@@ -163,9 +162,14 @@ class PeerIdentity:
 
 def shown(scope: Scope) -> Bearer | None:
     """Return the certificate that the client of a request showed; None where it showed none."""
+    pem = _certificate(scope)
+    return certificates.bearer(pem) if pem else None
+
+
+def _certificate(scope: Scope) -> str:
+    """Return the certificate of a request's connection in PEM form; empty where there is none."""
     extensions: Mapping[str, Any] = scope.get("extensions") or {}
-    chain = (extensions.get("tls") or {}).get("client_cert_chain") or ()
-    return certificates.bearer(chain[0]) if chain else None
+    return next(iter((extensions.get("tls") or {}).get("client_cert_chain") or ()), "")
 
 
 def check_claim(scope: Scope, node: str) -> None:
@@ -192,9 +196,6 @@ def with_identity(
     """
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
         claims = claimed(scope)
         try:
             identity.check(scope, claims)
@@ -213,11 +214,8 @@ def noting_origin(app: ASGIApp) -> ASGIApp:
     """Note the origin of each request, before another application."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        found = None
-        if scope["type"] == "http":
-            chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
-            found = RequestOrigin((scope.get("client") or ("",))[0], *(_read(chain[0]) if chain[0] else ("", "")))
-        before = ORIGIN.set(found)
+        pem = _certificate(scope)
+        before = ORIGIN.set(RequestOrigin((scope.get("client") or ("",))[0], *(_read(pem) if pem else ("", ""))))
         try:
             await app(scope, receive, send)
         finally:
@@ -266,7 +264,7 @@ def with_quota(app: ASGIApp, per_minute: int, sender: Callable[[Scope], str | No
     bucket = TokenBucket(per_minute)
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        name = sender(scope) if scope["type"] == "http" else None
+        name = sender(scope)
         if name is None or bucket.take(name):
             await app(scope, receive, send)
             return

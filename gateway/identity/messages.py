@@ -151,7 +151,11 @@ class Verifier:
         ``keys``: the sender's, as its route has them. Raises `NotAllowed`; may wait for the database.
         """
         key_id, nonce = self.check_headers(request, value, keys)
-        self.check_body(request, body, key_id, nonce)
+        if request.digest != digest(body):
+            raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
+        # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
+        if not self._used.accept(hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex):
+            raise NotAllowed(f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED")
         return key_id
 
     def check_headers(self, request: Signable, value: str, keys: Iterable[str]) -> tuple[str, str]:
@@ -164,14 +168,6 @@ class Verifier:
         if request.target != self._node:
             raise NotAllowed(f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG")
         return key_id, nonce
-
-    def check_body(self, request: Signable, body: bytes, key_id: str, nonce: str) -> None:
-        """Raise `NotAllowed` for a body that is not the signed one, and for a request that came before."""
-        if request.digest != digest(body):
-            raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
-        # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
-        if not self._used.accept(hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex):
-            raise NotAllowed(f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED")
 
 
 def _checked(message: Signable | Answer, value: str, keys: Iterable[str], node: NodeId) -> tuple[str, str, int]:
