@@ -17,16 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from route_table import certificates
 from route_table.document import MAX_TEXT, ROOT, Change, apply, parse, step
-from route_table.model import (
-    Identity,
-    InvalidRoutes,
-    Problem,
-    Route,
-    RouteTable,
-    UnknownNode,
-    Unusable,
-    read_file,
-)
+from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode, Unusable, read_file
 
 log = logging.getLogger(__name__)
 

@@ -280,12 +280,7 @@ class ContainerdEngine(DaemonEngine):
         return self._services.ensure(spec.reach, self._doors)
 
     def _create_and_start(
-        self,
-        spec: LaunchSpec,
-        image: Image,
-        mounts: Sequence[DockerMount],
-        network: str,
-        hosts: Mapping[str, str],
+        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str, hosts: Mapping[str, str]
     ) -> bool:
         """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
         api = self._client()
@@ -314,12 +309,7 @@ class ContainerdEngine(DaemonEngine):
         return True
 
     def _create(
-        self,
-        spec: LaunchSpec,
-        image: Image,
-        mounts: Sequence[DockerMount],
-        network: str,
-        hosts: Mapping[str, str],
+        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str, hosts: Mapping[str, str]
     ) -> str:
         api = self._client()
         limits = spec.limits

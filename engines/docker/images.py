@@ -45,14 +45,7 @@ _GRACE = 30.0
 _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
     (("no space left",), NoSpace),
     (
-        (
-            "pull access denied",
-            "unauthorized",
-            "authentication required",
-            "no basic auth",
-            "denied:",
-            "forbidden",
-        ),
+        ("pull access denied", "unauthorized", "authentication required", "no basic auth", "denied:", "forbidden"),
         PullDenied,
     ),
     (

@@ -47,13 +47,7 @@ class NodeNetwork:
     """
 
     def __init__(
-        self,
-        client: Connection,
-        name: str,
-        labels: Mapping[str, str],
-        *,
-        outside: bool = False,
-        owner: str = "",
+        self, client: Connection, name: str, labels: Mapping[str, str], *, outside: bool = False, owner: str = ""
     ) -> None:
         """``owner``: the gateway, of several that may share the network."""
         self.name = name

@@ -114,11 +114,7 @@ def supervise(directory: str, connection: socket.socket) -> None:
 
 
 def _start(
-    directory: str,
-    command: list[str],
-    environment: dict[str, str],
-    memory: int | None,
-    cores: list[int] | None,
+    directory: str, command: list[str], environment: dict[str, str], memory: int | None, cores: list[int] | None
 ) -> int:
     """Start the command; return its process id. Raises the OSError that kept it from starting."""
     supervisor = os.getpid()
@@ -146,11 +142,7 @@ def _start(
 
 
 def _become(
-    directory: str,
-    command: list[str],
-    environment: dict[str, str],
-    memory: int | None,
-    cores: list[int] | None,
+    directory: str, command: list[str], environment: dict[str, str], memory: int | None, cores: list[int] | None
 ) -> None:
     for number, name in ((1, STDOUT), (2, STDERR)):
         log = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

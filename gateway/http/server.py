@@ -434,11 +434,7 @@ class _Server(uvicorn.Server):
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                client,
-                ssl=secure,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
+                lambda: connection, client, ssl=secure, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
             )
             await connection.lost.wait()
         except OSError as error:  # among them those of TLS

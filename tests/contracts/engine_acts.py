@@ -10,15 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from engines.base import (
-    CommandNotFound,
-    Engine,
-    Exited,
-    LaunchSpec,
-    Missing,
-    labels,
-    run_name,
-)
+from engines.base import CommandNotFound, Engine, Exited, LaunchSpec, Missing, labels, run_name
 from tests.memory_engine import Inside, Script
 
 LONG = 180.0

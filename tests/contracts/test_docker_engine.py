@@ -33,15 +33,7 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.docker.client import EventWatch, translated
 from engines.docker.daemon import Source, as_the_daemon_sees
-from tests.contracts.engine_acts import (
-    COPIES,
-    WAITS,
-    Act,
-    a_spec,
-    ended,
-    exits,
-    shell,
-)
+from tests.contracts.engine_acts import COPIES, WAITS, Act, a_spec, ended, exits, shell
 from tests.contracts.harnesses import DockerHarness
 from tests.memory_engine import Script
 

@@ -33,11 +33,7 @@ RULES = [
 
 SETTINGS = {
     "me": {"resources": {"cpu": 2}},
-    "peer": {
-        "resources": {"cpu": 2},
-        "approval": {"mode": "rules", "rules": RULES},
-        "data": {"grants": "listed"},
-    },
+    "peer": {"resources": {"cpu": 2}, "approval": {"mode": "rules", "rules": RULES}, "data": {"grants": "listed"}},
 }
 
 _numbers = count()

@@ -19,16 +19,7 @@ from gateway.domain.resources import GIB, Amounts
 from gateway.jobs.resources import EngineCapacities
 from gateway.runtime.context import NodeContext
 from tests.contracts.databases import a_store
-from tests.contracts.engine_acts import (
-    LONG,
-    WAITS,
-    Heard,
-    a_spec,
-    ended,
-    exits,
-    said,
-    wait_for,
-)
+from tests.contracts.engine_acts import LONG, WAITS, Heard, a_spec, ended, exits, said, wait_for
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, certificates, remove_network
 from tests.services.sshd import sshd

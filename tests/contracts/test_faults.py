@@ -22,9 +22,7 @@ from tests.inprocess import ME, PEER, ask
 pytestmark = pytest.mark.xdist_group("faults")
 HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
 
-SETTINGS = {
-    "me": {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}},
-}
+SETTINGS = {"me": {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}}}
 
 _numbers = count()
 

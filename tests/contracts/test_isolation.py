@@ -17,13 +17,7 @@ import pytest
 from engines.base import INSTALLATION, NODE, CreateFailed, Isolation, Mount
 from engines.docker import ContainerdEngine
 from engines.docker.network import NodeNetwork
-from tests.contracts.engine_acts import (
-    WAITS,
-    a_spec,
-    ended,
-    python,
-    said,
-)
+from tests.contracts.engine_acts import WAITS, a_spec, ended, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.memory_engine import Script
 from tests.services.own_docker import remove_network

@@ -13,31 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import (
-    CommandNotFound,
-    CreateFailed,
-    Exited,
-    LaunchSpec,
-    Limits,
-    Missing,
-    Running,
-    labels,
-)
+from engines.base import CommandNotFound, CreateFailed, Exited, LaunchSpec, Limits, Missing, Running, labels
 from engines.process import supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
-from tests.contracts.engine_acts import (
-    WAITS,
-    Act,
-    Heard,
-    a_spec,
-    ended,
-    exits,
-    python,
-    said,
-    shell,
-    wait_for,
-)
+from tests.contracts.engine_acts import WAITS, Act, Heard, a_spec, ended, exits, python, said, shell, wait_for
 from tests.contracts.harnesses import ProcessHarness
 from tests.memory_engine import Script
 

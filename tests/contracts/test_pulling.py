@@ -15,15 +15,7 @@ import docker
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from engines.base import (
-    DigestChanged,
-    EngineError,
-    ImageNotFound,
-    NoSpace,
-    PullDenied,
-    PullFailed,
-    PullTimeout,
-)
+from engines.base import DigestChanged, EngineError, ImageNotFound, NoSpace, PullDenied, PullFailed, PullTimeout
 from engines.docker import ContainerdEngine, PullRules
 from engines.docker.images import _refusal
 from gateway.config.engine import SignatureRule

@@ -197,10 +197,7 @@ def test_all_problems_are_reported_together():
         ("A.host", "line 2: is missing; give host and port, or url"),
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
         ("B", "line 4: must be a mapping with host and port, or url"),
-        (
-            '[""]',
-            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters",
-        ),
+        ('[""]', "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters"),
         ('[""].url', "line 5: must begin with http:// or https://"),
     ]
 

@@ -193,9 +193,7 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000],
-    ids=["many headers", "one endless header"],
+    "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one endless header"]
 )
 def test_a_head_without_end_is_refused(line: bytes) -> None:
     with (
