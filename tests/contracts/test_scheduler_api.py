@@ -3,6 +3,7 @@
 The node under test schedules jobs that `PEER` submits; `PEER` is their guest, the node under test plays two hosts.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -16,11 +17,12 @@ from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Invalid
 from gateway.ports import SchedulerApi, TaskReport
 from gateway.store import queries
+from provider_registry.registration import provider_from_request
 from tests.builders import T0, a_dag, a_spec
-from tests.contracts.apis import THIRD, Apis, World, refusal
+from tests.contracts.apis import THIRD, Apis, World, refusal, registration
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 
@@ -272,3 +274,62 @@ def test_stopping_a_task_leaves_what_succeeded_and_the_others_alone(
     job = world.job(spec.job_id)
     assert [task.status for task in job.tasks.values()] == [SUCCESS, FAILED, RUNNING]
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
+
+
+# ---------------------------------------------------------------- parties of one role with providers of their own
+
+AT = "config.job_params.host.1.providers.a"
+
+
+def a_job_with(scratch: list[str], chosen: str) -> JobSpec:
+    params = {"common": {}, "host": {"1": {"providers": {"a": chosen}}}}
+    spec = a_job_of(scratch, job_params=params, initiator=ME)
+    return replace(spec, parties=a_spec("a", {"guest": (ME,), "host": (ME, PEER)}).parties)
+
+
+def other(name: str, **changes: Any) -> Any:
+    body = copy.deepcopy(registration())
+    body["name"] = name
+    for described in body["components_description"].values():
+        described |= {"provider": name, **changes}
+    return provider_from_request(body)
+
+
+def test_a_party_runs_its_own_provider_of_a_component(world: World, scratch: list[str]):
+    world.peer.registry.register(other("theirs"))
+    spec = a_job_with(scratch, "theirs:1.0.0")
+    world.me.coordinator.submit_job(spec, ME)
+    runs = [world.run(spec.job_id, "a", label) for label in ("guest.0", "host.0")]
+    runs.append(world.run(spec.job_id, "a", "host.1", world.peer))
+    assert [run.component.provider for run in runs] == ["vendor", "vendor", "theirs"]
+    (warning,) = (text for text in world.job(spec.job_id).warnings if AT in text)
+    assert "theirs" in warning and "is not compared" in warning
+    world.end_all(spec)
+    assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
+
+
+def test_one_that_differs_in_what_flows_use_is_refused(world: World, scratch: list[str]):
+    table = {"name": "found", "description": "a table", "category": "dataset", "dataFormat": ["csv"]}
+    world.me.registry.register(other("unlike", outputData=[table]))
+    world.me.registry.register(other("alike"))
+    world.peer.registry.register(other("alike"))
+    with pytest.raises(Invalid) as refused:
+        world.me.coordinator.submit_job(a_job_with(scratch, "unlike:1.0.0"), ME)
+    (problem,) = refused.value.problems
+    assert problem.path == AT and "differs from vendor:1.0.0/Thing in outputs" in problem.rule
+    spec = a_job_with(scratch, "alike:1.0.0")
+    world.me.coordinator.submit_job(spec, ME)
+    assert not [text for text in world.job(spec.job_id).warnings if AT in text]
+    world.stop(spec)
+
+
+def test_a_node_learns_its_own_provider_alone():
+    spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n3")})
+    spec = replace(
+        spec, job_params={"host": {"0|1": {"providers": {"b": "x:2"}}, "1": {"providers": {"a": "y:1"}}}}
+    )
+    found = {node: [str(one.component) for one in spec.for_node(node).dag.nodes] for node in spec.nodes}
+    usual = "vendor:1.0.0/Thing"
+    assert found == {"n1": [usual, usual], "n2": [usual, "x:2/Thing"], "n3": ["y:1/Thing", "x:2/Thing"]}
+    assert spec.for_node("n3").for_node("n3") == spec.for_node("n3")
+    assert "y:1" not in str(spec.for_node("n2"))
