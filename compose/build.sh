@@ -24,7 +24,7 @@ rm -rf "$context/site/bin" # console scripts that name this interpreter
 pip wheel -q --no-deps "${isolation[@]}" --wheel-dir "$context/wheel" "$root"
 pip install -q --no-compile --no-deps --no-index --target "$context/site" "$context"/wheel/*.whl
 rm -rf "$context/site/bin" "$context/wheel"
-"$python" -m compileall -q --invalidation-mode unchecked-hash "$context/site"
+"$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$context/site"
 
 cp "$here/Dockerfile" "$context/"
 DOCKER_BUILDKIT=0 docker build -q --build-arg "BASE=$base" --tag "$tag" "$context"

@@ -1,59 +1,15 @@
 """Emptying a node: nothing new is taken, what runs ends or is stopped, the process leaves with code 0."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import PeerUnreachable, Refused
 from gateway.jobs.submission import Drain, Intake
-from tests import forks, inprocess
+from tests import inprocess
 from tests.cleaning.ended import left_behind
-from tests.e2e import jobs
-from tests.e2e.jobs import job_of, patient_nodes, running
-from tests.e2e.nodes import Node, wait_for
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ask
-
-CREATE = "/v1/platform/schedule/job/create_all"
-
-
-def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    return forks.run([*words, "--config", str(node.home / "node.yml")])
-
-
-@pytest.mark.slow
-def test_a_drained_node_lets_its_jobs_end_and_then_exits(tmp_path: Path):
-    """What runs ends, or where the node must go is stopped."""
-    (register := tmp_path / "register").mkdir()
-    with patient_nodes(tmp_path) as two:
-        guest, host = two[jobs.GUEST], two[jobs.HOST]
-
-        def submitted(until: Path) -> str:
-            job_id = guest.submit(job_of(register, {"first": 0}, until=str(until)))
-            wait_for(lambda: len(running(register)) == 2, 60, about="its containers run")
-            return job_id
-
-        def refused(at: Node) -> str:
-            answer = at.post(CREATE, job_of(register, {"first": 0}))
-            assert answer["code"] != 0, answer
-            return str(answer["data"]["reason"])
-
-        job_id = submitted(tmp_path / "drained")
-        assert command(host, "drain", "--no-wait").returncode == 0
-        assert refused(host) == "DRAINING"
-        assert refused(guest) == "DRAINING", "a partner of the drained node is told why"
-        (tmp_path / "drained").touch()
-        guest.wait_job(job_id, 60)
-        assert host.process is not None and host.process.wait(60) == 0, host.log()
-        host.start()
-        assert host.job(job_id)["status"] == "FINISHED"
-        job_id = submitted(tmp_path / "never")
-        done = command(host, "drain", "--stop")
-        assert done.returncode == 0, done.stderr
-        assert job_id in done.stdout and "the node has exited" in done.stdout
-        assert host.process is not None and host.process.poll() == 0
-        guest.wait_job(job_id, 60, "STOPPED")
-        assert running(register) == []
 
 
 def test_a_node_without_jobs_drains_at_once_and_says_so(tmp_path: Path):

@@ -36,6 +36,13 @@ def quick_job(guest: str, host: str, depth: int = 2) -> Any:
     return body
 
 
+def align_job(guest: str, host: str) -> Any:
+    """Return the first half of the user's request: each party reads a table and writes one."""
+    body = quick_job(guest, host)
+    del body["dag"]["components"][1], body["config"]["task_params"]["common"]["hetero_secureboost_1"]
+    return body
+
+
 def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
     """Return Intersection, then HeteroLR with an arbiter on a third node."""
     body = user_job(guest, host)
@@ -66,6 +73,19 @@ def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
         **params,
     }
     return body
+
+
+def refusal_with(node: Node, version: str, storage: str) -> str:
+    """Return why a job is refused whose components are of a version that works with one kind of storage."""
+    provider, body = example("register_unionpay.json") | {"version": version}, quick_job(GUEST, HOST)
+    for described in provider["components_description"].values():
+        described |= {"version": version, "storageEngine": [storage]}
+    node.register(provider)
+    for component in body["dag"]["components"]:
+        component["version"] = version
+    answer = node.post(f"{SCHEDULE}/job/create_all", body)
+    assert answer["code"] != 0, answer
+    return str(answer)
 
 
 def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> None:

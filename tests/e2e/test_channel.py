@@ -10,7 +10,6 @@ from adapter.bfia.examples import A_PROVIDER
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
-from tests.e2e.two_gateways import shared_node
 
 A, B, X = jobs.GUEST, jobs.HOST, jobs.ARBITER
 PING_PONG = process_engine(
@@ -66,27 +65,6 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federatio
     guest.wait_job(job_id, 60)
     for node in (guest, host):  # and then all of it is given back
         wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
-
-
-@pytest.mark.slow
-@pytest.mark.mariadb
-def test_messages_pass_once_and_in_order_while_the_gateway_with_the_session_dies(tmp_path: Path, worker_id: str):
-    """Two gateways on one database are one node; its partner's messages come to the one without the session."""
-    kept = {"lost_gateway": 600.0}
-    with shared_node(tmp_path, f"{worker_id}_channel", PING_PONG, kept) as (other, holder, host):
-        job_id = holder.submit(jobs.echo_job(A, B, rounds=120))
-
-        def received() -> int:
-            return sum(of["messages"] for of in host.job(job_id)["channel_received"])
-
-        for least in (5, 20):
-            wait_for(lambda least=least: received() >= least, about="messages pass")
-            assert other.job(job_id)["channel_received"] == []
-            holder.kill()
-            holder.start()
-        assert other.wait_job(job_id, 120)["progress"] == 100
-        for node in (other, host):
-            assert len(jobs.events(node, job_id, "run RUNNING")) == 1
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
 IMAGES = ROOT / "tests" / "images"
-SHELL = example("shell_vendor/register.json")
 LABEL = "bfia.installation"
 
 
@@ -80,10 +79,9 @@ class Project:
         try:
             for container in self._mine() if raised is not None else ():
                 print(f"--- {container.name}\n{container.logs(tail=80).decode(errors='replace')}")
-            self.run("stop")  # first, so that no gateway starts another container
-            for container in self._mine():
-                if LABEL in container.labels:
-                    container.remove(force=True, v=True)
+            there = sorted(self._mine(), key=lambda one: LABEL in one.labels)
+            for container in there:  # those of the project first, so that no gateway starts another one
+                container.remove(force=True, v=True)
             self.run("down", "-v", "--remove-orphans")
             assert self._mine() == self._client.networks.list(names=[self.name]) == []
             assert self._client.volumes.list(filters={"name": self.name}) == []
@@ -162,6 +160,28 @@ def mariadb_image(tmp_path: Path) -> str:
     return tag
 
 
+@pytest.fixture
+def shell_image(tmp_path: Path) -> Iterator[str]:
+    """The image of the shell vendor on a base that has busybox and nothing else."""
+    name, folder = f"bfia-shell-vendor:{os.getpid()}", tmp_path / "base"
+    folder.mkdir()
+    quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
+
+    def docker(*words: str) -> str:
+        return subprocess.run(["docker", *words], check=True, env=quiet, capture_output=True, text=True).stdout
+
+    has_busybox = docker("create", BASE).strip()
+    docker("cp", f"{has_busybox}:/usr/bin/busybox", str(folder / "busybox"))
+    docker("rm", has_busybox)
+    install = 'RUN ["/bin/busybox", "--install", "-s", "/bin"]'
+    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY busybox /bin/busybox\n{install}\n")
+    docker("build", "-q", "-t", f"{name}-base", str(folder))
+    vendor = str(ROOT / "examples" / "shell_vendor")
+    docker("build", "-q", "-t", name, "--build-arg", f"BASE={name}-base", vendor)
+    yield name
+    docker("rmi", "-f", name, f"{name}-base")
+
+
 def configured(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
     command = [*compose_command(), "--env-file", str(environment_file), "-f", str(COMPOSE / file), "config"]
     environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
@@ -181,21 +201,19 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
     assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
 
 
-def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(mariadb_image: str) -> None:
-    with closing(docker.from_env(timeout=60)) as client:
-        image = SHELL["metadata"]["image"]
-        client.images.build(
-            path=str(ROOT / "examples" / "shell_vendor"), tag=image, buildargs={"BASE": BASE}, rm=True
-        )
+def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
+    mariadb_image: str, shell_image: str
+) -> None:
+    """The job's image has a shell and no Python."""
     with ExitStack() as stack:
         images = {"GATEWAY_IMAGE": stack.enter_context(gateway_image()), "MARIADB_IMAGE": mariadb_image}
-        runs_a_job(stack.enter_context(Project("two-nodes.yml", images)))
+        runs_a_job(stack.enter_context(Project("two-nodes.yml", images)), shell_image)
 
 
-def runs_a_job(project: Project) -> None:
+def runs_a_job(project: Project, image: str) -> None:
     bank, partner = project.operator("bank"), project.operator("partner")
     for node, role in ((bank, "guest"), (partner, "host")):
-        node.register(SHELL)
+        node.register(example("shell_vendor/register.json") | {"metadata": {"image": image}})
         jobs.upload(node, role)
     job_id = bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
     project.run("up", "-d", "--force-recreate", "--no-deps", "bank")

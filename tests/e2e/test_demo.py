@@ -85,6 +85,7 @@ def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(tmp_p
     """Send it the signal in mid-training, and see it end."""
     home = tmp_path / "demo"
     command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), "--engine", "docker"]
+    command += ["--key-length", "1024"]
     with (
         (tmp_path / "said").open("w") as output,
         subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, preexec_fn=hear_signals) as process,

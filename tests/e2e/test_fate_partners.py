@@ -1,27 +1,40 @@
 """A job over FATE's partner protocol between real nodes, with a node of the standard beside."""
 
 import json
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e.nodes import VENDOR_COMMAND, Federation, process_engine, wait_for
 from tests.e2e.recorder import Recorder
 
 GUEST, HOST, ARBITER = jobs.GUEST, jobs.HOST, jobs.ARBITER
+FORMS = {GUEST: "bare", HOST: "protobuf", ARBITER: "grpc"}
+
+
+def speaking(form: str) -> dict[str, Any]:
+    """Return the settings of a process engine with an image that sends its messages in a form."""
+    python, option, code = VENDOR_COMMAND
+    with_grpcio = code.replace("import sys; ", f"import sys; sys.path.append({sysconfig.get_path('platlib')!r}); ")
+    return process_engine(
+        "unionpay:2.0.0", command=["/usr/bin/env", f"CHANNEL_FORM={form}", python, option, with_grpcio]
+    )
 
 
 def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_path: Path):
-    """And no party is told another one's data, in either protocol."""
-    engine = process_engine("unionpay:2.0.0")
-    federation = Federation(tmp_path, [GUEST, HOST, ARBITER], engine, fate={"enabled": True})
+    """No party is told another one's data, in either protocol; each sends its messages in a form of its own."""
+    federation = Federation(tmp_path, FORMS, speaking("json"), fate={"enabled": True})
     guest, host, arbiter = federation.nodes.values()
+    for node, form in FORMS.items():
+        federation[node].settings["engine"] = speaking(form)
     with Recorder({node.id: node.peer_port for node in (host, arbiter)}) as recorder:
         by_fate = {"host": "127.0.0.1", "profile": "fate-partner"}
         guest.route(**{HOST: by_fate | {"port": recorder.port}, ARBITER: recorder.port})
         host.route(**{GUEST: by_fate | {"port": guest.peer_port}, ARBITER: arbiter.peer_port})
         with federation:
             jobs.prepare(federation, GUEST, HOST)
-            job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER))
+            job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER, max_iter=2))
             job = guest.wait_job(job_id, 120)
             assert job["progress"] == 100
             by_name = {t["name"]: set(t["nodes"]) for t in job["tasks"]}

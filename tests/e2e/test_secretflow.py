@@ -95,10 +95,9 @@ def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(
             node.storage.chmod(0o755)
             node.register(provider)
             jobs.upload(node, role)
-        body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-        align = body["dag"]["components"][0]
-        body["dag"]["components"] = [align | {"output": [{"type": "dataset", "key": "train_data"}]}]
-        del body["config"]["task_params"]["common"]["hetero_secureboost_1"]
+        body = jobs.align_job(jobs.GUEST, jobs.HOST)
+        (align,) = body["dag"]["components"]
+        align["output"] = [{"type": "dataset", "key": "train_data"}]
         # its client discards a message if it reads the response over two seconds after its request
         body["config"]["job_params"].setdefault("common", {})["auto_retries"] = 3
         job_id = guest.submit(body)

@@ -44,26 +44,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(made[jobs.GUEST], way, place, full, going)
 
 
-def test_a_job_outlives_an_outage_of_its_storage(site: Site) -> None:
+def test_a_job_outlives_an_outage_of_its_storage_which_is_slow_before_and_after(site: Site) -> None:
     node = site.node
+    site.way.turn("slow")
     job_id = node.submit(jobs.limited(jobs.quick_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
     wait_for(lambda: jobs.events(node, job_id, "run RUNNING"), 60, 0.05, about="a container runs")
     site.way.turn("cut")
     wait_for(lambda: "STORAGE_UNREACHABLE" in site.reasons(), 60, about="the node says that its storage is away")
     refused = node.post(f"{jobs.SCHEDULE}/job/create_all", jobs.quick_job(jobs.GUEST, jobs.GUEST))
     assert "STORAGE_UNREACHABLE" in str(refused), refused
-    site.way.turn("")
-    node.wait_job(job_id, 240)
-    outputs = node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
-    assert outputs and all(one["there"] for one in outputs)
-
-
-def test_a_job_ends_over_a_slow_storage(site: Site) -> None:
     site.way.turn("slow")
-    job_id = site.node.submit(jobs.quick_job(jobs.GUEST, jobs.GUEST))
-    site.node.wait_job(job_id, 240)
+    node.wait_job(job_id, 240)
     site.way.turn("")
-    outputs = site.node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
+    outputs = node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
     assert outputs and all(one["there"] for one in outputs)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -113,8 +114,7 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
         "guest": f"s3://{bucket.name}/warehouse/2026/guest",
         "host": f"hdfs://{places[1].name}/warehouse/host.csv",
     }
-    job = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    del job["dag"]["components"][1], job["config"]["task_params"]["common"]["hetero_secureboost_1"]
+    job = jobs.align_job(jobs.GUEST, jobs.HOST)
     for role, node in (("guest", two[jobs.GUEST]), ("host", two[jobs.HOST])):
         body = {"place": wanted[role], "namespace": "warehouse", "name": role, "count": True}
         found = node.post("/api/v1/datasets", body)
@@ -132,30 +132,35 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
 
 
 def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(two: Federation) -> None:
-    body = example("register_unionpay.json")
-    body["version"] = "9.9.9"
-    for described in body["components_description"].values():
-        described["version"] = "9.9.9"
-        described["storageEngine"] = ["hdfs"]
-    guest = two[jobs.GUEST]
-    guest.register(body)
-    wanted = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    for component in wanted["dag"]["components"]:
-        component["version"] = "9.9.9"
-    answer = guest.post("/v1/platform/schedule/job/create_all", wanted)
-    assert answer["code"] != 0 and "STORAGE_MISMATCH" in str(answer) and "lies in: s3" in str(answer)
-    assert not [job for job in guest.get("/api/v1/jobs")["jobs"] if "9.9.9" in str(job)]
+    refusal = jobs.refusal_with(two[jobs.GUEST], "9.9.9", "hdfs")
+    assert "STORAGE_MISMATCH" in refusal and "lies in: s3" in refusal
+    assert not [job for job in two[jobs.GUEST].get("/api/v1/jobs")["jobs"] if "9.9.9" in str(job)]
+
+
+@pytest.fixture
+def bare_image(reference_image: str) -> Iterator[str]:
+    """The reference vendor's image, built to send bare payloads."""
+    name = f"bfia-reference-vendor-bare:{os.getpid()}"
+    recipe = f"FROM {reference_image}\nENV CHANNEL_FORM=bare\n".encode()
+    quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
+    subprocess.run(["docker", "build", "-q", "-t", name, "-"], input=recipe, check=True, env=quiet)
+    yield name
+    subprocess.run(["docker", "rmi", "-f", name], check=True)
 
 
 @pytest.mark.docker
-def test_containers_read_and_write_wherever_data_lies(
-    places: tuple[real.Place, real.Place], reference_image: str, tmp_path: Path
+def test_containers_of_images_with_different_forms_read_and_write_wherever_data_lies(
+    places: tuple[real.Place, real.Place], bare_image: str, tmp_path: Path
 ) -> None:
     made = Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"})
     made[jobs.GUEST].settings["storages"] = settings_of(places[0], role=os.environ["BFIA_TEST_S3_ROLE"])
     made[jobs.HOST].settings["storages"] = settings_of(places[1])
+    provider = example("register_unionpay.json")
     with made as federation:
-        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        federation[jobs.GUEST].register(provider)
+        federation[jobs.HOST].register(provider | {"metadata": provider["metadata"] | {"image": bare_image}})
+        for node, role in ((jobs.GUEST, "guest"), (jobs.HOST, "host")):
+            jobs.upload(federation[node], role)
         job_id = made[jobs.GUEST].submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         made[jobs.GUEST].wait_job(job_id, 300)
         for place, party in zip(places, ("guest-0", "host-0"), strict=True):

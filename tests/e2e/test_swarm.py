@@ -15,7 +15,7 @@ import yaml
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, example
+from tests.e2e.nodes import ROOT, Federation
 from tests.e2e.test_storages import TRAIN, names, settings_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm]
@@ -108,14 +108,4 @@ def test_the_stack_file_is_accepted_by_a_manager(tmp_path: Path) -> None:
 
 
 def test_a_component_that_wants_the_nodes_folder_is_refused_before_it_starts(two: Federation) -> None:
-    body = example("register_unionpay.json")
-    body["version"] = "9.9.8"
-    for described in body["components_description"].values():
-        described |= {"version": "9.9.8", "storageEngine": ["file"]}
-    guest = two[jobs.GUEST]
-    guest.register(body)
-    wanted = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    for component in wanted["dag"]["components"]:
-        component["version"] = "9.9.8"
-    answer = guest.post("/v1/platform/schedule/job/create_all", wanted)
-    assert answer["code"] != 0 and "does not see the node's folder" in str(answer), answer
+    assert "does not see the node's folder" in jobs.refusal_with(two[jobs.GUEST], "9.9.8", "file")

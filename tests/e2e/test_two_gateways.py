@@ -10,9 +10,10 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.jobs import events, job_of, started
-from tests.e2e.nodes import Node, alive, wait_for
+from tests.e2e.nodes import Node, alive, process_engine, wait_for
 from tests.e2e.two_gateways import shared_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
@@ -22,7 +23,13 @@ Shared = tuple[Node, Node, Node]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Shared]:
-    with shared_node(tmp_path_factory.mktemp("nodes"), f"{worker_id}_both") as nodes:
+    engine = process_engine("example:1.0.0", command=jobs.component("patient.py"))
+    engine["process"]["images"]["example:2.0.0"] = {"command": jobs.component("ping_pong.py")}
+    provider = A_PROVIDER | {"version": "2.0.0", "metadata": {"base_url": "", "image": "example:2.0.0"}}
+    kept = {"lost_gateway": 600.0}
+    with shared_node(tmp_path_factory.mktemp("nodes"), f"{worker_id}_both", engine, kept) as nodes:
+        for node in (nodes[0], nodes[2]):
+            node.register(provider)
         yield nodes
 
 
@@ -59,6 +66,26 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path
 
 def _asked(node: Node, job_id: str, path: str) -> httpx.Response:
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
+
+
+def test_messages_pass_once_and_in_order_while_the_gateway_with_the_session_dies(shared: Shared):
+    """The partner's messages come to the gateway without the session."""
+    other, holder, host = shared
+    body = jobs.echo_job(rounds=120)
+    body["dag"]["components"][0]["version"] = "2.0.0"
+    job_id = holder.submit(body)
+
+    def received() -> int:
+        return sum(of["messages"] for of in host.job(job_id)["channel_received"])
+
+    for least in (5, 20):
+        wait_for(lambda least=least: received() >= least, about="messages pass")
+        assert other.job(job_id)["channel_received"] == []
+        holder.kill()
+        holder.start()
+    assert other.wait_job(job_id, 120)["progress"] == 100
+    for node in (other, host):
+        assert len(events(node, job_id, "run RUNNING")) == 1
 
 
 def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared: Shared, register: Path):

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from adapter.bfia.examples import A_PROVIDER
+from tests import forks
 from tests.e2e import jobs
 from tests.e2e.jobs import (
     ARBITER,
@@ -160,6 +161,39 @@ def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
         for node in (guest, host):
             assert node.ask("DELETE", f"/api/v1/routes/{ARBITER}").is_success
     assert started(register) == []
+
+
+@pytest.mark.slow
+def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest: Node, host: Node, register: Path):
+    """What runs ends, or where the node must go is stopped."""
+
+    def submitted(until: str) -> str:
+        job_id = guest.submit(job_of(register, {"first": 0}, until=str(register.with_name(until))))
+        wait_for(lambda: len(running(register)) == 2, 60, about="its containers run")
+        return job_id
+
+    def drained(word: str) -> str:
+        done = forks.run(["drain", word, "--config", str(host.home / "node.yml")])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    job_id = submitted("drained")
+    drained("--no-wait")
+    for node in (guest, host):  # a partner of the drained node is told why
+        answer = node.post(f"{SCHEDULE}/job/create_all", job_of(register, {"first": 0}))
+        assert answer["code"] != 0 and answer["data"]["reason"] == "DRAINING", answer
+    register.with_name("drained").touch()
+    guest.wait_job(job_id, 60)
+    assert host.process is not None and host.process.wait(60) == 0, host.log()
+    host.start()
+    assert host.job(job_id)["status"] == "FINISHED"
+    job_id = submitted("never")
+    said = drained("--stop")
+    assert job_id in said and "the node has exited" in said
+    assert host.process is not None and host.process.poll() == 0
+    guest.wait_job(job_id, 60, "STOPPED")
+    assert running(register) == []
+    host.start()
 
 
 # ---------------------------------------------------------------- attempts

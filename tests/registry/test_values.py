@@ -401,13 +401,12 @@ def test_every_key_and_every_name_is_used_once_or_left(wanted, described):
     found = match_outputs(wanted, declared)
     groups = {s.name: s.group for s in declared}
     assert len(set(found.values())) == len(found)
-    assert sorted([*found.values(), *found.specs_left]) == sorted(groups)
-    assert sorted([*found, *found.keys_left]) == sorted(key for _, key in wanted)
+    assert found.keys() <= {key for _, key in wanted}
     for key, name in found.items():
         assert groups[name] in {DataSpec("", "", kind).group for kind, k in wanted if k == key}
-    left_groups = {groups[name] for name in found.specs_left}
+    left_groups = {group for name, group in groups.items() if name not in found.values()}
     for kind, key in wanted:
-        if key in found.keys_left and key not in found:
+        if key not in found:
             assert DataSpec("", "", kind).group not in left_groups
 
 

@@ -35,9 +35,9 @@ def a_job_that_needs(cpu: float, number: int, priority: int = 0):
 
 
 def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
-    """Each of 40 jobs wants 3 of 8 cores, from both gateways at once, again and again; some give back."""
+    """Each of 16 jobs wants 3 of 8 cores, from both gateways at once, again and again; some give back."""
     gateways = [resources(store) for store in stores]
-    jobs = [a_job_that_needs(3, i) for i in range(40)]
+    jobs = [a_job_that_needs(3, i) for i in range(16)]
     for job in jobs:
         stores[0].local_jobs.add(job, "flow")
     gate, seen, given_back = threading.Barrier(8), [], []
