@@ -336,24 +336,12 @@ def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Para
     return as_text(given.get(name, other.default or "")).lower() == wanted.lower()
 
 
-class Matching(dict[str, str]):
-    """Key in the flow -> name in the description, with what found no partner on either side.
-
-    ``keys_left`` are the flow's, ``specs_left`` the description's, both in their order.
-    """
-
-    def __init__(self, names: Mapping[str, str], keys_left: tuple[str, ...], specs_left: tuple[str, ...]) -> None:
-        super().__init__(names)
-        self.keys_left = keys_left
-        self.specs_left = specs_left
-
-
-def match_outputs(dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> Matching:
-    """Match a flow's outputs, each (type, key), with a component's."""
+def match_outputs(dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
+    """Match a flow's outputs, each (type, key), with a component's: key -> name in the description."""
     return _match([(kind, key, key) for kind, key in dag_outputs], specs)
 
 
-def match_inputs(dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> Matching:
+def match_inputs(dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
     """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's; the names compared are the keys.
 
     An input that no upstream task feeds belongs to the first of the component's inputs and is not listed here.
@@ -368,7 +356,7 @@ def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | Non
     return Problem(path, f"is {format_name}; input {spec.name} reads {', '.join(spec.formats[:20])}", format_name)
 
 
-def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> Matching:
+def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
     """Match (type, key in the flow, name to compare); a duplicate key is matched once."""
     free, left, names = list(specs), list(wanted), dict[str, str]()
     for by_name in (True, False):
@@ -380,5 +368,4 @@ def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) ->
             else:
                 names[key] = found.name
                 free.remove(found)
-    ordered = {key: names[key] for _, key, _ in wanted if key in names}
-    return Matching(ordered, tuple(key for _, key, _ in left), tuple(s.name for s in free))
+    return {key: names[key] for _, key, _ in wanted if key in names}

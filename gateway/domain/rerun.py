@@ -56,9 +56,7 @@ def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) 
         return "the outputs differ"
     for party in parties:
         one, two = _values(old, party, task), _values(new, party, task)
-        names = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
-        if one.keys() != two.keys() or names:
-            names = names or sorted(one.keys() ^ two.keys())
+        if names := sorted(name for name in one.keys() | two.keys() if one.get(name, ...) != two.get(name, ...)):
             return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
         if data_location(old.task_params, party, task) != data_location(new.task_params, party, task):
             return f"the inputs of {party.label} differ: another dataset"

@@ -248,6 +248,13 @@ class Coordinator:
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
         return self._peers.scheduler(scheduler, record.spec.protocol if record else "bfia")
 
+    @contextmanager
+    def _scheduled_by(self, job_id: str) -> Iterator[SchedulerApi]:
+        """Have something asked of who schedules a job, under the job's trace id. Raises `NotFound`."""
+        record = self._store.record(job_id)
+        with traced(record.spec.trace_id if record else current_trace()):
+            yield self._scheduling(job_id, record)
+
     def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
         """Return every job this node submitted, schedules or takes part in, newest first."""
         found = queries.statuses(self._store, flow_id)
@@ -363,9 +370,7 @@ class Coordinator:
 
     def suspend(self, job_id: str, on: bool) -> None:
         """Have the node that schedules a job start no further task of it, or go on."""
-        record = self._store.record(job_id)
-        scheduler = self._scheduling(job_id, record)
-        with traced(record.spec.trace_id if record else current_trace()):
+        with self._scheduled_by(job_id) as scheduler:
             scheduler.suspend_job(job_id, on, self._peers.node)
         self._asked(job_id, "suspend" if on else "resume")
 
@@ -379,9 +384,7 @@ class Coordinator:
 
     def amend(self, job_id: str, parameters: Mapping[str, Any], reason: str) -> int:
         """Have the node that schedules a job give tasks that have not begun new parameters; return the version."""
-        record = self._store.record(job_id)
-        scheduler = self._scheduling(job_id, record)
-        with traced(record.spec.trace_id if record else current_trace()):
+        with self._scheduled_by(job_id) as scheduler:
             version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
         self._asked(job_id, "parameter change", version=version, reason=reason)
         return version

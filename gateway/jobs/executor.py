@@ -177,11 +177,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._lanes = lanes
         self._workspace = launching.workspace
         self._storage = storage
-        self._close_session = hooks.close_session
-        self._release = hooks.release
-        self._observe = hooks.observe
-        self._end_credentials = hooks.end_credentials
-        self._on_channel = hooks.on_channel
+        self._hooks = hooks
         self._timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
@@ -214,8 +210,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             with suppress(EngineError):  # what stays is found as an orphan
                 self._engine.stop(name, self._timing.stop_grace)
                 self._engine.remove(name)
-        self._close_session(job_id)
-        self._release(job_id)
+        self._hooks.close_session(job_id)
+        self._hooks.release(job_id)
 
     def address_of(self, run: Run) -> str:
         """Return the address from which a run's requests come; empty where the engine does not know."""
@@ -294,7 +290,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             try:
                 events = self._do(local, action, fetching)
                 if not isinstance(action, (messages.Tell, messages.Close)):
-                    self._observe(type(action).__name__.lower(), time.monotonic() - began)
+                    self._hooks.observe(type(action).__name__.lower(), time.monotonic() - began)
             except ImageIsFetched:  # which may take long: in a lane of its own
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return
@@ -324,9 +320,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         outside_transaction()
         match action:
             case messages.Close():
-                self._close_session(local.id)
+                self._hooks.close_session(local.id)
                 if local.pool is not None:
-                    self._release(local.id)
+                    self._hooks.release(local.id)
                 return [messages.Done(action, self._clock())]
             case messages.Tell():
                 return [self._scheduler_calls.tell(local, _run(local, action.run), action)]
@@ -399,7 +395,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return result_of(lines)
 
     def _stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
-        waits = self._on_channel(run)
+        waits = self._hooks.on_channel(run)
         try:
             self._engine.stop(run.name, action.grace)
         except EngineError as error:
@@ -425,7 +421,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def _end(self, run: Run) -> None:
         try:
-            self._end_credentials(run)
+            self._hooks.end_credentials(run)
         except GatewayError as error:
             if isinstance(error, StorageAway) and run.collect.tries < _END_TRIES:
                 raise

@@ -28,8 +28,8 @@ from gateway.runtime.context import NodeContext
 from gateway.store.store import Store
 from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
-from provider_registry.values import Matching, format_problem, match_inputs, match_outputs
 from provider_registry.values import check as check_values
+from provider_registry.values import format_problem, match_inputs, match_outputs
 
 DECLARED = ("control_port", "n_threads", "chunk_size")
 """what a registration's metadata may say of its containers"""
@@ -65,7 +65,7 @@ class _Part(NamedTuple):
         return [(edge, matched.get(key, "")) for key, edge in edges.items()]
 
     @property
-    def outputs(self) -> Matching:
+    def outputs(self) -> dict[str, str]:
         return match_outputs([(o.type, o.key) for o in self.node.outputs], self.component.outputs)
 
 
@@ -289,7 +289,7 @@ class TaskPlanner:
             parameters=values,
             inputs=inputs,
             outputs=outputs,
-            output_keys=dict(matched),
+            output_keys=matched,
             checkpoint=checkpoint,
             checkpoint_from=checkpoint_from,
             limits={

@@ -11,7 +11,7 @@ from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Si
 from gateway.domain.approval import AuditStatus
 from gateway.errors import NotFound
 from gateway.store import schema
-from gateway.store.database import Database, repeating
+from gateway.store.database import InDatabase, repeating
 from gateway.store.serialization import dumps, loads
 
 _T, _JOBS = schema.application, schema.application_job
@@ -24,11 +24,8 @@ _HELD = (
 )
 
 
-class SqlApplications:
+class SqlApplications(InDatabase):
     """All applications, of both sides."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def add(self, new: Application, address: str = "") -> Application | None:
         """Keep a new application, with its number; None: there is one of that id already."""

@@ -107,6 +107,11 @@ class Database:
         with self.read() as connection:
             return connection.execute(query, parameters).scalar()
 
+    def text(self, query: sa.Executable, **parameters: Any) -> str | None:
+        """Return the first column of the first row where that is a text; None: there is none."""
+        found: str | None = self.value(query, **parameters)
+        return found
+
     def execute(self, statement: sa.UpdateBase, **parameters: Any) -> int:
         """Make one change; return how many rows it changed."""
         with _named(), self._writer, self._engine.connect() as connection:  # committed by itself
@@ -124,6 +129,13 @@ class Database:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+
+class InDatabase:
+    """Something that is kept in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
 def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -14,18 +14,15 @@ from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict
 from gateway.store import schema
-from gateway.store.database import Database
+from gateway.store.database import InDatabase
 from gateway.store.serialization import dumps, loads
 
 log = structlog.get_logger(__name__)
 _T = schema.model
 
 
-class SqlModels:
+class SqlModels(InDatabase):
     """The models of this node, one row per party and version."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def all(self, model_id: str | None = None) -> list[Kept]:
         """Return the parts, newest version first."""

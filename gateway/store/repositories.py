@@ -17,7 +17,7 @@ from gateway.domain.spec import NodeId
 from gateway.domain.states import RunStatus
 from gateway.ports import Clock
 from gateway.store import schema
-from gateway.store.database import Database, repeating, upsert
+from gateway.store.database import Database, InDatabase, repeating, upsert
 from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Provider
@@ -29,15 +29,12 @@ _USE = schema.used_signature.insert()
 _PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
 
 
-class SqlProviders:
+class SqlProviders(InDatabase):
     """Providers, their history and their names' owners: `provider_registry.registry.Repository`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def get(self, key: str) -> Provider | None:
         """Return what is registered now; None: nothing."""
-        text = self._database.value(_PROVIDER, key=key)
+        text = self._database.text(_PROVIDER, key=key)
         return _provider(text) if text else None
 
     def list(self) -> list[Provider]:
@@ -92,8 +89,7 @@ class SqlProviders:
     def owner(self, name: str) -> str | None:
         """Return who owns a name; None: nobody yet."""
         t = schema.provider_owner
-        found: str | None = self._database.value(sa.select(t.c.owner).where(t.c.name == name))
-        return found
+        return self._database.text(sa.select(t.c.owner).where(t.c.name == name))
 
     def claim(self, name: str, owner: str) -> str:
         """Make somebody the owner of a name that has none; return who owns it now."""
@@ -132,7 +128,7 @@ _THERE = 8.0
 
 
 class SqlRouteVersions:
-    """Kept in the node's database, so that several gateways of the node have one table."""
+    """InDatabase in the node's database, so that several gateways of the node have one table."""
 
     def __init__(self, database: Database, owner: str) -> None:
         """``owner`` is the gateway whose file is followed."""
@@ -185,11 +181,8 @@ class SqlRouteVersions:
         self._database.put(schema.route_export, {"owner": self._owner}, vars(export))
 
 
-class SqlDatasets:
+class SqlDatasets(InDatabase):
     """Uploaded datasets: `gateway.domain.datasets.DatasetRepository`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def get(self, namespace: str, name: str) -> Dataset | None:
         """Return what is known of a dataset; None: nothing."""
@@ -229,11 +222,8 @@ class SqlDatasets:
         return [loads(Dataset, text) for text in self._database.values(query)]
 
 
-class SqlGrants:
+class SqlGrants(InDatabase):
     """Grants of datasets. One that ended stays, so that the dataset does not become open by it."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def of(self, dataset: Address) -> list[Grant]:
         """Return the grants of one dataset, by node."""
@@ -271,11 +261,8 @@ def _grant(row: Any) -> Grant:
     return Grant(Address(namespace, name), *rest)
 
 
-class SqlTokens:
+class SqlTokens(InDatabase):
     """The tokens of this node."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def add(self, token: Token) -> None:
         """Keep a new token; of its secret only the digest."""
@@ -400,13 +387,10 @@ class SqlUsedSignatures:
         return repeating(work)
 
 
-class EngineTotals:
+class EngineTotals(InDatabase):
     """What the engines had when they last answered, by name, for all gateways of the node."""
 
     _LONGEST = 255
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def known(self) -> Mapping[str, Capacity]:
         """Return what each engine had when it last answered."""
@@ -420,18 +404,14 @@ class EngineTotals:
             self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 
-class SqlJobAudits:
+class SqlJobAudits(InDatabase):
     """Audits of jobs that other nodes requested, by node and by the id that it gave the audit."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
         """Return the job that an audit is about; None: that node has requested no such audit."""
         t = schema.job_audit
         query = sa.select(t.c.job_id).where(t.c.sender == sender, t.c.audit_id == audit_id)
-        found: str | None = self._database.value(query)
-        return found
+        return self._database.text(query)
 
     def add(self, sender: str, audit_id: str, job_id: str) -> str:
         """Keep an audit; return the job that it is about, which is another one where the id was used before."""

@@ -19,6 +19,8 @@ metadata = sa.MetaData()
 LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 Seconds: sa.Double[float] = sa.Double()
 Id = sa.String(128)
+Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+"""of rows in the order in which they were added"""
 
 
 class _Moment(sa.types.TypeDecorator[datetime]):
@@ -135,7 +137,7 @@ run = _table(
 
 timeline = _table(
     "timeline",
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
     sa.Column("job_id", Id, nullable=False),
     sa.Column("side", sa.String(16), nullable=False),
     sa.Column("at", Seconds, nullable=False),
@@ -214,9 +216,7 @@ dataset_grant = _table(
 
 application = _table(
     "application",
-    sa.Column(
-        "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True
-    ),
+    sa.Column("number", Number, primary_key=True, autoincrement=True),
     sa.Column("partner", Id, nullable=False),
     sa.Column("side", sa.String(16), nullable=False),
     sa.Column("kind", sa.String(16), nullable=False),
@@ -237,9 +237,7 @@ was an unknown peer; ``jobs``: how many have used it."""
 application_job = _table(
     "application_job",
     sa.Column("job_id", Id, primary_key=True),
-    sa.Column(
-        "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=False
-    ),
+    sa.Column("number", Number, primary_key=True, autoincrement=False),
     sa.Column("permit", sa.Boolean, nullable=False),
 )
 """Which jobs have used an application; whether they came with its permit."""
@@ -360,7 +358,7 @@ used_signature = _table(
 
 audit = _table(
     "audit",
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("id", Number, primary_key=True, autoincrement=True),
     sa.Column("at", _Moment, nullable=False),
     sa.Column("who", _Cut(255), nullable=False),
     sa.Column("action", _Cut(1000), nullable=False),

@@ -108,7 +108,7 @@ class Store(Database):
     def job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node schedules, or did, and the task belongs to."""
         if (known := self._jobs_of_tasks.get(task_id)) is None:
-            known = self._text(_JOB_OF_TASK, id=task_id)
+            known = self.text(_JOB_OF_TASK, id=task_id)
             if known is not None:
                 if len(self._jobs_of_tasks) >= _MOST_IDS:
                     self._jobs_of_tasks.clear()
@@ -117,15 +117,15 @@ class Store(Database):
 
     def local_job_of(self, id_: str) -> str | None:
         """Return the job that this node takes part in and whose id this is, or the id of one of its tasks."""
-        return self._text(_LOCAL_JOB_OF, id=id_)
+        return self.text(_LOCAL_JOB_OF, id=id_)
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
-        return self._text(_LOCAL_JOB_OF_TASK, id=task_id)
+        return self.text(_LOCAL_JOB_OF_TASK, id=task_id)
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job that this node takes part in and the run belongs to."""
-        return self._text(_JOB_OF_RUN, id=run_id)
+        return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose token on the channel begins with this."""
@@ -166,8 +166,4 @@ class Store(Database):
 
     def scheduler_of(self, job_id: str) -> str | None:
         """Return the node that schedules a job submitted here for another one; None: there is no such job."""
-        return self._text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
-
-    def _text(self, query: sa.Executable, **parameters: str) -> str | None:
-        found: str | None = self.value(query, **parameters)
-        return found
+        return self.text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
