@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +15,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
-from gateway.cli.command import Output, command, compact, finite, say, table
+from gateway.cli.command import EngineKind, Output, command, compact, finite, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
 X = TypeVar("X")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
-
-
-class EngineKind(StrEnum):
-    """What runs the algorithms."""
-
-    docker = "docker"
-    process = "process"
 
 
 @command(commands, "init", "overlap && cd overlap && pytest")

@@ -14,10 +14,14 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gateway.cli.client import (
     DEFAULT_CONFIG,
@@ -31,7 +35,7 @@ from gateway.cli.client import (
     connect,
     new_file,
 )
-from gateway.cli.language import t
+from gateway.cli.language import t, translated
 from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
 
@@ -45,10 +49,20 @@ _NARROW = 80
 _SHORT, _LONG = 12, 36
 """characters of an id in a list, and of one that a node makes"""
 
+MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
+"""results of the steps of `route test` and `doctor`"""
+
 Column = str | Callable[[Any], Any]
 """a key of an entry, or a function of it"""
 Columns = Mapping[str, Column]
 """by heading"""
+
+
+class EngineKind(StrEnum):
+    """What runs the algorithms."""
+
+    docker = "docker"
+    process = "process"
 
 
 def harmless(text: str) -> str:
@@ -73,13 +87,34 @@ def print_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None
     typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), err=err)
 
 
+_NEXT = {
+    "applications": "to apply with a partner: bfia-gateway partner apply --help",
+    "approvals": "a job is listed here while it waits for a person at this node",
+    "audit": "no change was requested, or none that fits: leave out options to see more",
+    "datasets": "none is here, or none that fits; to add one: bfia-gateway data upload --help",
+    "grants": "to let a partner use a dataset: bfia-gateway data grant NAMESPACE#NAME NODE",
+    "jobs": "none is here, or none that fits; to begin one: bfia-gateway job draft --help",
+    "models": "a training leaves its model here when it succeeds; bfia-gateway job list shows the jobs",
+    "outputs": "runs here leave outputs when they succeed; bfia-gateway job show names their states",
+    "providers": "none is registered, or none that fits; to add one: bfia-gateway provider register FILE",
+    "reports": "runs here write reports while they run; bfia-gateway job show names their states",
+    "routes": "to add a partner: bfia-gateway partner invite",
+    "tokens": "to make one: bfia-gateway token create NAME --role ROLE",
+}
+"""what to do next where a list is empty"""
+
+
 def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "") -> None:
-    """Print one page of a list as a table, and how to get the next page."""
+    """Print one page of a list as a table, and how to get the next page; of an empty list what to do next."""
     entries = found[key]
     if not title:
         total = int(found.get("total", len(entries)))
         title = counted(total, noun) if total == len(entries) else f"{len(entries)} of {counted(total, noun)}"
     rows = [[one[of] if isinstance(of, str) else of(one) for of in columns.values()] for one in entries]
+    if not rows and key in _NEXT:
+        say(title)
+        say(_NEXT[key])
+        return
     table(title, list(columns), rows)
     if found.get("next"):
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)
@@ -108,6 +143,21 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for row in zip(*(column[1:] for column in shown), strict=True):
         made.add_row(*map(Text, row))
     console.print(made)
+
+
+def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
+    """Print the steps of a test as a table."""
+    rows = [
+        [
+            t(s["name"]),
+            MARKS[s["result"]],
+            f"{s['seconds'] * 1000:.0f} ms",
+            t(s["cause"] or s["found"]),
+            t(s["remedy"]),
+        ]
+        for s in steps
+    ]
+    table(title, ["step", "result", "took", "found", "what to do"], rows)
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -192,9 +242,27 @@ Output = Iterator[Any]
 What it does afterwards prints the same for people."""
 
 
-def group(name: str, text: str) -> typer.Typer:
-    """Return a group of commands."""
-    return typer.Typer(name=name, help=text, no_args_is_help=True)
+def loaded_from(group: str, *modules: str, usual: str = "") -> type[TyperGroup]:
+    """Return a kind of group: its commands are those of a group that modules of this room fill.
+
+    ``usual``: the command that is meant where none is named.
+    """
+
+    class Loading(TyperGroup):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            del self.commands
+
+        @cached_property
+        def commands(self) -> Any:  # type: ignore[override]
+            filled = [getattr(import_module(f"gateway.cli.{module}"), group) for module in modules]
+            return {name: translated(one) for name, one in typer.main.get_group(filled[0]).commands.items()}
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            named = not usual or (args and (args[0] in self.commands or args[0] in ctx.help_option_names))
+            return super().parse_args(ctx, args if named else [usual, *args])
+
+    return Loading
 
 
 def command(

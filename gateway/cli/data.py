@@ -24,7 +24,6 @@ from gateway.cli.command import (
     command,
     datasets,
     finite,
-    group,
     listing,
     nodes,
     print_json,
@@ -39,7 +38,7 @@ from gateway.cli.command import (
 from gateway.cli.language import t
 from gateway.errors import counted
 
-commands = group("data", "Datasets of this node, and which partner nodes may use them.")
+commands = typer.Typer(name="data")
 
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)

@@ -30,7 +30,6 @@ from gateway.cli.command import (
     amount,
     cell,
     command,
-    group,
     harmless,
     lasted,
     listing,
@@ -47,7 +46,7 @@ from gateway.errors import counted, near
 
 _SCHEDULE = "/v1/platform/schedule"
 
-commands = group("job", "Submit a job, watch it, see what it wrote and left, stop it.")
+commands = typer.Typer(name="job")
 
 JobFile = Annotated[Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")]
 Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
@@ -425,7 +424,7 @@ def _warnings(job: Mapping[str, Any]) -> list[str]:
 _TOPICS_SHOWN = 10
 _NOT_BEGUN = {"PENDING", "READY"}
 """states of a task that, once its job has ended, says no more than that it never began"""
-_STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
+_STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red", "STOPPED": "red"}
 
 
 def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
@@ -446,8 +445,11 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
         cells.add_column(text(heading), overflow="fold")
     for task in job["tasks"]:
         states = []
+        stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
         for node in roles:
-            by_role = task["nodes"].get(node, {})
+            by_role = {
+                r: "STOPPED" if stopped and s == "FAILED" else s for r, s in task["nodes"].get(node, {}).items()
+            }
             same = set(by_role.values())
             if job.get("outcome"):
                 same, by_role = same - _NOT_BEGUN, {r: s for r, s in by_role.items() if s not in _NOT_BEGUN}
@@ -501,9 +503,10 @@ def _why(what: Mapping[str, Any]) -> str:
     """Return why something failed, or what it waits for."""
     if failure := what.get("failure"):
         where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        message = failure["message"]
-        while message.startswith(f"{failure['reason']}: "):
-            message = message.removeprefix(f"{failure['reason']}: ")
+        message, before = failure["message"], ""
+        while message != before:  # as it was at each node that passed it on
+            before = message
+            message = message.removeprefix(f"{failure.get('node')}: ").removeprefix(f"{failure['reason']}: ")
         return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), message)))
     waiting = what.get("waiting") or {}
     return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))

@@ -40,7 +40,7 @@ def asked(words: Sequence[str]) -> str:
 
 
 def translated(command: Any) -> Any:
-    """Translate the help of a command, and of all below it."""
+    """Translate the help of a command, and of those below it that are loaded."""
     if spoken() == ENGLISH:
         return command
     import click  # both take long, and only help needs them
@@ -48,7 +48,7 @@ def translated(command: Any) -> Any:
 
     for panel in _PANELS:
         setattr(rich_utils, panel, t(getattr(rich_utils, panel)))
-    for one in everything(command):
+    for one in _loaded(command):
         one.help, one.epilog = (help_text(text or "") for text in (one.help, one.epilog))
         for parameter in (*one.params, one.get_help_option(click.Context(one))):
             if getattr(parameter, "help", None):
@@ -56,9 +56,9 @@ def translated(command: Any) -> Any:
     return command
 
 
-def everything(command: Any) -> list[Any]:
-    """Return a command, and all below it."""
-    return [command, *(one for inner in getattr(command, "commands", {}).values() for one in everything(inner))]
+def _loaded(command: Any) -> list[Any]:
+    """Return a command, and what is loaded of those below it."""
+    return [command, *(one for inner in vars(command).get("commands", {}).values() for one in _loaded(inner))]
 
 
 def paragraphs(text: str) -> list[str]:

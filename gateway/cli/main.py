@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
-# check, draft and outputs add commands to the groups job and provider
-from gateway.cli import backup, check, data, draft, jobs, models, node, outputs, partner, providers, routes  # noqa: F401
-from gateway.cli.check import EngineKind
+from gateway.cli import backup, node
 from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
-from gateway.cli.command import command, say
+from gateway.cli.command import EngineKind, command, loaded_from, say
 from gateway.cli.language import asked, speak, translated
 from gateway.errors import Invalid
 from gateway.version import VERSION
@@ -178,20 +177,46 @@ def version() -> None:
     say(VERSION)
 
 
-for _group in (
-    node.commands,
-    backup.commands,
-    node.tokens,
-    node.identity,
-    node.audit,
-    partner.commands,
-    data.commands,
-    jobs.commands,
-    models.commands,
-    providers.commands,
-    routes.commands,
-):
-    app.add_typer(_group)
+def _group(name: str, text: str, kind: type[TyperGroup]) -> None:
+    app.add_typer(typer.Typer(name=name, help=text, no_args_is_help=True, cls=kind))
+
+
+for _commands in (node.commands, backup.commands):
+    app.add_typer(_commands)
+_group("token", "Who may use the operator listener, and in which role.", loaded_from("tokens", "access"))
+_group(
+    "identity",
+    "The key pair with which this node signs what it requests of partners.",
+    loaded_from("identity", "access"),
+)
+_group("audit", "Who requested which change, and what became of it.", loaded_from("audit", "access", usual="list"))
+_group(
+    "partner",
+    "Become the partner of another node; contracts, and what partners apply for.",
+    loaded_from("commands", "partner"),
+)
+_group("data", "Datasets of this node, and which partner nodes may use them.", loaded_from("commands", "data"))
+_group(
+    "job",
+    "Submit a job, watch it, see what it wrote and left, stop it.",
+    loaded_from("commands", "jobs", "draft", "outputs"),
+)
+_group(
+    "model",
+    "Models that trainings left here: show, predict, deploy, export, import.",
+    loaded_from("commands", "models"),
+)
+_group(
+    "provider",
+    "Algorithm images, the components in them, and who may change them. A provider's full name is "
+    "name:version@device; parts may be left out where that is clear.",
+    loaded_from("commands", "providers", "check"),
+)
+_group(
+    "route",
+    "Which nodes there are, how to reach them, and whether that works.",
+    loaded_from("commands", "routes"),
+)
 
 
 def main() -> None:

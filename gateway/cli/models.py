@@ -18,7 +18,6 @@ from gateway.cli.command import (
     amount,
     command,
     compact,
-    group,
     listing,
     print_json,
     save,
@@ -29,7 +28,7 @@ from gateway.cli.command import (
     when,
 )
 
-commands = group("model", "Models that trainings left here: show, predict, deploy, export, import.")
+commands = typer.Typer(name="model")
 
 ModelId = Annotated[str, typer.Argument(help="Id of the model.")]
 Version = Annotated[str, typer.Argument(help="Its version.")]

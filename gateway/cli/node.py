@@ -1,23 +1,17 @@
 """Commands about the node itself: tokens, key pairs, doctor, drain, clean-up, resources, settings, audit log."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from select import select
-from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
 from gateway.cli.client import (
     DEFAULT_CONFIG,
-    EXIT_BAD_INPUT,
     EXIT_NO_ANSWER,
     CallFailed,
     Client,
@@ -26,205 +20,27 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import (
-    After,
-    AfterNumber,
     AsJson,
     Columns,
     Config,
     DryRun,
-    Limit,
     Output,
     Url,
     amount,
     command,
-    compact,
-    difference,
-    finite,
-    group,
     listing,
     print_json,
+    print_steps,
     say,
     size,
     table,
-    when,
 )
-from gateway.cli.routes import print_steps
 from gateway.errors import counted
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
 
 commands = typer.Typer(name="")
-tokens = group("token", "Who may use the operator listener, and in which role.")
-identity = group("identity", "The key pair with which this node signs what it requests of partners.")
-
-
-# ------------------------------------------------------------- tokens, in the database: the first one needs none
-
-
-@command(tokens, "create", "ann --role admin --days 30")
-def create_token(
-    name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
-    role: Annotated[Role, typer.Option(help="What it is for.")],
-    days: Annotated[float, typer.Option(min=0, callback=finite(), help="Days until it expires; 0: never.")] = 90,
-    config: Config = DEFAULT_CONFIG,
-) -> Output:
-    """Create a token and print it, once: only its hash is kept."""
-    from gateway.store.repositories import SqlTokens
-
-    if not name.strip() or len(name) > 255:
-        raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
-    if name.startswith(BY_PROVIDER):
-        raise CallFailed(f"names beginning with {BY_PROVIDER} are of those who log in by OpenID", EXIT_BAD_INPUT)
-    now = datetime.now(UTC)
-    text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
-    until = token.expires_at.isoformat() if token.expires_at else None
-    with closing(store_of(config)) as store:
-        SqlTokens(store).add(token)
-        audit_change(
-            store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until}
-        )
-    yield {"id": token.id, "name": name, "role": role, "token": text}
-    say(text)
-    say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
-
-
-@command(tokens, "list")
-def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_CONFIG) -> Output:
-    """List the tokens; their text is not kept."""
-    from gateway.http.pagination import page_of
-    from gateway.store.repositories import SqlTokens
-
-    with closing(store_of(config)) as store:
-        page = page_of("tokens", SqlTokens(store).list(), token_place, after, limit)
-    found = page | {"tokens": [_listed(token) for token in page["tokens"]]}
-    yield found
-    listing(found, "tokens", "token", {key: key for key in ("id", "name", "role", "created", "expires", "state")})
-
-
-def _listed(token: Token) -> dict[str, str]:
-    expired = token.expires_at is not None and token.expires_at <= datetime.now(UTC)
-    return {
-        "id": token.id,
-        "name": token.name,
-        "role": str(token.role),
-        "created": f"{token.created_at:%Y-%m-%d %H:%M}",
-        "expires": f"{token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "never",
-        "state": "revoked" if token.revoked_at else "expired" if expired else "valid",
-    }
-
-
-@command(tokens, "revoke", "ann")
-def revoke_token(
-    name: Annotated[str, typer.Argument(help="Name (all its tokens) or id (that one).")],
-    config: Config = DEFAULT_CONFIG,
-) -> Output:
-    """Revoke tokens; a running node denies them within two seconds."""
-    from gateway.store.repositories import SqlTokens
-
-    with closing(store_of(config)) as store:
-        count = SqlTokens(store).revoke(name, datetime.now(UTC))
-        if not count:
-            raise CallFailed(f"no valid token has the name or id {name}")
-        audit_change(store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0})
-    yield {"revoked": count}
-    say(f"{count} revoked")
-
-
-def store_of(config: Path) -> "Store":
-    """Open the node's database beside the node that may be running on it. Raises `Invalid`."""
-    from gateway.store.store import Store
-
-    return Store(_opened(config))
-
-
-def _opened(config: Path) -> Any:
-    from gateway.store.database import opened
-
-    url = settings_of(config).database.url
-    if url.startswith("sqlite:///"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    return opened(url)
-
-
-def sign_audit(store: "Store", config: Path) -> None:
-    """Sign the audit log as it is now; without a key pair nothing is signed."""
-    from gateway.identity.keys import Keyring
-    from gateway.store.audit import SqlAudit
-
-    settings = settings_of(config)
-    if pair := Keyring(settings.state_dir).signing:
-        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC))
-
-
-def audit_change(store: "Store", action: str, before: Any, after: Any) -> None:
-    """Record a change that was not made through the operator listener."""
-    from gateway.store.audit import SqlAudit
-
-    detail = {"before": before, "after": after}
-    SqlAudit(store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)
-
-
-# ------------------------------------------------------------- the node's key pairs, in files of its state folder
-
-
-@command(identity, "show", "--config node.yml")
-def show_identity(config: Config = DEFAULT_CONFIG) -> Output:
-    """Show the node's key pairs: the one that signs, and during a rotation the next one."""
-    keys = _identity(config)
-    yield {"keys": keys}
-    if keys:
-        listing({"keys": keys}, "keys", "key", {key: key for key in ("use", "algorithm", "id")})
-    else:
-        say("this node has no key pair and signs nothing: bfia-gateway identity rotate makes one")
-
-
-@command(identity, "export", "> our-keys.pem")
-def export_identity(config: Config = DEFAULT_CONFIG) -> Output:
-    """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
-    keys = _identity(config)
-    yield {"keys": keys}
-    for key in keys:
-        say("\n".join(["-----BEGIN PUBLIC KEY-----", *wrap(key["public_key"], 64), "-----END PUBLIC KEY-----"]))
-
-
-@command(identity, "rotate", "--finish")
-def rotate_identity(
-    algorithm: Annotated[
-        Literal["ed25519", "ecdsa-p256-sha256", "rsa-v1_5-sha256", "sm2"],
-        typer.Option(help="How the new key signs."),
-    ] = "ed25519",
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Sign with the next key from now on, and delete the one before.")
-    ] = False,
-    config: Config = DEFAULT_CONFIG,
-) -> Output:
-    """Make the next key pair, or with --finish sign with it.
-
-    In between, partners add what `identity export` prints to their routes; afterwards they remove the old key.
-    """
-    from gateway.identity.keys import Keyring
-
-    before, ring = _identity(config), Keyring(settings_of(config).state_dir)
-    if not finish:
-        ring.make(algorithm)
-    elif not ring.switch():
-        raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
-    keys = _identity(config)
-    with closing(store_of(config)) as store:
-        audit_change(store, "identity rotate", before, keys)
-        if finish:  # the old key is gone: the new one signs the log from now on
-            sign_audit(store, config)
-    yield {"keys": keys}
-    newest = keys[-1]
-    say(f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key")
-
-
-def _identity(config: Path) -> list[dict[str, str]]:
-    from gateway.identity.keys import Keyring
-
-    pairs = Keyring(settings_of(config).state_dir).pairs.items()
-    return [{"use": use, "id": p.id, "algorithm": p.algorithm, "public_key": p.public} for use, p in pairs]
 
 
 # ---------------------------------------------------------------- looking after a node
@@ -432,118 +248,38 @@ def _value(setting: Mapping[str, Any]) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-if TYPE_CHECKING:
-    from gateway.identity.statements import Line
+# ---------------------------------------------------------------- its database, also while nothing runs
 
 
-# ------------------------------------------------------------- the audit log
+def store_of(config: Path) -> "Store":
+    """Open the node's database beside the node that may be running on it. Raises `Invalid`."""
+    from gateway.store.store import Store
+
+    return Store(_opened(config))
 
 
-class _OrList(TyperGroup):
-    """Lists where no command is named."""
+def _opened(config: Path) -> Any:
+    from gateway.store.database import opened
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if named else ["list", *args])
-
-
-audit = typer.Typer(name="audit", help="Who requested which change, and what became of it.", cls=_OrList)
+    url = settings_of(config).database.url
+    if url.startswith("sqlite:///"):
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    return opened(url)
 
 
-@command(audit, "list", "--action grants --since 2026-11-01")
-def list_entries(
-    node: Client,
-    who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
-    action: Annotated[str, typer.Option(help="Only whose action holds this text, such as datasets.")] = "",
-    since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
-    until: Annotated[str, typer.Option(help="Only before that.")] = "",
-    refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
-    after: AfterNumber = 0,
-    limit: Limit = 20,
-) -> Output:
-    """Show who requested which change, with what was there before and after."""
-    narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
-    found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
-    yield found
-    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": "who", "what": "action", "result": _result}
-    listing(found, "audit", "change", {**columns, "before → after": _difference})
-
-
-def _result(entry: Mapping[str, Any]) -> str:
-    good = entry["status"] < 400 and entry["code"] in (None, 0, 200)
-    if good:
-        return "dry run" if entry["detail"].get("dry_run") else "done"
-    return f"refused ({entry['code'] or entry['status']})"
-
-
-def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
-    detail = entry["detail"]
-    if isinstance(detail.get("changes"), list):
-        return ", ".join(map(difference, detail["changes"][:10]))[:most]
-    if "reason" in detail and "from" in detail:
-        more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"[:most]
-    if "before" in detail or "after" in detail:
-        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
-    return str(detail.get("refused") or (compact(detail, most) if detail else ""))[:most]
-
-
-@command(audit, "export", "> audit.jsonl")
-def export(config: Config = DEFAULT_CONFIG) -> None:
-    """Sign the audit log, and print all of it, the oldest line first: a JSON object per line.
-
-    Keep such files out of reach of anyone who can write to the node's database.
-    """
-    from gateway.store.audit import SqlAudit
-
-    with closing(store_of(config)) as store:
-        sign_audit(store, config)
-        for line in SqlAudit(store).lines():
-            sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-@command(audit, "verify", "audit.jsonl --keys our-keys.pem")
-def verify(
-    file: Annotated[Path | None, typer.Argument(help="What was exported; default: the node's database.")] = None,
-    keys: Annotated[
-        Path | None, typer.Option(help="The node's public keys (identity export); default: those that it has now.")
-    ] = None,
-    config: Config = DEFAULT_CONFIG,
-) -> Output:
-    """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there are some."""
+def sign_audit(store: "Store", config: Path) -> None:
+    """Sign the audit log as it is now; without a key pair nothing is signed."""
     from gateway.identity.keys import Keyring
-    from gateway.identity.statements import verify_log
     from gateway.store.audit import SqlAudit
-    from route_table.document import public_keys
 
-    try:
-        if keys is None:
-            trusted = [pair.public for pair in Keyring(settings_of(config).state_dir).pairs.values()]
-        else:
-            trusted = list(public_keys(keys.read_text(encoding="utf-8")))
-        if file is None:
-            with closing(store_of(config)) as store:
-                found = verify_log(SqlAudit(store).lines(), trusted)
-        else:
-            found = verify_log(_exported(file), trusted)
-    except (OSError, ValueError) as error:
-        raise CallFailed(f"not readable: {error}", EXIT_BAD_INPUT) from error
-    yield vars(found), not found.problems
-    for text in found.problems:
-        say(text)
-    say(f"{counted(found.lines, 'line')} from {found.first} on, {found.before} of them older than the chain")
-    if found.head is not None:
-        text = f"newest head: line {found.head}, signed {found.head_at} with {found.key}"
-        say(f"{text}; {counted(found.after_head, 'line')} after it")
-    say(f"{counted(len(found.problems), 'problem')}")
+    settings = settings_of(config)
+    if pair := Keyring(settings.state_dir).signing:
+        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC))
 
 
-def _exported(file: Path) -> "Iterator[Line]":
-    """Yield the lines of a file. Raises `ValueError` for one that is not an audit log."""
-    names = {"id", "at", "who", "action", "status", "code", "detail", "hash"}
-    with file.open(encoding="utf-8") as lines:
-        for number, text in enumerate(lines, 1):
-            line = json.loads(text)
-            if not isinstance(line, dict) or line.keys() != names or not isinstance(line["id"], int):
-                raise ValueError(f"line {number} of {file} is not one of an exported audit log")
-            yield line
+def audit_change(store: "Store", action: str, before: Any, after: Any) -> None:
+    """Record a change that was not made through the operator listener."""
+    from gateway.store.audit import SqlAudit
+
+    detail = {"before": before, "after": after}
+    SqlAudit(store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)

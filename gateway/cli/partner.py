@@ -27,7 +27,6 @@ from gateway.cli.command import (
     Reason,
     command,
     finite,
-    group,
     listing,
     nodes,
     print_json,
@@ -41,7 +40,7 @@ from gateway.cli.routes import path_of
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
 
-commands = group("partner", "Become the partner of another node; contracts, and what partners apply for.")
+commands = typer.Typer(name="partner")
 
 
 Pem = Annotated[

@@ -31,7 +31,6 @@ from gateway.cli.command import (
     Url,
     command,
     difference,
-    group,
     listing,
     providers,
     say,
@@ -44,11 +43,7 @@ from gateway.errors import counted
 if TYPE_CHECKING:
     from provider_registry.model import Component
 
-commands = group(
-    "provider",
-    "Algorithm images, the components in them, and who may change them. A provider's full name is "
-    "name:version@device; parts may be left out where that is clear.",
-)
+commands = typer.Typer(name="provider")
 
 Name = Annotated[
     str,

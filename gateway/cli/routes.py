@@ -18,19 +18,14 @@ from gateway.cli.command import (
     command,
     difference,
     finite,
-    group,
     listing,
+    print_steps,
     say,
-    table,
     when,
 )
-from gateway.cli.language import t
 from route_table.model import PROFILES
 
-commands = group("route", "Which nodes there are, how to reach them, and whether that works.")
-
-MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
-"""results of the steps of `route test` and `doctor`"""
+commands = typer.Typer(name="route")
 
 
 def _text(help_text: str, *names: str) -> Any:
@@ -193,21 +188,6 @@ def test(node: Client, node_id: NodeId) -> Output:
     found = node.post(f"{path_of(node_id)}/test", {})
     yield found, found["good"]
     print_steps(f"route to {node_id}", found["steps"])
-
-
-def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
-    """Print the steps of a test as a table."""
-    rows = [
-        [
-            t(s["name"]),
-            MARKS[s["result"]],
-            f"{s['seconds'] * 1000:.0f} ms",
-            t(s["cause"] or s["found"]),
-            t(s["remedy"]),
-        ]
-        for s in steps
-    ]
-    table(title, ["step", "result", "took", "found", "what to do"], rows)
 
 
 def path_of(node_id: str) -> str:

@@ -14,9 +14,6 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import re2
-import yaml
-
 ENGLISH = "en"
 CHINESE = "zh"
 LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
@@ -161,6 +158,8 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
 
 
 def _template(entry: tuple[str, str]) -> _Template | None:
+    import re2
+
     english, translation = entry
     parts = list(Formatter().parse(english))
     if not any(name for _, name, *_ in parts):
@@ -174,6 +173,8 @@ def _template(entry: tuple[str, str]) -> _Template | None:
 
 def entries_of(file: str) -> Any:
     """Return what a file beside this module holds."""
+    import yaml
+
     return yaml.load(Path(__file__).with_name(file).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 

@@ -1,12 +1,22 @@
 import json
 from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 
 NOBODY = "http://127.0.0.1:9"
+
+
+def everything(command: Any = None, *words: str) -> dict[str, Any]:
+    """Return the program, its groups and its commands by the words that call them."""
+    command = command or typer.main.get_command(app)
+    found = {" ".join(words): command}
+    for name, one in getattr(command, "commands", {}).items():
+        found |= everything(one, *words, name)
+    return found
 
 
 def call(*words: str) -> Result:

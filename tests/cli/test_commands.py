@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -20,13 +19,12 @@ from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_ob
 from gateway.cli.command import lasted, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
-from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
 from tests.cleaning.ended import left_behind
-from tests.cli import NOBODY, asking, call, written
+from tests.cli import NOBODY, asking, call, everything, written
 from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import running
 
@@ -43,20 +41,8 @@ def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
 # ---------------------------------------------------------------- help
 
 
-def commands(group: typer.Typer, *words: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of each command of a group, and what its help says."""
-    for command in group.registered_commands:
-        assert command.callback is not None
-        name = command.name or command.callback.__name__
-        yield " ".join((*words, name)), command.help or command.callback.__doc__ or ""
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        name = inner.typer_instance.info.name
-        yield from commands(inner.typer_instance, *words, *([str(name)] if name else []))
-
-
 def test_every_command_shows_an_example():
-    said = dict(commands(app))
+    said = {name: one.help for name, one in everything().items() if not hasattr(one, "commands")}
     assert {"gc", "serve", "job submit", "job plan", "data grant", "route test", "provider check"} < set(said)
     without = [n for n, text in said.items() if f"Example: bfia-gateway {n}" not in " ".join(text.split())]
     assert without == ["version"]

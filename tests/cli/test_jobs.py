@@ -106,6 +106,7 @@ def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gate
     ended = cli(node, "watch", job_id)
     assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout
     assert f"\nSTOPPED: stopped by {ME}\n" in ended.stdout and "last lines" not in ended.stdout
+    assert "STOPPED" in ended.stdout.split("\na ")[1].split("\n")[0] and "FAILED" not in ended.stdout
     again = cli(node, "stop", job_id)
     assert again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
     assert printed(cli(node, "stop", job_id, "-t", "a", "--json"))["stopped"] is False

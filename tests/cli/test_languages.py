@@ -10,12 +10,11 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
-import typer
 
 from gateway.bootstrap.node import Gateway
-from gateway.cli.language import asked, everything, paragraphs
-from gateway.cli.main import app
+from gateway.cli.language import asked, paragraphs
 from gateway.language import catalogue
+from tests.cli import everything
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running
 
@@ -29,7 +28,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def helps() -> Iterator[str]:
-    for one in everything(typer.main.get_command(app)):
+    for one in everything().values():
         for text in (one.help, one.epilog):
             yield from filter(None, paragraphs(text or ""))
         yield from filter(None, (getattr(parameter, "help", None) for parameter in one.params))
