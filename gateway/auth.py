@@ -98,6 +98,7 @@ RULES = (
     _rule("GET", r"/api/v1/(audit|tokens|settings|doctor).*", Role.ADMIN),
     _rule("GET", r"/api/v1/.*", *_SEES),
     _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
+    _rule("PUT DELETE", r"/api/v1/templates/[^/]+", Role.PLATFORM),
     _rule("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", Role.VENDOR),
     _rule("POST", r"/api/v1/routes/[^/]+/test", Role.PLATFORM),
     _rule("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", *_SEES),

@@ -25,7 +25,7 @@ from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.outputs import upload_router
-from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
+from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams, templates
 from gateway.admin import applications as admin_applications
 from gateway.admin import node as admin_node
 from gateway.admin.deps import in_language, only_known
@@ -42,7 +42,7 @@ from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
 from gateway.runtime.context import current_trace, new_trace_id
-from gateway.store.repositories import SqlUsedSignatures
+from gateway.store.repositories import SqlTemplates, SqlUsedSignatures
 from route_table import certificates
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.router(node.store, node.storage),
         jobs.router(node),
         about.router(node),
+        templates.router(SqlTemplates(node.store), node.clock),
         session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),

@@ -295,6 +295,30 @@ def _token(row: Any) -> Token:
     return Token(id_, name, Role(role), *rest)
 
 
+class SqlTemplates:
+    """Jobs that people keep under a name to begin further ones with."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def list(self) -> list[Any]:
+        """Return name, author and time of each."""
+        t = schema.template
+        return self._database.rows(sa.select(t.c.name, t.c.author, t.c.saved_at).order_by(t.c.name))
+
+    def get(self, name: str) -> Any:
+        """Return one with its job; None: there is none."""
+        return self._database.first(sa.select(schema.template).filter_by(name=name))
+
+    def put(self, name: str, author: str, now: datetime, job: Mapping[str, Any]) -> None:
+        """Keep one, in place of one of that name."""
+        self._database.put(schema.template, {"name": name}, {"author": author, "saved_at": now, "job": job})
+
+    def delete(self, name: str) -> bool:
+        """Forget one; False: there is none."""
+        return bool(self._database.execute(schema.template.delete().filter_by(name=name)))
+
+
 @dataclass(frozen=True)
 class KnownGateway:
     """A gateway on this database; ``silent`` is how many seconds ago its last heartbeat was."""

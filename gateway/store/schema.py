@@ -347,6 +347,15 @@ token = _table(
     sa.Column("revoked_at", _Moment),
 )
 
+template = _table(
+    "template",
+    sa.Column("name", Id, primary_key=True),
+    sa.Column("author", _Cut(255), nullable=False),
+    sa.Column("saved_at", _Moment, nullable=False),
+    sa.Column("job", _Json, nullable=False),
+)
+"""Jobs that people here keep to begin further ones with."""
+
 used_signature = _table(
     "heard_signature",
     sa.Column("signature", sa.String(64), primary_key=True),

@@ -2,10 +2,8 @@
 
 import gzip
 import hashlib
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,27 +11,13 @@ import pytest
 
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
-from gateway.console import pages
 from gateway.http.guard import cookie_name
 from tests.builders import at
+from tests.console import FILES, words
 from tests.inprocess import ME, ask, running
 
-FILES = Path(pages.__file__).with_name("static")
 OWN = "0123456789abcdef0123"
 SESSION = "/api/v1/session"
-
-
-def words() -> dict[str, dict[str, str]]:
-    text = (FILES / "words.js").read_text(encoding="utf-8")
-    return dict(
-        json.loads(
-            re.sub(
-                r",(\s*})",
-                r"\1",
-                re.sub(r"^  (\w+):", r'"\1":', text.partition("words = ")[2].rstrip(";\n"), flags=re.M),
-            )
-        )
-    )
 
 
 def used() -> set[str]:

@@ -1,5 +1,5 @@
 // A new job: drawn from the registered components, or written as JSON or YAML. All change one and the same body.
-import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, segment, t, table } from "./core.js";
+import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, refused, segment, t, table } from "./core.js";
 import { picture } from "./graph.js";
 
 const ROLES = ["guest", "host", "arbiter"];
@@ -16,13 +16,14 @@ const groupOf = (type) => (/data|set/.test(type) ? "dataset" : /model/.test(type
 const source = (input) => input.key.split(".")[0];
 const option = (text, chosen, shown = text) => h("option", { value: text, selected: text === chosen }, shown);
 
-export async function submitPage(body, { session }) {
+export async function submitPage(body, { session, stopped }) {
+  const may = !session.user || ["admin", "platform"].includes(session.role);
   const text = h("textarea", { name: "job", spellcheck: "false", "aria-label": t("job as JSON") });
   const drawn = h("div"), found = h("div");
   const known = await knownHere(session);
   let job = begun(session.node), chosen = "", pressed = false;
 
-  const write = () => { text.value = JSON.stringify(job, null, 2); };
+  const write = () => { text.value = JSON.stringify(job, null, 2); planSoon(); };
   const controls = () => [...drawn.querySelectorAll("input, select, button, [tabindex]")];
   const redraw = async () => {
     const focused = controls().indexOf(document.activeElement);
@@ -50,25 +51,40 @@ export async function submitPage(body, { session }) {
   };
   const take = () => {
     try { job = JSON.parse(text.value); } catch { job = null; }
+    planSoon();
     redraw();
   };
   text.addEventListener("input", take);
 
+  let due = null, asked = 0;
+  /** Shows what would happen to the job as it is now; resolves with whether nothing stands in its way. */
   const plan = async () => {
     const given = read();
-    if (!given) return;
+    if (!given) return false;
+    const mine = asked += 1;
+    clearTimeout(due);
+    found.replaceChildren(h("p", { class: "faint" }, t("planning")));
     try {
       const planned = await call("POST", "/api/v1/jobs/plan", given);
-      found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}` }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
+      if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
           n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, c.check), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
-    } catch (error) { found.replaceChildren(problems(error)); }
+      return planned.good;
+    } catch (error) {
+      if (mine === asked) found.replaceChildren(problems(error));
+      return false;
+    }
   };
+  /** Plans once nothing has changed for a while; a job without tasks has nothing to plan. */
+  const planSoon = () => {
+    clearTimeout(due);
+    due = may && job?.dag?.components?.length ? setTimeout(() => stopped.aborted || plan(), 1000) : null;
+  };
+  stopped.addEventListener("abort", () => clearTimeout(due));
   const submit = async () => {
-    const given = read();
-    if (!given) return;
+    if (!await plan()) return;
     try {
-      const made = await call("POST", "/v1/platform/schedule/job/create_all", given);
+      const made = await call("POST", "/v1/platform/schedule/job/create_all", read());
       notice("good", t("submitted"));
       location.hash = `#/jobs/${segment(made.data.job_id)}`;
     } catch (error) { found.replaceChildren(problems(error)); }
@@ -90,23 +106,33 @@ export async function submitPage(body, { session }) {
     event.target.value = ""; // so that the same file can be read again
   } });
   const drafts = h("div", { class: "row" });
-  const listed = () => {
-    const kept = templates.all(), names = Object.keys(kept).sort();
-    const select = h("select", { "aria-label": t("template"), onchange: (e) => { if (e.target.value) { text.value = JSON.stringify(kept[e.target.value], null, 2); take(); } } },
-      option("", "", t("from a template")), names.map((name) => option(name, "")));
-    fill(drafts, h("label", {}, t("from a file"), file), names.length > 0 && h("label", {}, t("template"), select), names.length > 0 && button("delete the template", async () => { templates.put(select.value); listed(); }));
+  const begin = async (name) => {
+    text.value = JSON.stringify((await get(`/api/v1/templates/${segment(name)}`)).job, null, 2);
+    take();
+  };
+  const listed = async () => {
+    const { templates } = await get("/api/v1/templates?limit=1000");
+    const select = h("select", { "aria-label": t("template"), onchange: (e) => { if (e.target.value) begin(e.target.value).catch(refused); } },
+      option("", "", t("from a template")), templates.map(({ name, author }) => option(name, "", `${name} · ${author}`)));
+    const remove = button("delete the template", async () => {
+      if (!select.value || await confirmed(t("delete the template?", { name: select.value }), { danger: true }) === null) return;
+      await call("DELETE", `/api/v1/templates/${segment(select.value)}`);
+      await listed();
+    }, "danger");
+    fill(drafts, h("label", {}, t("from a file"), file), templates.length > 0 && [h("label", {}, t("template"), select), may && remove]);
   };
   const keep = async () => {
-    const given = read();
-    if (!given) return;
-    const name = await confirmed(t("about templates"), { input: t("name"), value: given.flow_id });
-    if (name) { templates.put(name, given); listed(); notice("good", t("template saved", { name })); }
+    const given = read(), name = given && await confirmed(t("about templates"), { input: t("name"), value: given.flow_id });
+    if (!name) return;
+    await call("PUT", `/api/v1/templates/${segment(name.trim())}`, { job: given });
+    await listed();
+    notice("good", t("template saved", { name }));
   };
   add(body, h("h1", {}, t("page submit")), drafts, h("div", { class: "beside" },
     h("div", {}, drawn, h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("job as JSON"))), h("p", { class: "faint" }, t("about submit")), text))),
-    h("aside", { "aria-label": t("plan") }, h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main")),
-      h("div", { class: "row" }, button("save as JSON", save("json", (given) => JSON.stringify(given, null, 2))), button("save as YAML", save("yaml", toYaml)), button("save as template", keep)), found)));
-  listed();
+    h("aside", { "aria-label": t("plan") }, may && h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main")),
+      h("div", { class: "row" }, button("save as JSON", save("json", (given) => JSON.stringify(given, null, 2))), button("save as YAML", save("yaml", toYaml)), may && button("save as template", keep)), found)));
+  await listed();
   view.draw();
 }
 
@@ -117,15 +143,6 @@ async function yaml() {
 }
 const fromYaml = async (content) => { const { load, JSON_SCHEMA } = await yaml(); return load(content, { schema: JSON_SCHEMA }); };
 const toYaml = async (given) => (await yaml()).dump(given, { lineWidth: -1, noRefs: true });
-
-/** Templates of this browser, by name. */
-const templates = {
-  all: () => { try { return JSON.parse(localStorage.getItem("templates")) ?? {}; } catch { return {}; } },
-  put: (name, given) => {
-    const { [name]: _, ...others } = templates.all();
-    localStorage.setItem("templates", JSON.stringify(given ? { ...others, [name]: given } : others));
-  },
-};
 
 /** What jobs can be made of at this node; descriptions are asked for once they are used. */
 async function knownHere(session) {

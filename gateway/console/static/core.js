@@ -117,7 +117,7 @@ export const value = (found) =>
       : typeof found === "object" ? JSON.stringify(found) : String(found);
 
 /** A table; columns are words of words.js (`raw`: as they are), cells texts, numbers or elements. */
-export function table(columns, rows, empty = "nothing here", raw = false) {
+export function table(columns, rows, empty = "no rows", raw = false) {
   const names = columns.map((name) => (name && !raw ? t(name) : name)), texts = names.map((name) => (name instanceof Node ? name.textContent : name));
   if (!rows.length) return h("p", { class: "faint" }, t(empty));
   const cell = (found) => h("td", { }, found instanceof Node || Array.isArray(found) ? found : value(found));

@@ -126,7 +126,7 @@ async function head(job, path, load, session) {
       asked && act("approve", "approve", "approve?"), asked && act("reject", "reject", "reject?", true),
       !over && job.scheduler === session.node && (waiting?.reason === "SUSPENDED" ? act("resume", "resume", "resume?") : act("suspend", "suspend", "suspend?")),
       !over && stop, over && job.scheduler === session.node && rerun, h("a", { class: "button", href: `${path}/archive` }, t("archive"))),
-    failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message}`),
+    failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message.replace(`${failure.node}: ${failure.reason}: `, "")}`),
       h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · ")), await explain(failure.reason)),
     waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason)),
     warnings.length > 0 && warned(warnings),
@@ -139,21 +139,22 @@ async function head(job, path, load, session) {
 }
 
 const party = (p) => `${p.role}${p.index === null ? "" : `.${p.index}`}`;
-/** The state of a task; in a job that is over, one that waited was never run. */
-const stateOf = (job, state) => (["FINISHED", "REJECTED"].includes(job.status) && ["PENDING", "READY"].includes(state) ? "not run" : state);
-const states = (job) => new Map(job.tasks.map((task) => [task.name, stateOf(job, task.status)]));
+/** The state of a task or a run as people know it: the standard has no word for one that was stopped, nor for one that a job which is over never ran. */
+const stateOf = (job, state, failure) => (state === "FAILED" && failure?.reason === "STOPPED" ? "STOPPED"
+  : ["FINISHED", "REJECTED"].includes(job.status) && ["PENDING", "READY"].includes(state) ? "not run" : state);
+const states = (job) => new Map(job.tasks.map((task) => [task.name, stateOf(job, task.status, task.failure)]));
 const warned = (lines) => h("div", { class: "box wait" }, h("details", { open: lines.length < 4 }, h("summary", {}, `${t("warnings")} (${lines.length})`), lines.map((line) => h("p", {}, line))));
 
 function tasks(job) {
   const cell = (task, p) => {
     const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
-    return own ? badge(stateOf(job, own)) : "–";
+    return own ? badge(stateOf(job, own, task.failure)) : "–";
   };
   return table([t("task"), t("state"), ...job.parties.map((p) => h("span", { title: p.node }, party(p))), t("why")], job.tasks.map((task) => [
-    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(stateOf(job, task.status)),
+    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(stateOf(job, task.status, task.failure)),
     ...job.parties.map((p) => cell(task, p)),
     task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
-  ]), "nothing here", true);
+  ]), "no rows", true);
 }
 
 /** When each task began and ended at each party: this node's runs, and what the scheduling node heard of the others. */
@@ -191,7 +192,7 @@ function gantt(job, lines) {
 
 function runTable(job, log, stopped, readable) {
   return table(["task", "party", "state", "started", "duration", "result", ""], job.runs.map((run) => [
-    [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${run.attempt + 1}`) : ""], `${run.party.role}.${run.party.index}`, badge(run.status),
+    [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${run.attempt + 1}`) : ""], `${run.party.role}.${run.party.index}`, badge(stateOf(job, run.status, run.failure)),
     moment(run.started_at), lasted(run.started_at, run.ended_at),
     [run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
       run.last_lines?.length ? h("details", {}, h("summary", {}, t("last lines")), h("pre", {}, run.last_lines.join("\n"))) : ""],
@@ -268,7 +269,7 @@ async function outputs(path, over, readable) {
     const at = `${path}/outputs/${segment(o.task)}/${segment(o.party)}/${segment(o.key)}`;
     return [o.task, o.party, o.output || o.key, o.there ? !readable ? "" : h("div", { class: "row" }, button("look", async () => {
       const one = await get(at);
-      preview.replaceChildren(h("h2", {}, `${o.task} ${o.party} ${o.output || o.key}`), one.rows ? table(one.columns, one.rows, "nothing here", true) : h("pre", {}, JSON.stringify(one.value ?? one, null, 1)));
+      preview.replaceChildren(h("h2", {}, `${o.task} ${o.party} ${o.output || o.key}`), one.rows ? table(one.columns, one.rows, "no rows", true) : h("pre", {}, JSON.stringify(one.value ?? one, null, 1)));
       preview.scrollIntoView({ block: "nearest" });
     }), h("a", { class: "button", href: `${at}/download` }, t("download"))) : t(over ? "not there" : "not yet")];
   })), preview);

@@ -32,7 +32,7 @@ export async function approvalsPage(body, { session, again }) {
       h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads"], j.tasks.map((one) => [one.task, one.party, one.component,
         [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks")]))))),
     card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, may(session))]), "nothing waits")),
-    card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]))));
+    card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]), "no applications")));
 }
 
 // ---------------------------------------------------------------- data
@@ -98,7 +98,7 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
     d.changed && h("div", { class: "box bad" }, d.changed),
     card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
       ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(between)]]),
-    h("div", { class: "row" }, may(session, "platform") && button("statistics", count), may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "nothing here", true)); }),
+    h("div", { class: "row" }, may(session, "platform") && button("statistics", count), may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "no rows", true)); }),
       may(session, "platform") && h("a", { class: "button", href: `${path}/download` }, t("download")),
       may(session) && (d.disabled ? act("enable", "POST", `${path}/enable`, "enable?") : act("disable", "POST", `${path}/disable`, "disable?", true))), preview),
     card("columns", columns),
@@ -253,7 +253,7 @@ async function audit() {
     const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
     const all = [...before, ...found.audit];
     fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who, h("code", {}, a.action), a.code ?? a.status,
-      Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""])), found.next != null && button("older", () => load(found.next, all)));
+      Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
   const filter = (name, label) => h("label", {}, t(label), h("input", { name, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
   await load();
