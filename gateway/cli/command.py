@@ -104,6 +104,10 @@ _NEXT = {
 """what to do next where a list is empty"""
 
 
+_WORDED = frozenset({"state", "until", "result", "seen", "what to do", "reports", "digest"})
+"""headings of columns that hold texts of this program; so does a first column without a heading"""
+
+
 def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "") -> None:
     """Print one page of a list as a table, and how to get the next page; of an empty list what to do next."""
     entries = found[key]
@@ -134,7 +138,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         console = Console(width=_NARROW)
     if title:
         say(title)
-    lines = [[harmless(cell(value)) for value in row] for row in rows]
+    worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
+    lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
     made = Table(show_edge=False, pad_edge=False)

@@ -186,7 +186,7 @@ def list_jobs(
         "created (UTC)": when("created_at", 16),
         "took": lambda job: lasted(job["created_at"], job["ended_at"]),
         "owner": "user",
-        "here": lambda job: " ".join(job["sides"]),
+        "here": lambda job: " ".join(map(t, job["sides"])),
     }
     listing(found, "jobs", "job", columns)
 

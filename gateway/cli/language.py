@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from gateway.language.catalogue import CHINESE, ENGLISH, of_environment, translate
@@ -43,17 +44,32 @@ def translated(command: Any) -> Any:
     """Translate the help of a command, and of those below it that are loaded."""
     if spoken() == ENGLISH:
         return command
-    import click  # both take long, and only help needs them
-    from typer import rich_utils
+    import click  # it takes long, and only help needs it
 
-    for panel in _PANELS:
-        setattr(rich_utils, panel, t(getattr(rich_utils, panel)))
+    _frame()
     for one in _loaded(command):
         one.help, one.epilog = (help_text(text or "") for text in (one.help, one.epilog))
         for parameter in (*one.params, one.get_help_option(click.Context(one))):
             if getattr(parameter, "help", None):
                 parameter.help = t(parameter.help)
     return command
+
+
+@cache
+def _frame() -> None:
+    """Translate what is around help, and what the parser refuses."""
+    from typer import rich_utils
+
+    for panel in _PANELS:
+        setattr(rich_utils, panel, t(getattr(rich_utils, panel)))
+    show = rich_utils.rich_format_error
+
+    def refused(error: Any) -> None:
+        text = t(error.format_message())
+        error.format_message = lambda: text
+        show(error)
+
+    vars(rich_utils)["rich_format_error"] = refused
 
 
 def _loaded(command: Any) -> list[Any]:

@@ -37,6 +37,7 @@ from gateway.cli.command import (
     table,
     when,
 )
+from gateway.cli.language import t
 from gateway.domain.problems import Problem
 from gateway.errors import counted
 
@@ -95,7 +96,7 @@ def list_providers(
         "image": "image",
         "digest": lambda p: "pinned" if p["images"] and all(p["images"].values()) else "not pinned",
         "components": "components",
-        "owner": lambda p: p["owner"] or "admins",
+        "owner": lambda p: p["owner"] or t("admins"),
         "warnings": lambda p: p["warning_count"] or "",
         "state": lambda p: "retired" if p["retired"] else "",
     }
@@ -107,8 +108,8 @@ def show_provider(node: Client, name: Name) -> Output:
     """Show a provider: its images and their digests, its components, the jobs that use it, and every warning."""
     found = node.get(_path(node, name))
     yield found
-    rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or "admins"]]
-    rows += [[f"image {i}", digest or "not pinned"] for i, digest in found["images"].items()]
+    rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or t("admins")]]
+    rows += [[f"image {i}", digest or t("not pinned")] for i, digest in found["images"].items()]
     rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
     rows += [["used by", found["jobs"]]] if found["jobs"] else []
     table(found["provider_name"], ["", ""], rows)

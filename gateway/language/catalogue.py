@@ -2,7 +2,7 @@
 
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
 already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too; one
-named ``n`` is a number.
+named ``n`` is a number, one named ``party`` one or more of them, such as guest.0.
 """
 
 import os
@@ -53,6 +53,8 @@ class _Template:
     pattern: Any
     names: tuple[str, ...]
     translation: str
+    weight: int
+    """characters that do not change"""
 
 
 def of_environment() -> str:
@@ -79,7 +81,15 @@ def translate(text: str, language: str) -> str:
     """Return a text in a language; as it is where nobody has translated it."""
     if language == ENGLISH or not text.strip() or len(text) > _LONGEST:
         return text
-    return _whole(text) or _parts(text, "\n", "\n") or _parts(text, "; ", "；") or _problem(text) or text
+    return (
+        _whole(text)
+        or _parts(text, "\n", "\n")
+        or _parts(text, "; ", "；", every=True)
+        or _whole(text, joined=True)
+        or _parts(text, "; ", "；")
+        or _problem(text)
+        or text
+    )
 
 
 def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
@@ -115,28 +125,31 @@ def _each(found: Any, language: str) -> Any:
 
 
 @lru_cache(4096)
-def _whole(text: str) -> str:
+def _whole(text: str, *, joined: bool = False) -> str:
+    """Return the translation of a text; ``joined``: also where a value holds what looks like several texts."""
     texts, templates = _catalogue()
     bare = text.strip()
-    found = texts.get(bare) or next((done for one in templates if (done := _filled(one, bare))), "")
+    found = texts.get(bare) or next((done for one in templates if (done := _filled(one, bare, joined))), "")
     return text.replace(bare, found) if found else ""
 
 
-def _filled(template: _Template, text: str) -> str:
+def _filled(template: _Template, text: str, joined: bool) -> str:
     if template.fixed not in text or not (found := template.pattern.fullmatch(text)):
         return ""
     values = list(zip(template.names, found.groups(), strict=True))
-    if any(_GOT in value and not name[0].isupper() for name, value in values):  # the end of a problem: see there
+    alien = (_GOT,) if joined else (_GOT, "; ")  # ends of problems, and further texts
+    if any(one in value for name, value in values if not name[0].isupper() for one in alien):
         return ""
     return template.translation.format_map(
         {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
     )
 
 
-def _parts(text: str, between: str, then: str) -> str:
+def _parts(text: str, between: str, then: str, *, every: bool = False) -> str:
     parts = text.split(between)
     done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
-    return then.join(done) if done != parts else ""
+    unchanged = [part for part, new in zip(parts, done, strict=True) if part == new]
+    return then.join(done) if len(unchanged) < (1 if every else len(parts)) else ""
 
 
 def _problem(text: str) -> str:
@@ -151,9 +164,9 @@ def _problem(text: str) -> str:
 
 @cache
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
-    """Return the texts, and the templates, the longest first."""
+    """Return the texts, and the templates, those with most fixed text first."""
     entries = entries_of("zh.yml")
-    templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -len(t.pattern.pattern))
+    templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -t.weight)
     return {key: text for key, text in entries.items() if "{" not in key}, templates
 
 
@@ -164,11 +177,11 @@ def _template(entry: tuple[str, str]) -> _Template | None:
     parts = list(Formatter().parse(english))
     if not any(name for _, name, *_ in parts):
         return None
-    values = {None: "", "n": "([0-9]+)"}
+    values = {None: "", "n": "([0-9]+)", "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"}
     pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
     names = tuple(name for _, name, *_ in parts if name)
-    fixed = max((fixed for fixed, *_ in parts), key=len)
-    return _Template(fixed, re2.compile(f"(?s){pattern}"), names, translation)
+    fixed = [fixed for fixed, *_ in parts]
+    return _Template(max(fixed, key=len), re2.compile(f"(?s){pattern}"), names, translation, sum(map(len, fixed)))
 
 
 def entries_of(file: str) -> Any:

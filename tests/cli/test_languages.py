@@ -12,7 +12,9 @@ from string import Formatter
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from gateway.cli.command import _NEXT
 from gateway.cli.language import asked, paragraphs
+from gateway.conformance.clauses import CLAUSES
 from gateway.language import catalogue
 from tests.cli import everything
 from tests.e2e.nodes import ROOT
@@ -126,11 +128,24 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ("the job would fail (1 in the way, 11 to look at)", "作业会失败（1 项障碍，11 项需注意）"),
         ("1 dataset", "1 个数据集"),
         ("some datasets", "some datasets"),
+        ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
+        ("a model reported it", "a model reported it"),
         (": " * 9_000, ": " * 9_000),
     ],
 )
 def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: str, chinese: str):
     assert catalogue.translate(english, "zh") == chinese
+
+
+def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_chinese():
+    seen = re.findall(
+        r'\b(?:ok|not_shown)\("([^"]{4,})"', (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8")
+    )
+    texts = [*seen, *(clause.remedy for clause in CLAUSES), *_NEXT.values()]
+    assert len(texts) > 50
+    assert [one for one in texts if not re.search("[\u4e00-\u9fff]", catalogue.translate(one, "zh"))] == []
+    page = (ROOT / "docs/conformance.zh-CN.md").read_text(encoding="utf-8").replace("&lt;", "<")
+    assert [c.name for c in CLAUSES if catalogue.translate(c.remedy, "zh") not in page] == []
 
 
 def test_every_message_of_commands_is_there_in_chinese():

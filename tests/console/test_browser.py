@@ -220,6 +220,7 @@ def test_a_job_is_drawn_from_the_registered_components(
 def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, language: str):
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
     body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 1000, "tol": 0}
+    body["config"]["job_params"]["guest"] = {"0": {"resources": {"cpu": 1}}}
     job_id = nodes[jobs.GUEST].submit(body)
     wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
     nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
