@@ -187,7 +187,10 @@ class Gateway:
         self.lock = parts.only_process(settings)
         self._timing, self._run_timing = parts.call_timing(settings), parts.run_timing(settings)
         self.store = Store(
-            parts.when_there(partial(opened, settings.database.url)), self._timing, self._run_timing
+            parts.when_there(partial(opened, settings.database.url)),
+            self._timing,
+            self._run_timing,
+            alone=self.lock is not None,
         )
         self.owner = f"{parts.instance_of(state)}/{settings.engine.kind}"
         self.context = NodeContext(settings.node.id, self.store, self.clock, self.owner)

@@ -145,7 +145,9 @@ def drop_job(store: Store, job_id: str, at: datetime, by: str, detail: Mapping[s
         for table in _ROWS:
             connection.execute(table.delete().where(table.c.job_id == job_id))
         connection.execute(t.delete().where(t.c.job_id == job_id, t.c.event != "job deleted"))
-        return True
+    for records in (store.jobs, store.local_jobs):
+        records.forget([job_id])
+    return True
 
 
 def _is_known(connection: sa.Connection, job_id: str) -> bool:

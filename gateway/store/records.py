@@ -61,8 +61,10 @@ class Records(Generic[R]):
         next_due: Callable[..., datetime | None],
         rows: "Rows[R]",
         also: Callable[[sa.Connection, R, R], None] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
-        """``also`` is called in the transaction of each change."""
+        """``also`` is called in the transaction of each change; ``alone``: no other process writes here."""
         self._database = database
         self._table = table
         self._side = side
@@ -70,6 +72,7 @@ class Records(Generic[R]):
         self._next_due = next_due
         self._rows: Rows[R] = rows
         self._also: Callable[[sa.Connection, R, R], None] | None = also
+        self._alone = alone
         self._cache: Cache[R] = Cache()
         self._load_query = self._load_statement()
         c = table.c
@@ -216,8 +219,10 @@ class Records(Generic[R]):
         return found
 
     def _load(self, job_id: str) -> "Entry[R] | None":
-        """Return a record as it is stored. A cached one is read only if it changed."""
-        cached = self._cache.get(job_id)
+        """Return a record as it is stored. A cached one is read only if another process may have changed it."""
+        cached, drops = self._cache.get(job_id), self._cache.drops
+        if cached is not None and self._alone:
+            return cached
         version, created = (cached.version, cached.created_at) if cached else (None, None)
         row = self._database.first(self._load_query, job=job_id, version=version, created=created)
         if row is None:
@@ -231,7 +236,8 @@ class Records(Generic[R]):
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
         entry = Entry(row.version, row.created_at, value)
-        self._cache.put(job_id, entry)
+        if self._cache.drops == drops:  # else it may have been deleted while it was read
+            self._cache.put(job_id, entry)
         return entry
 
     def _save(self, made_of: "Entry[R]", new: R) -> R | None:
@@ -355,6 +361,8 @@ class Cache(Generic[R]):
         self._capacity = capacity
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Entry[R]] = OrderedDict()
+        self.drops = 0
+        """how often a record was forgotten"""
 
     def get(self, job_id: str) -> Entry[R] | None:
         """Return a cached record, and keep it for longer."""
@@ -376,3 +384,4 @@ class Cache(Generic[R]):
         """Forget a record."""
         with self._lock:
             self._entries.pop(job_id, None)
+            self.drops += 1

@@ -64,8 +64,18 @@ RUN_COLUMNS = (_RUN.name, _RUN.job_id, _RUN.task_id, _RUN.role, _RUN.idx, _RUN.a
 class Store(Database):
     """All that is kept. Every method is one short transaction."""
 
-    def __init__(self, engine: sa.Engine, timing: Timing = Timing(), run_timing: RunTiming = RunTiming()) -> None:
-        """The timings are those by which jobs are advanced: when each is due next is stored with it."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        timing: Timing = Timing(),
+        run_timing: RunTiming = RunTiming(),
+        *,
+        alone: bool = False,
+    ) -> None:
+        """The timings are those by which jobs are advanced: when each is due next is stored with it.
+
+        ``alone``: no other process writes this database.
+        """
         super().__init__(engine)
         self.timing, self.run_timing = timing, run_timing
         self._jobs_of_tasks: dict[str, str] = {}
@@ -76,6 +86,7 @@ class Store(Database):
             Job,
             partial(scheduling_machine.next_due, timing=timing),
             Rows(schema.task, "tasks", task_rows),
+            alone=alone,
         )
         self.local_jobs = Records[LocalJob](
             self,
@@ -85,6 +96,7 @@ class Store(Database):
             partial(machine.next_due, timing=run_timing),
             Rows(schema.run, "runs", run_rows),
             publish,
+            alone=alone,
         )
 
     def record(self, job_id: str) -> Job | LocalJob | None:
