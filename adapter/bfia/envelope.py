@@ -46,6 +46,7 @@ _KEPT_STATUS = frozenset({404, 405, 413})
 _REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
 
 D = TypeVar("D", bound=Data)
+_ANSWER = Answer[Any]  # kept, as pydantic builds a type without a reference anew at every use
 Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 """path, error, HTTP status -> the response of another protocol whose path it is; None: it is not theirs"""
 
@@ -86,7 +87,7 @@ def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:
     """Return a success, with the code that the peer's profile understands as such."""
-    return Answer[Any](code=profile.answer_code if profile else 0, msg="success", data=data or Empty())
+    return _ANSWER(code=profile.answer_code if profile else 0, msg="success", data=data or Empty())
 
 
 def install(
