@@ -1,12 +1,11 @@
 """What runs do in the contract of engines, as commands and as scripts of the memory engine; helpers that wait."""
 
-import contextlib
 import queue
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -67,29 +66,6 @@ NEEDS_MEMORY = python("b = bytearray(400 * 1024 * 1024); print(len(b))", Script(
 NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no/such/program")))
 
 
-class Harness(Protocol):
-    """An engine's world, empty at the start of each test."""
-
-    image: str
-    """an image that exists"""
-    capabilities: frozenset[str]
-    adds: frozenset[str]
-    """variables that a run sees besides those it is given"""
-    daemon: bool
-    """whether there is something that may be away"""
-    installation: str
-    another: str
-    """a second installation in the same world"""
-
-    def engine(self, node: str = ..., installation: str = ...) -> Engine:
-        """Return a new engine object over the same world, by default of node alpha; the harness closes it."""
-
-    def command(self, act: Act) -> tuple[str, ...]: ...
-
-    def down(self) -> contextlib.AbstractContextManager[Engine]:
-        """Give an engine that cannot do anything."""
-
-
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of the condition; fail if none comes."""
     pause = threading.Event()
@@ -101,8 +77,8 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
     pytest.fail(f"in vain: {what}")
 
 
-def a_spec(harness: Harness, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:
-    """Return a run of its own that does what the act says."""
+def a_spec(harness: Any, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:
+    """Return a run of its own, in the world of a harness, that does what the act says."""
     identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
     return replace(
         LaunchSpec(

@@ -39,13 +39,13 @@ from tests.contracts.engine_acts import (
     WAITS,
     WRITES_MUCH,
     Act,
-    Harness,
     Heard,
     a_spec,
     ended,
     exits,
     said,
 )
+from tests.contracts.harnesses import Harness
 
 
 class EngineContract:

@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from engines.base import CAPABILITIES, Engine, LaunchSpec
 from engines.docker import ContainerdEngine, DockerOptions
@@ -17,32 +17,65 @@ from engines.swarm.tasks import Form
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
 from tests.memory_engine import MemoryEngine, MemoryWorld
 
-Owner = tuple[str, str]
+E = TypeVar("E", bound=Engine)
 
 
-class MemoryHarness:
-    image = "memory:1"
-    capabilities = CAPABILITIES
-    adds: frozenset[str] = frozenset()
+class Harness(Generic[E]):
+    """An engine's world, empty at the start of each test."""
+
+    image: str = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+    """an image that exists"""
+    capabilities: frozenset[str] = CAPABILITIES
+    adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
+    """variables that a run sees besides those it is given"""
     daemon = True
-    installation, another = "first", "second"
+    """whether there is something that may be away"""
 
     def __init__(self) -> None:
-        self._world = MemoryWorld()
-        self._engines: list[MemoryEngine] = []
+        self.installation = uuid.uuid4().hex  # suites that share a daemon do not meet
+        self.another = uuid.uuid4().hex
+        """a second installation in the same world"""
+        self._engines: list[E] = []
+        self._owners: set[tuple[str, str]] = set()
 
-    def engine(self, node: str = "alpha", installation: str = "") -> MemoryEngine:
-        engine = MemoryEngine(
-            node=node,
-            installation=installation or self.installation,
-            images={self.image: lambda spec: ALL_SCRIPTS[spec.command or ()]},
-            world=self._world,
-        )
-        self._engines.append(engine)
-        return engine
+    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> E:
+        """Return a new engine object over the same world; the harness closes it."""
+        owner = (node, installation or self.installation)
+        self._owners.add(owner)
+        self._engines.append(self._made(*owner, **options))
+        return self._engines[-1]
+
+    def _made(self, node: str, installation: str, **options: Any) -> E:
+        raise NotImplementedError
 
     def command(self, act: Act) -> tuple[str, ...]:
         return act.command
+
+    def down(self) -> contextlib.AbstractContextManager[Engine]:
+        """Give an engine that cannot do anything."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for owner in list(self._owners):
+            engine = self.engine(*owner)
+            for found in engine.list():
+                engine.remove(found.name)
+        for engine in self._engines:
+            engine.close()
+
+
+class MemoryHarness(Harness[MemoryEngine]):
+    image = "memory:1"
+    adds: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.installation = "first"
+        self._world = MemoryWorld()
+
+    def _made(self, node: str, installation: str, **options: Any) -> MemoryEngine:
+        images = {self.image: lambda spec: ALL_SCRIPTS[spec.command or ()]}
+        return MemoryEngine(node=node, installation=installation, images=images, world=self._world, **options)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
@@ -50,27 +83,21 @@ class MemoryHarness:
         yield self.engine()
         self._world.down = False
 
-    def close(self) -> None:
-        for engine in self._engines:
-            engine.close()
 
-
-class ProcessHarness:
+class ProcessHarness(Harness[ProcessEngine]):
     image = "base:1"
     capabilities: frozenset[str] = frozenset()
     adds = frozenset({"PATH", "HOME", "LANG"})
     daemon = False
-    installation, another = "first", "second"
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.installation = "first"
         self.root = root
-        self._engines: dict[ProcessEngine, Owner] = {}
 
-    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> ProcessEngine:
-        owner = (node, installation or self.installation)
-        engine = self._over(self.root, owner, **options)
-        self._engines[engine] = owner
-        return engine
+    def _made(self, node: str, installation: str, **options: Any) -> ProcessEngine:
+        options = {"images": {self.image: ("sh",)}, "run_root": self.root, **options}
+        return ProcessEngine(node=node, installation=installation, **options)
 
     def command(self, act: Act) -> tuple[str, ...]:
         return (sys.executable, *act.command[1:]) if act.command[0] == PYTHON else act.command
@@ -79,19 +106,31 @@ class ProcessHarness:
     def down(self) -> Iterator[Engine]:
         blocked = self.root.with_name("a-file")
         blocked.write_text("where the folder of runs should be")
-        engine = self._over(blocked, ("alpha", self.installation))
-        yield engine
-        engine.close()
+        with contextlib.closing(self._made("alpha", self.installation, run_root=blocked)) as engine:
+            yield engine
 
-    def close(self) -> None:
-        for engine in self._engines:
-            for found in engine.list():
-                engine.remove(found.name)
-            engine.close()
 
-    def _over(self, root: Path, owner: Owner, **options: Any) -> ProcessEngine:
-        images = {self.image: ("sh",)}
-        return ProcessEngine(node=owner[0], installation=owner[1], images=images, run_root=root, **options)
+class SwarmHarness(Harness[SwarmEngine]):
+    """Three machines, of which the first is the manager."""
+
+    isolates = frozenset({"tasks"})
+    """what goes to other machines, only their own packet filters can stop"""
+    capabilities = frozenset({"fractional_cpu", "network", "capabilities"})
+
+    def __init__(self, where: str = "!=3") -> None:
+        """``where``: on which machines; one of the tests takes the third away."""
+        super().__init__()
+        self.where = where
+        self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
+
+    def _made(self, node: str, installation: str, **options: Any) -> SwarmEngine:
+        form = Form(grace=2.0, constraints=(f"node.labels.machine{self.where}",))
+        options = {"base_url": self.manager, "form": form, **options}
+        return SwarmEngine(node, installation, SwarmOptions(**options))
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[Engine]:
+        yield self.engine(base_url="unix:///no/such/socket")
 
 
 class InSandboxes(ContainerdEngine):
@@ -102,73 +141,14 @@ class InSandboxes(ContainerdEngine):
         super().launch(spec)
 
 
-class SwarmHarness:
-    """Three machines, of which the first is the manager."""
-
-    isolates = frozenset({"tasks"})
-    """what goes to other machines, only their own packet filters can stop"""
-    capabilities = frozenset({"fractional_cpu", "network", "capabilities"})
-    adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
-    daemon = True
-
-    def __init__(self, where: str = "!=3") -> None:
-        """``where``: on which machines; one of the tests takes the third away."""
-        self.where = where
-        self.image = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-        self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
-        self.installation, self.another = uuid.uuid4().hex, uuid.uuid4().hex
-        self._engines: list[SwarmEngine] = []
-        self._owners: set[Owner] = set()
-
-    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> SwarmEngine:
-        owner = (node, installation or self.installation)
-        form = Form(grace=2.0, constraints=(f"node.labels.machine{self.where}",))
-        engine = SwarmEngine(*owner, SwarmOptions(**{"base_url": self.manager, "form": form, **options}))
-        self._engines.append(engine)
-        self._owners.add(owner)
-        return engine
-
-    def command(self, act: Act) -> tuple[str, ...]:
-        return act.command
-
-    @contextlib.contextmanager
-    def down(self) -> Iterator[Engine]:
-        yield self.engine(base_url="unix:///no/such/socket")
-
-    def close(self) -> None:
-        for node, installation in list(self._owners):
-            engine = self.engine(node, installation)
-            for found in engine.list():
-                engine.remove(found.name)
-        for engine in self._engines:
-            engine.close()
-
-
-class DockerHarness:
-    """Has installations of its own, so that suites that share a daemon do not meet."""
-
-    capabilities = CAPABILITIES
-    adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
-    daemon = True
-
+class DockerHarness(Harness[ContainerdEngine]):
     def __init__(self, network: str, kind: type[ContainerdEngine] = ContainerdEngine) -> None:
+        super().__init__()
         self._kind = kind
-        self.image = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
         self.network = network
-        self.installation, self.another = uuid.uuid4().hex, uuid.uuid4().hex
-        self._engines: list[ContainerdEngine] = []
-        self._owners: set[Owner] = set()
 
-    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> ContainerdEngine:
-        owner = (node, installation or self.installation)
-        options = {"network": self.network, **options}
-        engine = self._kind(*owner, DockerOptions(**options))
-        self._engines.append(engine)
-        self._owners.add(owner)
-        return engine
-
-    def command(self, act: Act) -> tuple[str, ...]:
-        return act.command
+    def _made(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+        return self._kind(node, installation, DockerOptions(**{"network": self.network, **options}))
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
@@ -176,11 +156,3 @@ class DockerHarness:
             unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
             port = unused.getsockname()[1]
             yield self.engine(base_url=f"tcp://127.0.0.1:{port}")
-
-    def close(self) -> None:
-        for node, installation in list(self._owners):
-            engine = self.engine(node, installation)
-            for found in engine.list():
-                engine.remove(found.name)
-        for engine in self._engines:
-            engine.close()

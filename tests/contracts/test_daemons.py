@@ -36,9 +36,9 @@ FAR_WORLD, SWARM_WORLD = MemoryWorld(), MemoryWorld()
 class SeveralHarness(MemoryHarness):
     """The memory engine as the main one of two."""
 
-    def engine(self, node: str = "alpha", installation: str = "") -> Any:
-        other = MemoryEngine(node=node, installation=installation or self.installation, images={})
-        return SeveralEngines(super().engine(node, installation), {"far": other})
+    def _made(self, node: str, installation: str, **options: Any) -> Any:
+        other = MemoryEngine(node=node, installation=installation, images={})
+        return SeveralEngines(super()._made(node, installation), {"far": other})
 
 
 class TestSeveral(EngineContract):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,19 +48,19 @@ def daemon(keys: Path) -> Iterator[OwnDocker]:
         yield daemon
 
 
-class Harness(DockerHarness):
+class OwnHarness(DockerHarness):
     """Engines of the test's own daemon."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"bfia-own-{uuid.uuid4().hex[:8]}")
         self._url = url
 
-    def engine(self, node: str = "alpha", installation: str = "", **options: object) -> ContainerdEngine:
-        return super().engine(node, installation, **{"base_url": self._url, **options})
+    def _made(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+        return super()._made(node, installation, **{"base_url": self._url, **options})
 
     def close(self) -> None:
-        for engine in self._engines:  # its containers go with the daemon
-            engine.close()
+        self._owners.clear()  # its containers go with the daemon
+        super().close()
 
 
 @pytest.mark.docker
@@ -74,7 +75,7 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
         own = {"cert": f"{client}/client.pem", "key": f"{client}/client-key.pem"} if client else {}
         return {"ca": f"{ca}/ca.pem", **own}
 
-    with contextlib.closing(Harness(f"tcp://{daemon.inner}:{PORT}")) as harness:
+    with contextlib.closing(OwnHarness(f"tcp://{daemon.inner}:{PORT}")) as harness:
         engine = harness.engine(tls=tls(keys, keys))
         engine.check()
         heard = Heard()
@@ -106,7 +107,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
     daemon: OwnDocker, tmp_path: Path
 ) -> None:
     with (
-        contextlib.closing(Harness(daemon.url)) as harness,
+        contextlib.closing(OwnHarness(daemon.url)) as harness,
         contextlib.closing(DockerHarness(f"bfia-JG-{uuid.uuid4().hex[:8]}")) as beside,
         a_store(f"sqlite:///{tmp_path}/test.db") as store,
     ):
