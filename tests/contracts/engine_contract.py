@@ -47,6 +47,8 @@ from tests.contracts.engine_acts import (
 )
 from tests.contracts.harnesses import Harness
 
+Launch = Callable[..., LaunchSpec]
+
 
 class EngineContract:
     """Derive, and give a fixture ``harness``."""
@@ -56,7 +58,7 @@ class EngineContract:
         return harness.engine()
 
     @pytest.fixture
-    def run(self, harness: Harness, engine: Engine) -> Callable[..., LaunchSpec]:
+    def run(self, harness: Harness, engine: Engine) -> Launch:
         def launch(act: Act, **changes: Any) -> LaunchSpec:
             spec = a_spec(harness, act, **changes)
             engine.launch(spec)
@@ -132,14 +134,12 @@ class EngineContract:
 
     # ------------------------------------------------------------ launching
 
-    def test_a_run_ends_with_its_code(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+    def test_a_run_ends_with_its_code(self, engine: Engine, run: Launch) -> None:
         for act, code, signal in ((exits(0), 0, None), (exits(255), 255, None), (KILLS_ITSELF, 137, 9)):
             exit_ = ended(engine, run(act).name)
             assert (exit_.code, exit_.signal, exit_.oom_killed) == (code, signal, False)
 
-    def test_launching_twice_is_launching_once_and_times_are_in_order(
-        self, engine: Engine, run: Callable[..., LaunchSpec]
-    ) -> None:
+    def test_launching_twice_is_launching_once_and_times_are_in_order(self, engine: Engine, run: Launch) -> None:
         spec = run(WAITS)
         running = engine.probe(spec.name)
         engine.launch(spec)
@@ -152,7 +152,7 @@ class EngineContract:
         assert exit_.started_at <= exit_.finished_at
 
     def test_what_is_over_is_not_started_again_and_its_logs_are_saved_before_it_is_forgotten(
-        self, engine: Engine, run: Callable[..., LaunchSpec], tmp_path: Path
+        self, engine: Engine, run: Launch, tmp_path: Path
     ) -> None:
         spec, target = run(exits(1)), tmp_path / "deep" / "er"
         exit_ = ended(engine, spec.name)
@@ -262,7 +262,7 @@ class EngineContract:
         ids=["exits in its own way", "by the signal", "is killed after the grace"],
     )
     def test_a_run_is_stopped(
-        self, engine: Engine, run: Callable[..., LaunchSpec], act: Act, grace: float, code: int, number: int | None
+        self, engine: Engine, run: Launch, act: Act, grace: float, code: int, number: int | None
     ) -> None:
         spec = run(act)
         said(engine, spec.name, b"ready")
@@ -273,7 +273,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ logs
 
-    def test_the_end_of_a_log_can_be_read_alone(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+    def test_the_end_of_a_log_can_be_read_alone(self, engine: Engine, run: Launch) -> None:
         spec = run(WRITES_MUCH)
         ended(engine, spec.name)
         assert engine.logs(spec.name, tail=7).stdout == b"the end"
@@ -283,9 +283,7 @@ class EngineContract:
 
     # ------------------------------------------------------------ forgetting and listing
 
-    def test_removing_ends_what_runs(
-        self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
-    ) -> None:
+    def test_removing_ends_what_runs(self, harness: Harness, engine: Engine, run: Launch) -> None:
         spec = run(IGNORES_TERM)
         engine.remove(spec.name)
         assert engine.probe(spec.name) == Missing()
@@ -310,7 +308,7 @@ class EngineContract:
     # ------------------------------------------------------------ watching
 
     def test_a_failing_subscriber_is_told_the_next_exit_and_one_that_is_gone_none(
-        self, engine: Engine, run: Callable[..., LaunchSpec]
+        self, engine: Engine, run: Launch
     ) -> None:
         heard, gone = Heard(), Heard()
 
@@ -327,7 +325,7 @@ class EngineContract:
     # ------------------------------------------------------------ starting anew
 
     def test_a_new_object_takes_up_the_runs_of_the_old(
-        self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
+        self, harness: Harness, engine: Engine, run: Launch
     ) -> None:
         goes_on, over = run(WAITS), run(exits(3))
         said(engine, goes_on.name, b"ready")
