@@ -57,53 +57,39 @@ def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None
     assert seen(tmp_path / "storage") == "/srv/data"
     assert seen(tmp_path / "runs" / "bfia-1" / "log") == "/volumes/runs/_data/bfia-1/log"
     assert seen(tmp_path / "storage-2" / "x") == str(tmp_path / "storage-2" / "x")
-
-
-@pytest.mark.parametrize(("source", "target"), [("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")])
-def test_a_mount_cannot_lead_out_of_its_folder(tmp_path: Path, source: str, target: str) -> None:
-    with pytest.raises(CreateFailed, match="leads out"):
-        as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
+    for source, target in (("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")):
+        with pytest.raises(CreateFailed, match="leads out"):
+            as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("status", "text", "error"),
     [
-        ("write /var/lib/docker/x: no space left on device", NoSpace),
-        ('starting container process caused: exec: "x": executable file not found in $PATH', CommandNotFound),
-        ('exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
-        ('exec: "docker-init": executable file not found in $PATH', CreateFailed),
-        ("driver failed programming external connectivity", CreateFailed),
-        ("Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
-    ],
-)
-def test_the_words_of_the_daemon_are_understood(text: str, error: type[EngineError]) -> None:
-    with pytest.raises(error) as raised, translated(CreateFailed):
-        raise APIError("500 Server Error", response=None, explanation=text)
-    assert type(raised.value) is error
-    assert str(raised.value) == text
-
-
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (503, "Service Unavailable"),
-        (502, "<html>Bad Gateway</html>"),
+        (None, "write /var/lib/docker/x: no space left on device", NoSpace),
         (
-            500,
-            "connection error: desc = transport: error while dialing: dial unix /run/containerd/containerd.sock",
+            None,
+            'starting container process caused: exec: "x": executable file not found in $PATH',
+            CommandNotFound,
         ),
-        (500, "cannot create network: the daemon is shutting down"),
+        (None, 'exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
+        (None, 'exec: "docker-init": executable file not found in $PATH', CreateFailed),
+        (None, "driver failed programming external connectivity", CreateFailed),
+        (None, "Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
+        (404, "Service Unavailable", CreateFailed),
+        (503, "Service Unavailable", EngineDown),  # it begins or ends
+        (502, "<html>Bad Gateway</html>", EngineDown),
+        (500, "error while dialing: dial unix /run/containerd/containerd.sock", EngineDown),
+        (500, "cannot create network: the daemon is shutting down", EngineDown),
     ],
 )
-def test_a_daemon_that_begins_or_ends_is_one_that_is_away(status: int, text: str) -> None:
-    answer = requests.Response()
-    answer.status_code = status
-    for otherwise in (EngineError, CreateFailed):
-        with pytest.raises(EngineDown, match="not ready"), translated(otherwise):
-            raise APIError(text, response=answer, explanation=text)
-    answer.status_code = 404
-    with pytest.raises(CreateFailed), translated(CreateFailed):
-        raise APIError(text, response=answer, explanation=text)
+def test_the_words_of_the_daemon_are_understood(status: int | None, text: str, error: type[EngineError]) -> None:
+    answer = None
+    if status is not None:
+        answer = requests.Response()
+        answer.status_code = status
+    with pytest.raises(error) as raised, translated(CreateFailed):
+        raise APIError("500 Server Error", response=answer, explanation=text)
+    assert type(raised.value) is error and str(raised.value).endswith(text)
 
 
 def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:

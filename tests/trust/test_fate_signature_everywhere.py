@@ -47,12 +47,12 @@ def a_job_of(site: str, job_id: str) -> JobSpec:
     return a_spec("a", {"guest": (site,), "host": (ME,)}, job_id=job_id)
 
 
-@pytest.mark.parametrize("spelling", ["x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"])
-def test_a_job_in_the_sites_name_is_refused_on_the_standards_paths(world: World, spelling: str):
+def test_a_job_in_the_sites_name_is_refused_on_the_standards_paths(world: World):
     body = create_body(a_job_of(SIGNS, "job-unsigned"), PROFILES["spec"])
-    for path in ("/job/create", "/job/create_all", "/job/plan"):
-        found = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers={spelling: SIGNS}).json()
-        assert (found["code"], found["data"]["reason"]) == (403, "SIGNATURE_MISSING"), path
+    for spelling in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
+        for path in ("/job/create", "/job/create_all", "/job/plan"):
+            found = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers={spelling: SIGNS}).json()
+            assert (found["code"], found["data"]["reason"]) == (403, "SIGNATURE_MISSING"), (spelling, path)
     assert world.me.store.local_jobs.find("job-unsigned") is None
     assert world.me.store.jobs.find("job-unsigned") is None
 

@@ -105,15 +105,12 @@ def noted(node: Gateway, words: str) -> bool:
 # ---------------------------------------------------------------- what is signed, and by which standard
 
 
-@pytest.mark.parametrize("vector", VECTORS["rfc9421"], ids=lambda vector: vector["section"])
-def test_the_vectors_of_the_rfc_hold(vector: dict[str, Any]):
-    base = signature_base([(f'"{name}"', value) for name, value in vector["components"]], vector["params"])
-    key, signature = public_key(vector["public_key"]), b64decode(vector["signature"])
-    assert verifies(key, signature, base)
-    assert not verifies(key, signature, base.replace(b"POST", b"GET").replace(b"200", b"201"))
-
-
-def test_the_sample_of_the_sm2_standard_holds():
+def test_the_vectors_of_the_rfc_and_the_sample_of_the_sm2_standard_hold():
+    for vector in VECTORS["rfc9421"]:
+        base = signature_base([(f'"{name}"', value) for name, value in vector["components"]], vector["params"])
+        key, signature = public_key(vector["public_key"]), b64decode(vector["signature"])
+        assert verifies(key, signature, base), vector["section"]
+        assert not verifies(key, signature, base.replace(b"POST", b"GET").replace(b"200", b"201"))
     sample = VECTORS["sm2"]["sample"]
     key, content = public_key(sample["public_key"]), sample["content"].encode()
     assert verifies(key, b64decode(sample["signature"]), content)
@@ -154,6 +151,9 @@ def test_two_gateways_sign_with_each_kind_of_key_and_through_a_rotation(
                 peer.protocol.scheduler(ME).job_status("job-none", PEER)
             change()
     assert {step.name: step.result for step in peer.protocol.try_route(ME)}["way back"] is Result.OK
+    with pytest.raises(NotFound):
+        peer.protocol.participant(ME).stop_job(f"job-{algorithm}", "", None, PEER)
+    assert wait_for(lambda: noted(me, ring.pairs["signing"].id))
 
 
 # ---------------------------------------------------------------- attacks
@@ -170,6 +170,8 @@ def test_an_unsigned_request_is_refused_in_every_spelling_of_its_sender(nodes: t
     fates = Sent(path="/v2/partner/job/start", body=b'{"job_id": "j"}')
     assert fates.to(me)["data"]["reason"] == "SIGNATURE_REFUSED"
     assert wait_for(lambda: noted(me, "SIGNATURE_MISSING"))
+    assert reason(replace(Sent(), body=b"{").to(me)) == "SIGNATURE_REFUSED"  # its body is not even parsed
+    assert reason(replace(Sent(), body=b"{").signed(PAIRS[PEER]).to(me)) == "INVALID"
 
 
 TEXT = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=-", min_size=1, max_size=1)
@@ -272,11 +274,6 @@ def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp
         assert wait_for(lambda: noted(me, "TASK_UNKNOWN"))
 
 
-def test_an_unsigned_body_is_not_even_parsed(nodes: tuple[Gateway, Gateway]):
-    assert reason(replace(Sent(), body=b"{").to(nodes[0])) == "SIGNATURE_REFUSED"
-    assert reason(replace(Sent(), body=b"{").signed(PAIRS[PEER]).to(nodes[0])) == "INVALID"
-
-
 def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(tmp_path: Path):
     spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id="job-former")
     nowhere = {"url": "http://127.0.0.1:9"}
@@ -313,10 +310,3 @@ def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[
     edited = {"route": {"signing": "off"}}
     assert ask(me, "operator", "PATCH", f"/api/v1/routes/{OPEN}", json=edited).status_code == 200
     assert reason(unsigned.signed(PAIRS[PEER]).to(me)) == "TASK_UNKNOWN"
-
-
-def test_the_audit_names_the_key_of_a_request(nodes: tuple[Gateway, Gateway]):
-    me, peer = nodes
-    with pytest.raises(NotFound):
-        peer.protocol.participant(ME).stop_job("job-none", "", None, PEER)
-    assert wait_for(lambda: noted(me, Keyring(peer.settings.state_dir).pairs["signing"].id))
