@@ -49,16 +49,15 @@ def count(**changes: Any) -> Component:
 
 @pytest.fixture
 def checked(tmp_path: Path) -> Run:
-    """Check the tiny vendor with one mistake, or none."""
+    """Check the tiny vendor with some mistakes, or none."""
 
     def run(
-        mistake: str = "",
+        mistakes: Sequence[str] = (),
         given: Given = Given(),
         clauses: Sequence[Clause] = CLAUSES,
         component: Component | None = None,
-        program: tuple[str, ...] = (sys.executable, "-I", "-S", str(VENDOR)),
     ) -> Checked:
-        sandbox = sandbox_of(tmp_path, *program, *([mistake] if mistake else []))
+        sandbox = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), *mistakes)
         try:
             return check(sandbox, component or count(), given, lambda step: None, clauses)
         finally:

@@ -12,8 +12,8 @@ import pytest
 from engines.base import EngineError
 from gateway.conformance import sandbox
 from gateway.conformance.check import Checked, Given, check
-from gateway.conformance.clauses import CLAUSES
-from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
+from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
+from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import Plan, Sandbox
 from provider_registry.model import Component
@@ -21,33 +21,87 @@ from tests.conformance.conftest import count
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 from tests.memory_engine import MemoryEngine, Script
+from tests.registry.builders import a_data
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NODE = "JG0100001100000010"
 STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
-SILENT = Trace("guest.0", "t", "s", "k", code=0, stdout=b"begins\n", outputs={"counts": ""})
-WELL = replace(SILENT, requests=Requests(STATES))
+CALLS = [
+    ChannelCall(operation, "s", "k", NODE, "rows", "E0000000000", content=operation == "pop")
+    for operation in ("push", "pop")
+]
+SILENT = Trace("guest.0", "t", "s", "k", NODE, Requests(), code=0, stdout=b"begins\n", outputs={"counts": ""})
+WELL = replace(SILENT, requests=Requests(STATES, channel_calls=CALLS))
 FAILING = replace(SILENT, code=1)
 ENDED = replace(WELL, requests=Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
 KILLED = replace(ENDED, code=137, signal=9, stop_seconds=10.0)
+PLEASED = replace(ENDED, requests=Requests(STATES), code=0, signal=None)
+
+
+def asking(**changes: Any) -> dict[str, Any]:
+    """A trace's requests, in which something is not as it should be."""
+    return {"requests": replace(WELL.requests, **changes)}
+
+
+def reporting(**changes: Any) -> dict[str, Any]:
+    return asking(reports=[replace(state, **changes) for state in STATES])
+
+
+def calling(**changes: Any) -> dict[str, Any]:
+    return asking(channel_calls=[replace(call, **changes) for call in CALLS])
+
+
+@pytest.mark.parametrize(
+    ("clause", "wrong"),
+    [
+        ("callback-sent", {"requests": Requests()}),
+        ("callback-form", asking(refused=["STATUS_UNKNOWN: status: must be one of"])),
+        ("callback-address", reporting(address=False)),
+        ("callback-names", reporting(task_id="another")),
+        ("callback-names", reporting(role="host")),
+        ("callback-running", asking(reports=STATES[::-1])),
+        ("callback-end", asking(reports=STATES[:1])),
+        ("exit-code", {"code": 3}),
+        ("result-code", reporting(result_code="4444")),
+        ("stdout-log", {"stdout": b""}),
+        ("stdout-log", {"stdout": b"\xff\n"}),
+        ("stdout-log", {"stdout": b"x" * (LONGEST_LINE + 1)}),
+        ("output-written", {"outputs": {}, "strays": ("my-own-name",)}),
+        ("output-form", {"outputs": {"counts": "is empty"}}),
+        ("output-only-there", {"strays": ("scratch",)}),
+        ("input-untouched", {"changed": ("table",)}),
+        ("channel-session", calling(session="another")),
+        ("channel-session", calling(token="another")),
+        ("channel-accepted", asking(channel_calls=[*CALLS, replace(CALLS[0], code="E0000000616")])),
+        ("own-paths", asking(others=["POST /v1/platform/schedule/job/query_job_list"])),
+    ],
+)
+def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> None:
+    hungry, alone = replace(FAILING, requests=Requests([replace(STATES[1], status="FAILED")])), ENDED
+    seen = Evidence(count(), Trial((replace(WELL, **wrong),)), alone=(alone,), without_data=(hungry,))
+    findings = {one.name: one.judge(seen) for one in CLAUSES}
+    assert [name for name, finding in findings.items() if finding.result == "failed"] == [clause]
+    assert findings[clause].seen and all(one.remedy for one in CLAUSES)
 
 
 class Scripted:
-    """A sandbox whose trials have the given outcomes."""
+    """A sandbox whose trials have the given outcomes, and which keeps the parameters of each."""
 
     confined = False
 
     def __init__(self, together: list[Trace], stopped: list[Trace]) -> None:
         self._together, self._stopped = list(together), list(stopped)
+        self.parameters: list[Any] = []
 
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
+        self.parameters.append(plan.parameters)
         return ((self._stopped if plan.stop else self._together).pop(0),)
 
 
-def checked(clause: str, together: list[Trace], stopped: list[Trace]) -> Checked:
-    scripted = cast(Sandbox, Scripted(together, stopped))
+def checked(clause: str, scripted: Scripted, **more: Any) -> Checked:
     clauses = [c for c in CLAUSES if c.name == clause]
-    return check(scripted, count(roleList=["guest"]), Given(), lambda _: None, clauses)
+    component = count(roleList=["guest"], **more)
+    return check(cast(Sandbox, scripted), component, Given(), lambda _: None, clauses)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +110,28 @@ def checked(clause: str, together: list[Trace], stopped: list[Trace]) -> Checked
         ("callback-sent", [SILENT, WELL], [], True, "in an earlier trial: no callback from guest.0"),
         ("callback-sent", [SILENT, SILENT], [], False, "no callback"),
         ("callback-sent", [SILENT, FAILING, FAILING, FAILING], [], False, "no callback"),
+        ("callback-running", [replace(WELL, requests=Requests(STATES[1:]))], [], True, "reported the end only"),
         ("sigterm", [WELL], [KILLED, ENDED], True, "guest.0 ended after 0.1 s"),
         ("sigterm", [WELL], [KILLED] * 3, False, "had to be killed"),
+        ("sigterm", [WELL], [PLEASED, ENDED], True, "guest.0 ended after 0.1 s"),
+        ("sigterm", [WELL], [PLEASED] * 3, False, "reported SUCCESS"),
+        ("sigterm", [WELL], [WELL], True, "it ended before it could be stopped"),
     ],
 )
 def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
     clause: str, together: list[Trace], stopped: list[Trace], good: bool, seen: str
 ) -> None:
-    one = checked(clause, together, stopped)
+    one = checked(clause, Scripted(together, stopped))
     assert one.good is good and seen in one.findings[0][1].seen
+
+
+def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with_all() -> None:
+    scripted = Scripted(2 * [FAILING, FAILING, WELL], [])
+    assert "works only with the defaults of greeting" in checked("optional-omitted", scripted).findings[0][1].seen
+    assert scripted.parameters == 2 * [{sandbox.UNKNOWN: "1"}, {}, {"greeting": "hello"}]
+    more = {"inputData": [a_data("table"), a_data("model", category="model")]}
+    lacking = checked("works", Scripted(3 * [FAILING], []), **more)
+    assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
 
 
 def test_a_script_without_its_interpreter_has_not_started() -> None:

@@ -1,6 +1,6 @@
-"""A component of a few lines that keeps the container contract, or breaks it in the way that is asked for.
+"""A component of a few lines that keeps the container contract, or breaks it in the ways that are asked for.
 
-Standard library only, written from the contract alone. Usage: ``python tiny_vendor.py [MISTAKE]``.
+Standard library only, written from the contract alone. Usage: ``python tiny_vendor.py [MISTAKE]…``.
 """
 
 import base64
@@ -15,7 +15,8 @@ from types import FrameType
 from typing import NoReturn
 
 KNOWN = {"greeting"}
-MISTAKE = sys.argv[1] if len(sys.argv) > 1 else ""
+MISTAKES = sys.argv[1:]
+UNDELIVERED = {"another node", "its own node", "another topic"}
 
 
 def variable(name: str) -> str:
@@ -30,20 +31,18 @@ def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]
 
 
 def tell(status: str) -> None:
-    if MISTAKE == "no callback" or (MISTAKE == "no end" and status != "RUNNING"):
-        return
-    if MISTAKE == "only the end" and status == "RUNNING":
+    if "no end" in MISTAKES and status != "RUNNING":
         return
     url = variable("system.callback")
-    if MISTAKE == "shortens the address":
+    if "shortens the address" in MISTAKES:
         url = url.partition("?")[0]
-    task = "task_of_another_job" if MISTAKE == "another task" else variable("config.task_id")
+    task = "task_of_another_job" if "another task" in MISTAKES else variable("config.task_id")
     body = {"task_id": task, "status": status, "role": variable("config.self_role")}
     if status != "RUNNING":
         code = "00000000" if status == "SUCCESS" else "99999999"
-        body["result_code"] = "4444" if MISTAKE == "tells an unlisted code" else code
+        body["result_code"] = "4444" if "tells an unlisted code" in MISTAKES else code
     post(url, body)
-    if MISTAKE == "odd status" and status == "RUNNING":
+    if "odd status" in MISTAKES and status == "RUNNING":
         post(url, body | {"status": "RUNNING_WELL"})
 
 
@@ -55,18 +54,18 @@ def place(kind: str, name: str) -> Path:
 
 def channel(operation: str, topic: str, target: str, **fields: object) -> dict[str, object]:
     node = variable(f"config.node_id.{target}")
-    form = {}
     if operation == "push" and variable("config.self_role") == "guest.0":
-        node = {"another node": "JG9999", "its own node": variable("config.node_id.guest.0")}.get(MISTAKE, node)
-        form = {"content_type": "text/plain"} if MISTAKE == "another form" else {}
-        topic += "x" if MISTAKE == "another topic" else ""
+        if "another node" in MISTAKES:
+            node = "JG9999"
+        if "its own node" in MISTAKES:
+            node = variable("config.node_id.guest.0")
+        topic += "x" if "another topic" in MISTAKES else ""
     return post(
         f"http://{variable('system.transport')}/v1/interconn/chan/{operation}",
         {"topic": topic, **fields},
-        **form,
         x_ptp_tech_provider_code="tiny",
         x_ptp_trace_id=variable("config.trace_id"),
-        x_ptp_token="mine" if MISTAKE == "another token" else variable("config.token"),
+        x_ptp_token="mine" if "another token" in MISTAKES else variable("config.token"),
         x_ptp_session_id=variable("config.session_id"),
         x_ptp_target_node_id=node,
     )
@@ -75,24 +74,16 @@ def channel(operation: str, topic: str, target: str, **fields: object) -> dict[s
 def work() -> int:
     me = variable("config.self_role")
     peer = "host.0" if me == "guest.0" else "guest.0"
-    if MISTAKE == "none, it is quick":  # too far on to be ended by what comes now
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tell("RUNNING")
-    if MISTAKE == "none, it is quick":
-        time.sleep(0.3)
-        tell("SUCCESS")
-        return 0
-    if MISTAKE != "says nothing":
+    if "says nothing" not in MISTAKES:
         print(f"info {me} begins", flush=True)
     prefix = "runtime.component.parameter."
     told = {name.removeprefix(prefix) for name in os.environ if name.startswith(prefix)}
-    if MISTAKE == "refuses unknown parameters" and told - KNOWN:
+    if "refuses unknown parameters" in MISTAKES and told - KNOWN:
         return failure(f"unknown parameters: {told - KNOWN}")
-    if MISTAKE == "greets as host" and ("greeting" in told) is me.startswith("guest"):
+    if "greets as host" in MISTAKES and ("greeting" in told) is me.startswith("guest"):
         return failure("greeting is not set" if me == "host.0" else "greeting is set")
-    if MISTAKE == "needs the optional" and "greeting" not in told:
-        return failure("greeting is not set")
-    if MISTAKE == "asks the platform":
+    if "asks the platform" in MISTAKES:
         url = f"http://{variable('system.transport')}/v1/platform/schedule/job/query_job_list"
         try:
             post(url, {})
@@ -100,11 +91,11 @@ def work() -> int:
             error.close()
     source = place("input", "table")
     if not source.exists():
-        if MISTAKE == "hides failures":
+        if "hides failures" in MISTAKES:
             tell("SUCCESS")
             return 0
         return failure("no input")
-    if MISTAKE == "none, it reads on" and (
+    if "none, it reads on" in MISTAKES and (
         place("input", "model").joinpath("data_0").read_text() != "a model"
         or place("input", "more").joinpath("data_0").read_text() == ""
     ):
@@ -113,22 +104,22 @@ def work() -> int:
     channel("push", f"rows.{me}", peer, payload=base64.b64encode(str(rows).encode()).decode())
     begun = time.monotonic()
     while not (answer := channel("pop", f"rows.{peer}", me, timeout=1000)).get("content"):
-        if MISTAKE.startswith(("another", "its own")) and time.monotonic() > begun + 2:
+        if UNDELIVERED.intersection(MISTAKES) and time.monotonic() > begun + 1:
             return failure("nothing comes")
         time.sleep(0.05)
-    if MISTAKE == "changes its input":
+    if "changes its input" in MISTAKES:
         (source / "data_0").write_text("gone\n")
     target = place("output", "counts")
-    if MISTAKE == "writes elsewhere instead":
+    if "writes elsewhere instead" in MISTAKES:
         target = target.with_name("my-own-name")
     target.mkdir(parents=True, exist_ok=True)
     theirs = int(base64.b64decode(str(answer["content"])))
-    content = "none" if MISTAKE == "writes no json" else json.dumps({"rows": rows, "peer": theirs})
+    content = "none" if "writes no json" in MISTAKES else json.dumps({"rows": rows, "peer": theirs})
     (target / "data_0").write_text(content)
-    if MISTAKE == "writes elsewhere, too":
+    if "writes elsewhere, too" in MISTAKES:
         (target.parent.parent / "scratch").write_text("for me")
     tell("SUCCESS")
-    return 3 if MISTAKE == "exit code 3" else 0
+    return 3 if "exit code 3" in MISTAKES else 0
 
 
 def failure(why: str) -> int:
@@ -138,12 +129,9 @@ def failure(why: str) -> int:
 
 
 def ended(number: int, frame: FrameType | None) -> NoReturn:
-    if MISTAKE == "calls its end a success":
-        tell("SUCCESS")
-        sys.exit(0)
     sys.exit(143)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if MISTAKE == "ignores SIGTERM" else ended)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "ignores SIGTERM" in MISTAKES else ended)
     sys.exit(work())
