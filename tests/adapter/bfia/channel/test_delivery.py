@@ -30,15 +30,6 @@ async def test_a_push_reaches_the_pop_that_waits_on_the_other_node(alpha, beta, 
     assert beta.broker.usage() == (1, 0, 0)
 
 
-async def test_a_large_message_passes_between_two_nodes(alpha, beta, client):
-    guest, host = Container(client, alpha), Container(client, beta)
-    payload = os.urandom(16 << 20)
-    assert await guest.push("beta", payload, metadata={"sequence": "1"}) == OK
-    answer = await host.post("pop", {"topic": "t"}, x_ptp_content_field="content")
-    assert set(answer) == {"code", "message", "metadata", "content"}
-    assert base64.b64decode(answer["content"]) == payload
-
-
 async def test_the_peer_sees_the_container_s_bytes_and_every_header(alpha, client, peer):
     peer.will(TAKEN)
     body = b' {"payload" : "aGk", "topic":"t" , "more": 1}'
@@ -129,7 +120,8 @@ async def test_messages_and_kept_answers_survive_a_restart(alpha, client):
     await alpha.start()
     assert await box.pop(x_ptp_pop_id="a") == b"one"
     assert await box.pop(x_ptp_pop_id="b") == b"two"
-    assert await box.pop() == b"three"
+    third = await box.post("pop", {"topic": "t"}, x_ptp_content_field="content")
+    assert third.keys() == {"code", "message", "metadata", "content"} and third["content"] == "dGhyZWU="
     await alpha.stop()
     await alpha.start()
     assert await box.peek() == b""

@@ -86,29 +86,16 @@ async def bring(client, node, part, offset=0, size=2 * MIB, **headers):
     return await client.post(node.url + CHAN + "part", content=part, headers=named)
 
 
-@pytest.mark.parametrize("target", ["alpha", "beta"])
-@pytest.mark.parametrize("reads", Form)
-async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, target, reads):
+@pytest.mark.parametrize(
+    ("target", "reads", "part"),
+    [("alpha", Form.JSON, MIB), ("beta", Form.PROTOBUF, MIB), ("beta", Form.RAW, 8 * MIB)],
+)
+async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, monkeypatch, target, reads, part):
+    monkeypatch.setattr(bodies, "PART", part)
     assert await Speaker(client, alpha, Form.RAW).push(target, "t", LONG) == OK
     node = {"alpha": alpha, "beta": beta}[target]
+    assert [file.stat().st_size for file in node.root.glob("*/*.payload")] == [len(LONG)]
     assert await Speaker(client, node, reads).pop("t") == (OK, LONG)
-
-
-async def test_a_payload_of_one_part(alpha, beta, client, monkeypatch):
-    monkeypatch.setattr(bodies, "PART", 8 * MIB)
-    assert await Speaker(client, alpha, Form.RAW).push("beta", "t", LONG) == OK
-    assert [file.stat().st_size for file in beta.root.glob("*/*.payload")] == [len(LONG)]
-    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
-
-
-async def test_received_parts_are_forwarded_before_the_rest_arrives(alpha, beta, client):
-    body = Held(LONG)
-    push = pushing(client, alpha, body)
-    body.let(3)
-    await until(lambda: arrived(beta) >= 2 * MIB)
-    body.let(3)
-    assert code_of(await push) == OK
-    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
 
 
 async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, client):
@@ -122,12 +109,6 @@ async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, clie
     assert code_of(await push) == OK
     assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
     assert beta.broker.usage().messages == 0
-
-
-async def test_a_repeat_of_a_long_push_is_stored_once(alpha, beta, client):
-    for _ in range(2):
-        assert code_of(await pushing(client, alpha, LONG, x_ptp_message_id="one")) == OK
-    assert beta.broker.usage().messages == 1
 
 
 async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client):
@@ -153,12 +134,6 @@ async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, first):
         first, whole = peer.asked
         assert (first.target, whole.target) == (CHAN + "part", CHAN + "invoke")
         assert whole.raw == LONG
-
-
-async def test_a_peer_that_does_not_know_the_job_yet_gets_the_whole(alpha, beta, client):
-    beta.sessions.clear()
-    assert code_of(await pushing(client, alpha, LONG)) == OK
-    assert await Speaker(client, beta, Form.RAW).pop("t") == (OK, LONG)
 
 
 async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, client):
@@ -264,39 +239,40 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
     assert code_of(await second) == OK
 
 
-@pytest.mark.parametrize(
-    ("headers", "code"),
-    [
-        ({"x_ptp_part": ""}, "E0000000400"),
-        ({"x_ptp_part": "0/1"}, "E0000000400"),
-        ({"x_ptp_part": "-4/9/00000000"}, "E0000000400"),
-        ({"x_ptp_part": f"0/{'9' * 400}/00000000"}, "E0000000400"),
-        ({"size": 2}, "E0000000400"),
-        ({"x_ptp_part": f"0/10/{zlib.crc32(b'part') ^ 1:08x}"}, "E0000000400"),
-        ({"offset": 8, "size": 9}, "E0000000400"),
-        ({"offset": 3, "size": 9}, "E0000000400"),
-        ({"offset": 12, "size": 9}, "E0000000400"),
-        ({"offset": 4, "size": 9}, "E0000000404"),
-        ({"part": b"par", "size": 9}, "E0000000400"),
-        ({"part": b"parts", "size": 9}, "E0000000413"),
-        ({"size": 1 << 40}, "E0000000413"),
-        ({"x_ptp_message_id": ""}, "E0000000400"),
-        ({"x_ptp_source_node_id": "nobody"}, "E0000000618"),
-        ({"x_ptp_target_node_id": "alpha"}, "E0000000503"),
-        ({"x_ptp_session_id": "session_of-no-job"}, "E0000000614"),
-        ({"x_ptp_uri": "/v1/interconn/chan/pop"}, "E0000000404"),
-    ],
-)
-async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch, headers, code):
+WRONG_PARTS = [
+    ({"x_ptp_part": ""}, "E0000000400"),
+    ({"x_ptp_part": "0/1"}, "E0000000400"),
+    ({"x_ptp_part": "-4/9/00000000"}, "E0000000400"),
+    ({"x_ptp_part": f"0/{'9' * 400}/00000000"}, "E0000000400"),
+    ({"size": 2}, "E0000000400"),
+    ({"x_ptp_part": f"0/10/{zlib.crc32(b'part') ^ 1:08x}"}, "E0000000400"),
+    ({"offset": 8, "size": 9}, "E0000000400"),
+    ({"offset": 3, "size": 9}, "E0000000400"),
+    ({"offset": 12, "size": 9}, "E0000000400"),
+    ({"offset": 4, "size": 9}, "E0000000404"),
+    ({"part": b"par", "size": 9}, "E0000000400"),
+    ({"part": b"parts", "size": 9}, "E0000000413"),
+    ({"size": 1 << 40}, "E0000000413"),
+    ({"x_ptp_message_id": ""}, "E0000000400"),
+    ({"x_ptp_source_node_id": "nobody"}, "E0000000618"),
+    ({"x_ptp_target_node_id": "alpha"}, "E0000000503"),
+    ({"x_ptp_session_id": "session_of-no-job"}, "E0000000614"),
+    ({"x_ptp_uri": "/v1/interconn/chan/pop"}, "E0000000404"),
+]
+
+
+async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch):
     monkeypatch.setattr(bodies, "PART", 4)
-    response = await bring(client, beta, **{"part": b"part", "size": 9} | headers)
-    assert code_of(response) == code, response.content
-    assert beta.broker.usage() == (0, 0, 0)
-    assert arrived(beta) == 0
+    for wrong, code in WRONG_PARTS:
+        response = await bring(client, beta, **{"part": b"part", "size": 9} | wrong)
+        assert code_of(response) == code, (wrong, response.content)
+        assert beta.broker.usage() == (0, 0, 0)
+        assert arrived(beta) == 0
 
 
-@pytest.mark.parametrize("target", ["alpha", "beta"])
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize(
+    ("form", "target"), [(Form.JSON, "beta"), (Form.PROTOBUF, "alpha"), (Form.RAW, "alpha"), (Form.RAW, "beta")]
+)
 async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form, target):
     """A bare payload is not even once; others are once at the first gateway, as they came."""
     piece = bytes(3 * MIB // 4)
