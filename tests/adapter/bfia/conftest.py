@@ -13,7 +13,7 @@ from tests.adapter.bfia.site import Site, serving_site
 As = Callable[..., AbstractContextManager[Clients]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served() -> Iterator[tuple[ScriptedPeer, str]]:
     with scripted() as pair:
         yield pair
@@ -21,6 +21,8 @@ def served() -> Iterator[tuple[ScriptedPeer, str]]:
 
 @pytest.fixture
 def peer(served: tuple[ScriptedPeer, str]) -> ScriptedPeer:
+    served[0].asked.clear()
+    served[0].will(says())
     return served[0]
 
 

@@ -147,7 +147,7 @@ def _only(asked: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_indices_are_sent_one_by_one(peer: ScriptedPeer, calling: As, profile: str):
+def test_indices_are_sent_one_by_one(profile: str):
     """``"0|1"`` is read, but not every peer reads it."""
     roles = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
     common = {"common": {"sync_type": "poll"}}
@@ -157,9 +157,7 @@ def test_indices_are_sent_one_by_one(peer: ScriptedPeer, calling: As, profile: s
         job_params=common | {"host": {"0|1": {"resources": {"cpu": 1}}, "1": {"resources": {"memory": 2}}}},
         task_params={"host": {"0|1|2": {"a": {"x": 1, "y": 1}}, "1": {"a": {"y": 2}}, "2": {"b": {"z": 3}}}},
     )
-    with calling(profile) as found:
-        found.participant.create_job(spec, ME)
-    sent = peer.asked[0].body["config"]
+    sent = translate.create_body(spec, PROFILES[profile])["config"]
     assert sent["job_params"] == common | {
         "host": {"0": {"resources": {"cpu": 1}}, "1": {"resources": {"cpu": 1, "memory": 2}}}
     }

@@ -259,30 +259,21 @@ def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
 
 
 def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
+    """But for what the admin sets of its provider, which goes before the registration."""
     body = example("register_unionpay.json")
     body["metadata"] |= {"profile": "yacl", "control_port": 10086, "n_threads": 4, "chunk_size": 4096}
-    tuned = {"system.control_port": "10086", "config.n_threads": "4", "config.chunk_size": "4096"}
-    with serving(Gateway(settings(tmp_path, engine={"kind": "docker"}), engine=_engine)) as gateway:
-        found = _launched(gateway, body)
-        for one in found.values():
+    tuned = {"system.control_port": "10086", "config.chunk_size": "4096"}
+    tuned |= {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
+    allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
+    engine = {"kind": "docker", "docker": {"allow": allow}}
+    with serving(Gateway(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
+        for one in _launched(gateway, body).values():
             assert one.spec.environment["system.storage.host.url"] == one.spec.environment["system.storage"]
             assert tuned.items() <= one.spec.environment.items()
         body["metadata"] |= {"profile": "older", "control_port": 65536, "n_threads": "4", "chunk_size": 0}
         refused = ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()
         assert refused["code"] != 0 and "must be fate or yacl" in str(refused)
         assert all(f"metadata.{name}" in str(refused) for name in ("control_port", "n_threads", "chunk_size"))
-
-
-def test_what_the_admin_sets_of_a_provider_goes_before_its_registration(tmp_path: Path):
-    body = example("register_unionpay.json")
-    body["metadata"] |= {"n_threads": 4, "chunk_size": 4096}
-    allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
-    engine = {"kind": "docker", "docker": {"allow": allow}}
-    with serving(Gateway(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
-        for one in _launched(gateway, body).values():
-            found = {name: one.spec.environment.get(name) for name in ("system.compute", "config.n_threads")}
-            assert found == {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
-            assert one.spec.environment["config.chunk_size"] == "4096"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from adapter.bfia.profiles import PROFILES, Profile
 from tests.adapter.bfia.contract import AtLeast
 from tests.adapter.bfia.exchanging import asked_by_us, asked_of_us, exchanges
-from tests.adapter.bfia.scripted import ScriptedPeer, scripted
+from tests.adapter.bfia.scripted import ScriptedPeer
 
 ROOT = Path(__file__).resolve().parents[3]
 ALL = [(name, one) for name in PROFILES for one in exchanges(name)]
@@ -28,12 +27,6 @@ ELSEWHERE = {
 }
 """fields that show in no exchange: ids are made before anybody is asked, none is a job that waits or runs (see
 test_dialects.py), and the channel has tests of its own (channel/test_forms.py)"""
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[ScriptedPeer, str]]:
-    with scripted() as pair:
-        yield pair
 
 
 def reply(one: dict[str, Any]) -> dict[str, Any]:

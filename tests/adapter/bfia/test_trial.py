@@ -335,14 +335,6 @@ def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Pa
         assert [s["name"] for s in nobody["steps"] if s["result"] == "failed"] == ["route"]
 
 
-def test_messages_go_to_the_transport_layer_and_requests_to_the_control_layer(me: Gateway):
-    entry = {"url": "http://control:1", "transport": "http://transport:2"}
-    assert ask(me, "operator", "PUT", "/api/v1/routes/FLOW", json={"route": entry}).status_code == 200
-    assert me.routes.resolve("FLOW").url == entry["url"]
-    route = me.peer_table.route_of("FLOW")
-    assert route and route.url == entry["transport"]
-
-
 def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
     steps = tried(tmp_path, {"url": me.addresses()["peer"]})
     assert wrong(steps) == ["answer"]
