@@ -10,6 +10,7 @@ may stand beside what a reply shows.
 import functools
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,23 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance
 from gateway.domain.run import Audit
-from gateway.domain.spec import Failure, JobSpec, NodeId
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
 from route_table.live import LiveRoutes
-from tests.adapter.bfia.scripted import ScriptedPeer, says
-from tests.builders import a_spec
+from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says
+from tests.builders import T0, a_spec
 from tests.inprocess import ME, PEER
 
 FOLDER = Path(__file__).with_name("exchanges")
+HEADERS = ("x-auth-sign", "x-csrf-protection", "x-source-node-id", "x-node-id", "x-target-node-id", "x-nonce")
+WHY = Failure("EXIT_1", "exit code 1", ME, "guest", "a", 1)
+ENDINGS = {
+    "": None,
+    "FAILED": Ending(Outcome.FAILED, T0, WHY, ME),
+    "SUCCEEDED": Ending(Outcome.SUCCEEDED, T0, None, ME),
+}
 
 
 def exchanges(profile: str) -> list[dict[str, Any]]:
@@ -69,11 +77,12 @@ def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
         "start_job": lambda: p.start_job("job-1", ME),
         "start_task": lambda: p.start_task("job-1", "task_a", "a", ME),
         "poll_task": lambda role: p.poll_task("task_a", role, ME),
-        "stop_job": lambda: p.stop_job("job-1", "", None, ME),
-        "stop_task": lambda: p.stop_task("job-1", "task_a", "a", ME),
-        "stop_all": lambda: s.stop_job("job-1", "", ME),
+        "stop_job": lambda outcome="": p.stop_job("job-1", "", ENDINGS[outcome], ME),
+        "stop_task": lambda job="job-1": p.stop_task(job, "task_a", "a", ME),
+        "stop_all": lambda task="": s.stop_job("job-1", task, ME),
         "job_status": lambda: s.job_status("job-1", ME),
         "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
+        "report_failure": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.FAILED, WHY), ME),
         "ask_first": lambda: p.ask_first(the_job(), ME),
         "withdraw": lambda: p.withdraw("job-1", None, ME),
         "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
@@ -99,8 +108,20 @@ def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: 
         means = {"error": type(error).__name__, "reason": error.reason, "message": error.message}
     finally:
         connections.close()
+    for asked in peer.asked:
+        _has_every_header(asked)
+        assert asked.raw == json.dumps(asked.body, ensure_ascii=False).encode()
     sent = [{"method": a.method, "target": a.target, "body": a.body} for a in peer.asked]
     return {"request": sent[0] if sent else None, "means": means}
+
+
+def _has_every_header(asked: Asked) -> None:
+    headers = asked.headers
+    assert all(headers.get(name) for name in (*HEADERS, "x-trace-id")), headers
+    assert not any("_" in name for name in headers)
+    assert (headers["x-source-node-id"], headers["x-node-id"], headers["x-target-node-id"]) == (ME, ME, PEER)
+    assert headers["content-type"] == "application/json"
+    assert abs(int(headers["x-timestamp"]) - datetime.now(UTC).timestamp() * 1000) < 3_600_000
 
 
 def _plain(value: Any) -> Any:
