@@ -45,12 +45,6 @@ class Bodies:
         return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
 
     @asynccontextmanager
-    async def whole(self, request: Request) -> AsyncIterator[bytes]:
-        """Read the body as `pieces` does."""
-        async with self.pieces(request) as pieces:
-            yield b"".join(pieces)
-
-    @asynccontextmanager
     async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:
         """Read the body, and hold one of each of the few places while a large one is in memory.
 

@@ -33,6 +33,7 @@ from adapter.bfia.channel.codec import (
     PUSH,
     SUCCESS,
     Answer,
+    Ask,
     Part,
     Ptp,
     decode_ask,
@@ -392,9 +393,7 @@ class _Desk:
     async def _take(self, request: Request, seconds: float | None) -> Response:
         ptp, form = _asked(request)
         async with _unhurried(form):
-            run = (await self._member(request, ptp)).run
-            async with self._bodies.whole(request) as body:
-                ask = await self._read([body], lambda _: decode_ask(body, form))
+            run, ask = await self._wanted(request, ptp, form)
             if seconds is None:
                 query = request.query_params.get("timeout")
                 seconds = wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
@@ -404,7 +403,7 @@ class _Desk:
             async with _unhurried(form):
                 return await self._broker.pop(
                     ptp.session,
-                    (ask.topic or "") if ptp.topic is None else ptp.topic,
+                    ask.topic or "",
                     source=None if ptp.target in ("", self._parts.node) else ptp.target,
                     reader=_digest("run", run),
                     run=run,
@@ -421,12 +420,16 @@ class _Desk:
     async def release(self, request: Request) -> Response:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp, form = _asked(request)
-        run = (await self._member(request, ptp)).run
-        async with self._bodies.whole(request) as body:
-            ask = await self._read([body], lambda _: decode_ask(body, form))
-        topic = ask.topic if ptp.topic is None else ptp.topic
-        await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
+        run, ask = await self._wanted(request, ptp, form)
+        await self._broker.release(ptp.session, ask.topic, reader=_digest("run", run), run=run)
         return success(form)
+
+    async def _wanted(self, request: Request, ptp: Ptp, form: Form) -> tuple[str, Ask]:
+        """Return the run that sends the request, and what it asks for: a header's topic goes before a body's."""
+        run = (await self._member(request, ptp)).run
+        async with self._bodies.pieces(request) as pieces:
+            ask = await self._read(pieces, lambda _: decode_ask(b"".join(pieces), form))
+        return run, ask if ptp.topic is None else ask.model_copy(update={"topic": ptp.topic})
 
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport brings."""

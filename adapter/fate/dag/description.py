@@ -11,35 +11,18 @@ from adapter.fate.dag.read import Catalogue, Place, job_spec
 from adapter.fate.dag.wire import DagSchema
 from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
-from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.domain.states import TaskStatus
-from gateway.ports import ParticipantApi, SchedulerApi, Site, as_mapping
+from gateway.ports import ProtocolAdapter, as_mapping
 from provider_registry.registration import DEVICE
 
 SCHEMA_VERSION = "2.2.0"
 
 
-class Standard(Protocol):
+class Standard(ProtocolAdapter, Protocol):
     """The standard's protocol, in which gateways like this one exchange what FATE's has no requests for."""
-
-    def request(self, spec: JobSpec) -> dict[str, Any]:
-        """Return a job as the standard describes it."""
 
     def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
         """Read what `request` has written. Raises `Invalid`."""
-
-    def scheduler(self, node: NodeId) -> SchedulerApi:
-        """Return a client of the standard's protocol for a node that schedules."""
-
-    def participant(self, node: NodeId) -> ParticipantApi:
-        """Return a client of the standard's protocol for a node that takes part."""
-
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
-        """Return the variables of a run's container."""
-
-    def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container that serves its state."""
 
 
 class Descriptions:
