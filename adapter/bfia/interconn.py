@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
-from adapter.bfia.requests import NO_ROUTE, Caller, Done, Named, Peers, Sender, on, required
+from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
@@ -36,119 +36,91 @@ PROTOCOL_VERSION = "1.2.0"
 def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, peers: Peers) -> APIRouter:
     """Return the paths of the control layer for peers."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
-    known, limiters = peers.caller, peers.limiters
+    limiters = peers.limiters
+    path = Paths(router, peers, SCHEDULE)
 
-    @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator has this node schedule a job (3.1)")
-    async def create_all(
-        body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller = known
-    ) -> wire.Answer[wire.JobData]:
-        spec = translate.job_spec(body, body.job_id, node, caller.trace_id)
-        await on(limiters.peers, caller.sender, lambda: scheduler.submit_job(spec, caller.node))
-        return ok(wire.JobData(job_id=body.job_id), caller.profile)
+    @path("/job/create_all", "An initiator has this node schedule a job (3.1)", limiters.peers)
+    def create_all(body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller) -> wire.JobData:
+        scheduler.submit_job(translate.job_spec(body, body.job_id, node, caller.trace_id), caller.node)
+        return wire.JobData(job_id=body.job_id)
 
-    @router.post(f"{SCHEDULE}/job/create", summary="The scheduling node creates a job here (3.2)")
-    async def create(
-        body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller = known
-    ) -> wire.Answer[wire.JobData]:
+    @path("/job/create", "The scheduling node creates a job here (3.2)")
+    def create(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.JobData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
-        accepted = await on(limiters.rest, caller.sender, lambda: participant.create_job(spec, caller.node))
-        return ok(wire.JobData(job_id=body.job_id, **translate.acceptance_body(accepted)), caller.profile)
+        accepted = participant.create_job(spec, caller.node)
+        return wire.JobData(job_id=body.job_id, **translate.acceptance_body(accepted))
 
-    @router.post(f"{SCHEDULE}/job/plan", summary="A node asks what would happen to a job here (ours)")
-    async def plan(
-        body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller = known
-    ) -> wire.Answer[wire.PlanData]:
+    @path("/job/plan", "A node asks what would happen to a job here (ours)")
+    def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
-        items = await on(limiters.rest, caller.sender, lambda: participant.dry_run(spec, caller.node))
-        return ok(wire.PlanData(**translate.body(items)), caller.profile)
+        return wire.PlanData(**translate.body(participant.dry_run(spec, caller.node)))
 
-    @router.post(f"{SCHEDULE}/job/resource/apply", summary="The scheduling node reserves a job's resources (ours)")
-    async def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: participant.hold(body.job_id, caller.node))
+    @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
+    def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
+        participant.hold(body.job_id, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/resource/free", summary="A party has free what a job waits for (ours)")
-    async def free(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: scheduler.resources_free(body.job_id, caller.node))
+    @path("/job/resource/free", "A party has free what a job waits for (ours)")
+    def free(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.resources_free(body.job_id, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/resource/return", summary="The scheduling node returns them (ours)")
-    async def give_back(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: participant.give_back(body.job_id, caller.node))
+    @path("/job/resource/return", "The scheduling node returns them (ours)")
+    def give_back(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
+        participant.give_back(body.job_id, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/start", summary="The scheduling node starts a job (3.3)")
-    async def start(body: Annotated[wire.StartJob, examples.START_JOB], caller: Caller = known) -> Done:
-        return await caller.done(
-            limiters.rest, lambda: participant.start_job(body.job_id, caller.node, body.without)
-        )
+    @path("/job/start", "The scheduling node starts a job (3.3)")
+    def start(body: Annotated[wire.StartJob, examples.START_JOB], caller: Caller) -> None:
+        participant.start_job(body.job_id, caller.node, body.without)
 
-    @router.post(f"{SCHEDULE}/task/start", summary="The scheduling node starts a task (3.4)")
-    async def start_task(body: Annotated[wire.StartTask, examples.START_TASK], caller: Caller = known) -> Done:
-        return await caller.done(
-            limiters.rest,
-            lambda: participant.start_task(
-                body.job_id, body.task_id, body.task_name, caller.node, body.amendments
-            ),
-        )
+    @path("/task/start", "The scheduling node starts a task (3.4)")
+    def start_task(body: Annotated[wire.StartTask, examples.START_TASK], caller: Caller) -> None:
+        participant.start_task(body.job_id, body.task_id, body.task_name, caller.node, body.amendments)
 
-    @router.post(f"{SCHEDULE}/job/stop_all", summary="A node of the job has this node stop it everywhere (3.5)")
-    async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller = known) -> Done:
+    @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
+    def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
         why = None
         if caller.profile.stops_for_failures:
             text = f"stopped by {caller.node}, whose requests do not tell a person's stop from a container's death"
             why = Failure("STOPPED", text)
-        return await caller.done(
-            limiters.rest, lambda: scheduler.stop_job(body.job_id, body.task_name, caller.node, why)
-        )
+        scheduler.stop_job(body.job_id, body.task_name, caller.node, why)
 
-    @router.post(f"{SCHEDULE}/job/audit_confirm", summary="A node says whether it takes part in a job (1.0, 3.10)")
-    async def audit_confirm(
-        body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller = known
-    ) -> Done:
-        failure = translate.refusal(body, caller.node)
-        return await caller.done(limiters.news, lambda: scheduler.confirm_job(body.job_id, failure, caller.node))
+    @path("/job/audit_confirm", "A node says whether it takes part in a job (1.0, 3.10)", limiters.news)
+    def audit_confirm(body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller) -> None:
+        scheduler.confirm_job(body.job_id, translate.refusal(body, caller.node), caller.node)
 
-    @router.post(f"{SCHEDULE}/job/suspend", summary="A node of the job has no further task started (extension)")
-    async def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: scheduler.suspend_job(body.job_id, True, caller.node))
+    @path("/job/suspend", "A node of the job has no further task started (extension)")
+    def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.suspend_job(body.job_id, True, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/resume", summary="A node of the job has it continued (extension)")
-    async def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: scheduler.suspend_job(body.job_id, False, caller.node))
+    @path("/job/resume", "A node of the job has it continued (extension)")
+    def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.suspend_job(body.job_id, False, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/rerun", summary="A node of the job has it run again from a task on (ours)")
-    async def rerun(
-        body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller = known
-    ) -> wire.Answer[wire.RerunData]:
+    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
+    def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
         wanted = Order(body.job_id, body.new_job_id, body.start, body.parameters)
-        made = await on(limiters.peers, caller.sender, lambda: scheduler.rerun_job(wanted, caller.node))
+        made = scheduler.rerun_job(wanted, caller.node)
         answer = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
-        return ok(wire.RerunData.model_validate(answer), caller.profile)
+        return wire.RerunData.model_validate(answer)
 
-    @router.post(f"{SCHEDULE}/job/parameters", summary="A node has tasks to come get new parameters (ours)")
-    async def amend(
-        body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller = known
-    ) -> wire.Answer[wire.AmendData]:
-        work = partial(scheduler.amend_job, body.job_id, body.parameters, body.reason, caller.node)
-        version = await on(limiters.peers, caller.sender, work)
-        return ok(wire.AmendData(job_id=body.job_id, version=version), caller.profile)
+    @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
+    def amend(body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller) -> wire.AmendData:
+        version = scheduler.amend_job(body.job_id, body.parameters, body.reason, caller.node)
+        return wire.AmendData(job_id=body.job_id, version=version)
 
-    @router.post(f"{SCHEDULE}/job/parameters/offer", summary="The scheduling node offers them to a party (ours)")
-    async def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller = known) -> Done:
+    @path("/job/parameters/offer", "The scheduling node offers them to a party (ours)")
+    def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller) -> None:
         bundle = body.signed_bundles.get(node)
         offered = Amendment(body.amendment, body.parameters, body.by, body.reason, datetime.now(UTC), bundle)
-        return await caller.done(
-            limiters.rest, lambda: participant.offer_parameters(body.job_id, offered, body.holding, caller.node)
-        )
+        participant.offer_parameters(body.job_id, offered, body.holding, caller.node)
 
-    @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")
-    async def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller = known) -> Done:
+    @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
+    def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller) -> None:
         ending = translate.ending(body, datetime.now(UTC), caller.node)
-        return await caller.done(
-            limiters.rest, lambda: participant.stop_job(body.job_id, body.task_name, ending, caller.node)
-        )
+        participant.stop_job(body.job_id, body.task_name, ending, caller.node)
 
-    @router.post(f"{SCHEDULE}/task/stop", summary="The scheduling node ends a task (one peer's own path)")
-    async def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: participant.stop_task("", body.task_id, "", caller.node))
+    @path("/task/stop", "The scheduling node ends a task (one peer's own path)")
+    def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller) -> None:
+        participant.stop_task("", body.task_id, "", caller.node)
 
     @router.get(f"{SCHEDULE}/job/status_all", include_in_schema=False)
     @router.post(
@@ -158,34 +130,27 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     )
     async def status_all(
         request: Request,
-        caller: Caller = known,
+        caller: Caller = peers.caller,
         job_id: str | None = Query(default=None, description="the job's id"),
     ) -> wire.Answer[wire.StatusData]:
         wanted = await required(request, "job_id")
         view = await on(limiters.rest, caller.sender, lambda: scheduler.job_status(wanted, caller.node))
         return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
 
-    @router.post(f"{SCHEDULE}/task/poll", summary="The scheduling node polls a task's state (3.8)")
-    async def poll(
-        body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller = known
-    ) -> wire.Answer[wire.PollData]:
-        news = await on(
-            limiters.news, caller.sender, lambda: participant.poll_task(body.task_id, body.role, caller.node)
-        )
+    @path("/task/poll", "The scheduling node polls a task's state (3.8)", limiters.news)
+    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.PollData:
+        news = participant.poll_task(body.task_id, body.role, caller.node)
         status = translate.wire_status(news.status, caller.profile)
-        return ok(wire.PollData(status=status, **translate.failed_by(news.failure)), caller.profile)
+        return wire.PollData(status=status, **translate.failed_by(news.failure))
 
-    @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")
-    async def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller = known) -> Done:
+    @path("/task/callback", "A participating node reports a task's state (3.9)", limiters.news)
+    def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
         status = translate.task_status(body.status)
-        news = TaskReport(body.task_id, body.role, status, body.failed_by)
-        return await caller.done(limiters.news, lambda: scheduler.report_task(news, caller.node))
+        scheduler.report_task(TaskReport(body.task_id, body.role, status, body.failed_by), caller.node)
 
-    @router.post(f"{SCHEDULE}/job/delete", summary="A node of an ended job has it deleted here (ours)")
-    async def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller = known) -> Done:
-        return await caller.done(
-            limiters.rest, lambda: participant.delete_job(body.job_id, body.dry_run, caller.node)
-        )
+    @path("/job/delete", "A node of an ended job has it deleted here (ours)")
+    def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller) -> None:
+        participant.delete_job(body.job_id, body.dry_run, caller.node)
 
     return router
 
@@ -193,16 +158,13 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
 def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     """Return the path at which peers ask what outputs are like."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
-    path = f"{SCHEDULE}{OUTPUT_METADATA}"
+    path = Paths(router, peers, SCHEDULE)
 
-    @router.post(path, summary="A node of a job asks what an output here is like; needs a grant (ours)")
-    async def metadata(
-        body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller = peers.caller
-    ) -> wire.Answer[wire.OutputsData]:
+    @path(OUTPUT_METADATA, "A node of a job asks what an output here is like; needs a grant (ours)")
+    def metadata(body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller) -> wire.OutputsData:
         wanted = Wanted(body.job_id, body.task_name, body.role, body.output_key)
-        work = partial(facts.for_peer, wanted, caller.node, f"POST {path}")
-        found = await on(peers.limiters.rest, caller.sender, work)
-        return ok(wire.OutputsData(outputs=[one.as_dict() for one in found]), caller.profile)
+        found = facts.for_peer(wanted, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
+        return wire.OutputsData(outputs=[one.as_dict() for one in found])
 
     return router
 
@@ -252,34 +214,26 @@ def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
 def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["job audit"], route_class=Route)
-    known, limiters = peers.caller, peers.limiters
+    limiters = peers.limiters
+    path = Paths(router, peers, JOB_AUDIT)
 
-    @router.post(
-        f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"
-    )
-    async def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller = known) -> Done:
+    @path("/apply", "A node asks whether this one would take part in a job (management 8)")
+    def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller) -> None:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
-        audit = Audit(body.audit_id, body.name, body.project_id)
-        return await caller.done(limiters.rest, lambda: audits.apply(spec, audit, caller.node))
+        audits.apply(spec, Audit(body.audit_id, body.name, body.project_id), caller.node)
 
-    @router.post(
-        f"{JOB_AUDIT}/confirm", summary="A node that this one asked says whether it takes part (management 8)"
-    )
-    async def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller = known) -> Done:
-        why_not = translate.refusal(body, caller.node)
-        return await caller.done(limiters.news, lambda: audits.confirm(body.audit_id, why_not, caller.node))
+    @path("/confirm", "A node that this one asked says whether it takes part (management 8)", limiters.news)
+    def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller) -> None:
+        audits.confirm(body.audit_id, translate.refusal(body, caller.node), caller.node)
 
-    @router.post(f"{JOB_AUDIT}/terminate", summary="A node withdraws its question, or its answer (management 8)")
-    async def terminate(
-        body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller = known
-    ) -> Done:
-        ending = translate.ending(body, datetime.now(UTC), caller.node)
-        return await caller.done(limiters.rest, lambda: audits.terminate(body.audit_id, caller.node, ending))
+    @path("/terminate", "A node withdraws its question, or its answer (management 8)")
+    def terminate(body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller) -> None:
+        audits.terminate(body.audit_id, caller.node, translate.ending(body, datetime.now(UTC), caller.node))
 
     @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")
     async def query(
         request: Request,
-        caller: Caller = known,
+        caller: Caller = peers.caller,
         audit_id: str | None = Query(default=None, description="the audit's id"),
     ) -> wire.Answer[wire.AuditData]:
         wanted = await required(request, "audit_id")

@@ -4,11 +4,12 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.envelope import ok
@@ -29,6 +30,7 @@ from gateway.runtime.context import new_trace_id, traced
 from route_table.model import Route
 
 X = TypeVar("X")
+W = TypeVar("W", bound=Callable[..., Any])
 Done = Answer[Empty]
 """the bare success of most commands"""
 
@@ -110,11 +112,6 @@ class Caller:
         """The request's trace id, or a new one."""
         return self.sender.trace_id or new_trace_id()
 
-    async def done(self, limiter: CapacityLimiter, work: Callable[[], object]) -> Done:
-        """Run blocking work on the given threads and report success."""
-        await on(limiter, self.sender, work)
-        return ok(profile=self.profile)
-
 
 @dataclass(frozen=True)
 class Peers:
@@ -134,6 +131,41 @@ class Peers:
             return Caller(node, self.profile_of(node), sender)
 
         return Depends(caller)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Adds paths for peers to a router: each is a blocking function of what is asked, and of the `Caller`.
+
+    It runs in a thread, under the trace id of its request; what it returns is the data of the response.
+    """
+
+    router: APIRouter
+    peers: Peers
+    base: str
+
+    def __call__(
+        self, path: str, summary: str, limiter: CapacityLimiter | None = None, method: str = "POST"
+    ) -> Callable[[W], W]:
+        """``limiter``: the threads, by default those for the rest."""
+        threads = limiter or self.peers.limiters.rest
+
+        def add(work: W) -> W:
+            async def endpoint(caller: Caller, **asked: Any) -> Answer[Any]:
+                found = await on(threads, caller.sender, lambda: work(caller=caller, **asked))
+                return ok(found, caller.profile)
+
+            of = signature(work)
+            named = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in of.parameters.values() if p.name != "caller"]
+            named.append(Parameter("caller", Parameter.KEYWORD_ONLY, default=self.peers.caller, annotation=Caller))
+            endpoint.__name__ = work.__name__
+            endpoint.__signature__ = Signature(  # type: ignore[attr-defined]
+                named, return_annotation=Answer.__class_getitem__(of.return_annotation or Empty)
+            )
+            self.router.add_api_route(self.base + path, endpoint, methods=[method], summary=summary)
+            return work
+
+        return add
 
 
 def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:

@@ -4,9 +4,9 @@ A node without a route may apply for a contract, and answer, query or terminate 
 the sender has to be known.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request
 
@@ -14,7 +14,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
-from adapter.bfia.requests import Caller, Done, Named, Peers, Sender, on
+from adapter.bfia.requests import Caller, Done, Named, Paths, Peers, Sender, on
 from adapter.bfia.wire import Answer
 from gateway.auth import origin
 from gateway.domain import applications as domain
@@ -37,7 +37,6 @@ AuditId = Annotated[str, Query(min_length=1, max_length=100)]
 LongId = Annotated[str, Query(max_length=400)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 PageSize = Annotated[int, Query(ge=-1, le=1000)]
-X = TypeVar("X")
 
 
 def node_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
@@ -89,7 +88,7 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     )
     async def query(contract_id: AuditId, sender: Sender, x_source_node_id: Named = "") -> Answer[wire.StatusData]:
         work = partial(applications.status, Kind.CONTRACT, contract_id, _named(sender.source))
-        return _status(card, await on(limiter, sender, work), peers, sender.source)
+        return ok(_status(card, await on(limiter, sender, work)), peers.profile_of(sender.source))
 
     @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
     async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
@@ -101,16 +100,15 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     async def health(sender: Sender) -> Answer[wire.StatusData]:
         return ok(wire.StatusData(status="ok"), peers.profile_of(sender.source))
 
-    @router.post(f"{_NODE}/update", summary="A partner changes its address or key (management, node)")
-    async def update(
-        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])],
-        caller: Caller = peers.caller,
-    ) -> Done:
+    @Paths(router, peers, _NODE)("/update", "A partner changes its address or key (management, node)")
+    def update(
+        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])], caller: Caller
+    ) -> None:
         if not (origin().key or origin().certificate):
             text = "an update has to be signed, or sent with a client certificate"
             raise NotAllowed(text, reason="SIGNATURE_MISSING")
         plain = body.model_dump(mode="json", exclude_unset=True)
-        return await caller.done(limiter, lambda: applications.update(caller.node, body.contract_id, plain))
+        applications.update(caller.node, body.contract_id, plain)
 
     return router
 
@@ -126,34 +124,27 @@ def audit_router(card: Card, applications: Applications, peers: Peers, clock: Cl
 def _add(
     router: APIRouter, one: Audited, card: Card, applications: Applications, peers: Peers, clock: Clock
 ) -> None:
-    base, kind, known, limiters = f"{INTERCONN}/{one.kind}/audit", one.kind, peers.caller, peers.limiters
+    kind, path = one.kind, Paths(router, peers, f"{INTERCONN}/{one.kind}/audit")
 
-    async def apply(body: Any, caller: Caller = known) -> Done:
-        def work() -> None:
-            applications.contract_with(caller.node, body.contract_id or None)
-            applications.receive(_application(one, body, caller.node, clock))
-
-        return await caller.done(limiters.rest, work)
+    def apply(body: Any, caller: Caller) -> None:
+        applications.contract_with(caller.node, body.contract_id or None)
+        applications.receive(_application(one, body, caller.node, clock))
 
     example = {**_OF_AUDIT, one.subject: f"{kind}-1", **one.example}
     apply.__annotations__["body"] = Annotated[one.body, Body(examples=[example])]
-    router.post(f"{base}/apply", summary=f"A partner applies for the use of a {kind} (management, {kind})")(apply)
+    path("/apply", f"A partner applies for the use of a {kind} (management, {kind})")(apply)
 
-    @router.post(f"{base}/confirm", summary=f"The owner of a {kind} answers (management, {kind})")
-    async def confirm(
-        body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller = known
-    ) -> Done:
-        work = partial(applications.confirm, kind, body.audit_id, caller.node, _answer(body))
-        return await caller.done(limiters.rest, work)
+    @path("/confirm", f"The owner of a {kind} answers (management, {kind})")
+    def confirm(body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller) -> None:
+        applications.confirm(kind, body.audit_id, caller.node, _answer(body))
 
-    @router.post(f"{base}/terminate", summary=f"Either node ends the use of a {kind} (management, {kind})")
-    async def terminate(body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller = known) -> Done:
-        return await caller.done(limiters.rest, lambda: applications.end(kind, body.audit_id, caller.node))
+    @path("/terminate", f"Either node ends the use of a {kind} (management, {kind})")
+    def terminate(body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller) -> None:
+        applications.end(kind, body.audit_id, caller.node)
 
-    @router.get(f"{base}/query", summary=f"State of the sender's application for a {kind} (management, {kind})")
-    async def query(audit_id: AuditId, caller: Caller = known) -> Answer[wire.StatusData]:
-        work = partial(applications.status, kind, audit_id, caller.node)
-        return _status(card, await on(limiters.rest, caller.sender, work), peers, caller.node)
+    @path("/query", f"State of the sender's application for a {kind} (management, {kind})", method="GET")
+    def query(audit_id: AuditId, caller: Caller) -> wire.StatusData:
+        return _status(card, applications.status(kind, audit_id, caller.node))
 
 
 def _application(one: Audited, body: wire.Apply, partner: NodeId, clock: Clock) -> Application:
@@ -175,26 +166,22 @@ def _named(source: NodeId) -> NodeId:
     return source
 
 
-def _status(card: Card, known: Application, peers: Peers, sender: NodeId) -> Answer[wire.StatusData]:
+def _status(card: Card, known: Application) -> wire.StatusData:
     more: Mapping[str, Any] = {} if known.status is APPLIED else confirmation(card, known)
-    return ok(wire.StatusData(status=str(known.status), **more), peers.profile_of(sender))
+    return wire.StatusData(status=str(known.status), **more)
 
 
 def offers_router(offers: Offers, institution: str, applications: Applications, peers: Peers) -> APIRouter:
     """Return the lists and queries of what this node offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
-    known, limiters = peers.caller, peers.limiters
+    path = partial(Paths(router, peers, f"{INTERCONN}/"), method="GET")
+    contract = applications.contract_with
 
-    async def seen(caller: Caller, contract_id: str, find: Callable[[], X]) -> X:
-        def work() -> X:
-            applications.contract_with(caller.node, contract_id)
-            return find()
-
-        return await on(limiters.rest, caller.sender, work)
-
-    def page(caller: Caller, found: Sequence[Mapping[str, Any]], number: int, size: int) -> Answer[wire.Records]:
-        shown = found if size == -1 else found[(number - 1) * size : number * size]
-        return ok(wire.Records(records=list(map(dict, shown)), total=len(found)), caller.profile)
+    def page(found: Iterable[Mapping[str, Any]], number: int, size: int) -> wire.Records:
+        every = list(map(dict, found))
+        return wire.Records(
+            records=every if size == -1 else every[(number - 1) * size : number * size], total=len(every)
+        )
 
     def record(one: Dataset, *, whole: bool) -> dict[str, Any]:
         join, label = one.meta.get("match_id_name", ""), one.meta.get("label_name", "")
@@ -211,66 +198,59 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
             "column_metas": columns,
         }
 
-    @router.get(f"{INTERCONN}/dataset/pub/list", summary="Datasets that a partner may see (management, dataset)")
-    async def datasets(
-        contract_id: AuditId, caller: Caller = known, page_num: PageNumber = 1, page_size: PageSize = 20
-    ) -> Answer[wire.Records]:
-        found = await seen(
-            caller, contract_id, lambda: [record(d, whole=False) for d in offers.datasets(caller.node)]
-        )
-        return page(caller, found, page_num, page_size)
+    @path("dataset/pub/list", "Datasets that a partner may see (management, dataset)")
+    def datasets(
+        contract_id: AuditId, caller: Caller, page_num: PageNumber = 1, page_size: PageSize = 20
+    ) -> wire.Records:
+        contract(caller.node, contract_id)
+        return page((record(d, whole=False) for d in offers.datasets(caller.node)), page_num, page_size)
 
-    @router.get(f"{INTERCONN}/dataset/pub/query", summary="One of them: columns and count (management, dataset)")
-    async def dataset(contract_id: AuditId, dataset_id: LongId, caller: Caller = known) -> Answer[wire.Record]:
-        found = await seen(caller, contract_id, lambda: offers.dataset(caller.node, dataset_id))
-        return ok(wire.Record(**record(found, whole=True)), caller.profile)
+    @path("dataset/pub/query", "One of them: columns and count (management, dataset)")
+    def dataset(contract_id: AuditId, dataset_id: LongId, caller: Caller) -> wire.Record:
+        contract(caller.node, contract_id)
+        return wire.Record(**record(offers.dataset(caller.node, dataset_id), whole=True))
 
-    @router.get(f"{INTERCONN}/project/list", summary="Projects shared with a partner (management, project)")
-    async def projects(
-        contract_id: AuditId, caller: Caller = known, page_num: PageNumber = 1, page_size: PageSize = 20
-    ) -> Answer[wire.Records]:
-        found = await seen(caller, contract_id, lambda: [_brief(one) for one in offers.projects(caller.node)])
-        return page(caller, found, page_num, page_size)
+    @path("project/list", "Projects shared with a partner (management, project)")
+    def projects(
+        contract_id: AuditId, caller: Caller, page_num: PageNumber = 1, page_size: PageSize = 20
+    ) -> wire.Records:
+        contract(caller.node, contract_id)
+        return page(map(_brief, offers.projects(caller.node)), page_num, page_size)
 
-    @router.get(f"{INTERCONN}/project/query", summary="One of them: its nodes and datasets (management, project)")
-    async def project(contract_id: AuditId, project_id: AuditId, caller: Caller = known) -> Answer[wire.Record]:
-        found = await seen(caller, contract_id, lambda: offers.project(caller.node, project_id))
+    @path("project/query", "One of them: its nodes and datasets (management, project)")
+    def project(contract_id: AuditId, project_id: AuditId, caller: Caller) -> wire.Record:
+        contract(caller.node, contract_id)
+        found = offers.project(caller.node, project_id)
         named = found.request.get("datasets") or []
         ids = [one.get("dataset_id") for one in named if isinstance(one, Mapping)]
         more = {"nodes": list(found.nodes), "datasets": {found.nodes[0]: ids} if ids else {}}
-        return ok(wire.Record(**_brief(found), **more), caller.profile)
+        return wire.Record(**_brief(found), **more)
 
-    @router.get(f"{INTERCONN}/component/list", summary="Components that a partner may use (management, component)")
-    async def components(
+    def described(caller: Caller) -> Iterator[dict[str, Any]]:
+        return (_component(p, c) for p, c in offers.components(caller.node))
+
+    @path("component/list", "Components that a partner may use (management, component)")
+    def components(
+        caller: Caller,
         contract_id: LongId = "",
         contract_Id: LongId = "",
         category: LongId = "",
         developer: LongId = "",
-        caller: Caller = known,
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
-    ) -> Answer[wire.Records]:
-        def find() -> list[dict[str, Any]]:
-            all_ = ({k: _component(p, c)[k] for k in _LISTED} for p, c in offers.components(caller.node))
-            return [
-                one for one in all_ if developer in ("", one["developer"]) and category in ("", one["category"])
-            ]
+    ) -> wire.Records:
+        contract(caller.node, contract_id or contract_Id)  # the standard prints the second
+        every = ({key: one[key] for key in _LISTED} for one in described(caller))
+        wanted = (c for c in every if developer in ("", c["developer"]) and category in ("", c["category"]))
+        return page(wanted, page_num, page_size)
 
-        found = await seen(caller, contract_id or contract_Id, find)  # the standard prints the second
-        return page(caller, found, page_num, page_size)
-
-    @router.get(f"{INTERCONN}/component/query", summary="One of them (management, component)")
-    async def component(
-        contract_id: AuditId, code: LongId, version: AuditId, caller: Caller = known
-    ) -> Answer[wire.Record]:
-        def find() -> dict[str, Any]:
-            all_ = (_component(p, c) for p, c in offers.components(caller.node))
-            for one in all_:
-                if (one["code"], one["version"]) == (code, version):
-                    return one
-            raise NotFound("no component of that code and version is here", reason="COMPONENT_UNKNOWN")
-
-        return ok(wire.Record(**await seen(caller, contract_id, find)), caller.profile)
+    @path("component/query", "One of them (management, component)")
+    def component(contract_id: AuditId, code: LongId, version: AuditId, caller: Caller) -> wire.Record:
+        contract(caller.node, contract_id)
+        for one in described(caller):
+            if (one["code"], one["version"]) == (code, version):
+                return wire.Record(**one)
+        raise NotFound("no component of that code and version is here", reason="COMPONENT_UNKNOWN")
 
     return router
 
