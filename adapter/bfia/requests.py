@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -148,7 +148,7 @@ class Paths:
         self, path: str, summary: str, limiter: CapacityLimiter | None = None, method: str = "POST"
     ) -> Callable[[W], W]:
         """``limiter``: the threads, by default those for the rest."""
-        threads = limiter or self.peers.limiters.rest
+        threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
 
         def add(work: W) -> W:
             async def endpoint(caller: Caller, **asked: Any) -> Answer[Any]:
@@ -159,9 +159,8 @@ class Paths:
             named = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in of.parameters.values() if p.name != "caller"]
             named.append(Parameter("caller", Parameter.KEYWORD_ONLY, default=self.peers.caller, annotation=Caller))
             endpoint.__name__ = work.__name__
-            endpoint.__signature__ = Signature(  # type: ignore[attr-defined]
-                named, return_annotation=Answer.__class_getitem__(of.return_annotation or Empty)
-            )
+            answer = envelope[of.return_annotation or Empty]
+            endpoint.__signature__ = Signature(named, return_annotation=answer)  # type: ignore[attr-defined]
             self.router.add_api_route(self.base + path, endpoint, methods=[method], summary=summary)
             return work
 
