@@ -1,8 +1,5 @@
 import asyncio
 import resource
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -375,33 +372,3 @@ async def test_a_full_disk_refuses_the_push_and_damages_nothing(opened, small_fi
     await broker.push("s", "t", "n", b"after")
     broker = opened(inline_bytes=inline)
     assert [await read(broker) for _ in range(3)] == [b"before", b"after", None]
-
-
-PUSHER = """
-import asyncio, sys
-from pathlib import Path
-from gateway.broker import Broker, BrokerLimits
-
-async def main():
-    broker = Broker(Path(sys.argv[1]), BrokerLimits(inline_bytes=2000))
-    broker.recover()
-    for number in range(10**6):
-        await broker.push("s", "t", "n", b"%d " % number * 500, sequence=str(number))
-        print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-async def test_what_was_acknowledged_before_kill_9_is_there_afterwards(opened):
-    process = subprocess.Popen([sys.executable, "-c", PUSHER, str(opened.root)], stdout=subprocess.PIPE, text=True)
-    told = [process.stdout.readline() for _ in range(50)]
-    process.send_signal(signal.SIGKILL)
-    told += process.communicate()[0].splitlines()
-    last = int(told[-1])
-    broker = opened()
-    got = []
-    while (payload := await read(broker)) is not None:
-        got.append(payload)
-    assert len(got) in (last + 1, last + 2)
-    assert got == [b"%d " % number * 500 for number in range(len(got))]

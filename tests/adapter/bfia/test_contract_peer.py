@@ -151,28 +151,10 @@ ENDPOINTS = (
     ),
 )
 
-every = pytest.mark.parametrize("one", ENDPOINTS, ids=str)
 
-
-@every
+@pytest.mark.parametrize("one", ENDPOINTS, ids=str)
 def test_the_contract_of_a_path(stage: Stage, call: Caller, one: Endpoint):
     contract.check(call, one, stage, lambda: _visible(*stage.records))
-
-
-@every
-@pytest.mark.parametrize("sender", [STRANGER, FATE, ""], ids=["no route", "no part", "not named"])
-def test_who_may_not_ask_changes_nothing(stage: Stage, call: Caller, one: Endpoint, sender: str):
-    """`FATE` has a route and no part in these jobs; a job that it schedules itself it may create, though."""
-    if sender == FATE and one.path == "/job/create":
-        return  # whoever has a route may ask this node to take part in a job
-    before, body = _visible(*stage.records), one.body(stage)
-    for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
-        found = refused(call(one.path, body, headers={name: sender} if sender else {}), 403, "NOT_AUTHORISED")
-        assert sender == FATE or sender in found["msg"]
-    assert _visible(*stage.records) == before
-    for job_id in {body.get("job_id")} - {stage.own.job_id, stage.taken.job_id, None}:
-        assert stage.site.node.store.jobs.find(job_id) is None
-        assert stage.site.node.store.local_jobs.find(job_id) is None
 
 
 def _visible(job: Job, local: LocalJob) -> Any:
@@ -182,23 +164,6 @@ def _visible(job: Job, local: LocalJob) -> Any:
     }
     runs = [(r.task_id, r.party, r.status, r.stop_at) for r in local.runs]
     return job.status, job.ending, tasks, local.status, local.ending, runs
-
-
-# ---------------------------------------------------------------- one by one
-
-
-def test_create_in_the_second_spellings_and_without_what_is_optional(stage: Stage, call: Caller):
-    body = new_job(stage) | {"old_job_id": None}
-    component = body["dag"]["components"][0]
-    del component["componentName"], component["provider"]  # leaves module_name and code
-    component["inputData"], component["outputData"] = component.pop("input"), component.pop("output")
-    body["config"]["initiator"] = {"role": "host", "nodeId": SPEC}
-    body["conf"] = body.pop("config")
-    del body["conf"]["job_params"], body["conf"]["task_params"], body["conf"]["version"], body["dag"]["version"]
-    assert envelope(call("/job/create", body))["code"] == 0
-    spec = stage.site.node.store.local_jobs.get(body["job_id"]).spec
-    ref = spec.dag.nodes[0].component
-    assert (ref.provider, ref.name, spec.initiator, spec.scheduler) == ("vendor", "Thing", SPEC, SPEC)
 
 
 def test_every_path_for_peers_is_in_the_table(stage: Stage):

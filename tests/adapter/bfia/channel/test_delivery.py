@@ -8,7 +8,6 @@ import socket
 import httpx
 import pytest
 
-from gateway.broker import BrokerLimits
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, until, waiters
 from tests.adapter.bfia.scripted import says, scripted, text
@@ -125,17 +124,6 @@ async def test_messages_and_kept_answers_survive_a_restart(alpha, client):
     await alpha.stop()
     await alpha.start()
     assert await box.peek() == b""
-
-
-async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client):
-    alpha = await make_node("alpha", limits=BrokerLimits(session_bytes=10))
-    box = Container(client, alpha)
-    assert await box.push("alpha", b"0123456789") == OK
-    push = asyncio.create_task(Container(client, alpha, "another").push("alpha", b"next"))
-    await until(lambda: alpha.broker._writers)
-    assert not push.done()
-    assert await box.pop() == b"0123456789"
-    assert await push == OK
 
 
 async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):

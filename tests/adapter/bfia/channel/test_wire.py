@@ -7,10 +7,9 @@ import ssl
 import pytest
 
 from adapter.bfia.channel.wire import BadAddress, Wires
-from gateway.errors import Invalid
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, Container, until
-from tests.adapter.bfia.scripted import raw, says, scripted, text
+from tests.adapter.bfia.scripted import raw, says, scripted
 from tests.certificates import Authority
 
 pytestmark = pytest.mark.anyio
@@ -71,12 +70,6 @@ async def test_what_is_no_whole_response_is_none(wires, octets):
         await posted(wires, peer, url, raw(octets))
 
 
-async def test_a_response_without_end_is_not_read_to_it(wires):
-    with scripted() as (peer, url):
-        (answer,) = await posted(wires, peer, url, text(bytes(1 << 24)))
-        assert len(answer.content) < 1 << 22
-
-
 async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
     opened, closed = [], []
 
@@ -110,11 +103,6 @@ async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
 async def test_an_address_that_cannot_be_used(wires, url):
     with pytest.raises(BadAddress):
         await wires.post(url, [], [], 1.0)
-
-
-async def test_a_control_character_in_a_header(wires):
-    with pytest.raises(Invalid):
-        await wires.post("http://127.0.0.1:1/", [], [(b"x-a", b"b\r\nc: d")], 1.0)
 
 
 async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp_path):
