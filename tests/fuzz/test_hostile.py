@@ -214,20 +214,6 @@ def test_json_that_no_other_reader_takes(target: Target, text: str):
     assert said["code"] in ("E0000000000", "E0000000400")
 
 
-@pytest.mark.parametrize("amount", ["1e308", '"inf"', '"1e999"', "[]", "true", "-0.0", "5e-324"])
-def test_amounts_that_no_machine_has(target: Target, amount: str):
-    for resource in ("cpu", "disk"):
-        body = a_job()
-        body["config"]["job_params"] |= {"guest": {"0": {"resources": {resource: "@@"}}}}
-        found = target.submit(with_text(body, amount))
-        if amount in ("-0.0", "5e-324"):  # nothing asked for, and next to nothing
-            assert found["code"] == 0
-            assert target.get(f"/api/v1/jobs/{found['data']['job_id']}")["job_id"] == found["data"]["job_id"]
-        else:
-            assert found["code"] == 400
-            assert found["data"]["problems"][0]["path"] == f"config.job_params.guest.0.resources.{resource}"
-
-
 def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
     job_id = target.submit(with_parameter(r'"a\u0000b"'))["data"]["job_id"]
     job = wait_for(lambda: (j := target.get(f"/api/v1/jobs/{job_id}"))["status"] == "FINISHED" and j, SOON)
