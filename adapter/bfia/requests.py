@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar, cast
 
@@ -125,9 +126,16 @@ class Peers:
     @property
     def caller(self) -> Any:
         """The dependency that returns the `Caller` of a request. Raises `NotAllowed` for an unknown node."""
+        return self._dependency(partial(known, self.knows))
 
+    @property
+    def named(self) -> Any:
+        """The dependency that returns the `Caller`, who need not be known. Raises `NotAllowed` without a name."""
+        return self._dependency(named)
+
+    def _dependency(self, judge: Callable[[Incoming], NodeId]) -> Any:
         async def caller(sender: Sender, x_source_node_id: Named = "") -> Caller:
-            node = known(self.knows, sender)
+            node = judge(sender)
             return Caller(node, self.profile_of(node), sender)
 
         return Depends(caller)
@@ -143,12 +151,15 @@ class Paths:
     router: APIRouter
     peers: Peers
     base: str
+    unknown: bool = False
+    """whether nodes without a route may call"""
 
     def __call__(
         self, path: str, summary: str, limiter: CapacityLimiter | None = None, method: str = "POST"
     ) -> Callable[[W], W]:
         """``limiter``: the threads, by default those for the rest."""
         threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
+        who = self.peers.named if self.unknown else self.peers.caller
 
         def add(work: W) -> W:
             async def endpoint(caller: Caller, **asked: Any) -> Answer[Any]:
@@ -156,22 +167,27 @@ class Paths:
                 return ok(found, caller.profile)
 
             of = signature(work)
-            named = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in of.parameters.values() if p.name != "caller"]
-            named.append(Parameter("caller", Parameter.KEYWORD_ONLY, default=self.peers.caller, annotation=Caller))
+            asked = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in of.parameters.values() if p.name != "caller"]
+            asked.append(Parameter("caller", Parameter.KEYWORD_ONLY, default=who, annotation=Caller))
             endpoint.__name__ = work.__name__
             answer = envelope[of.return_annotation or Empty]
-            endpoint.__signature__ = Signature(named, return_annotation=answer)  # type: ignore[attr-defined]
+            endpoint.__signature__ = Signature(asked, return_annotation=answer)  # type: ignore[attr-defined]
             self.router.add_api_route(self.base + path, endpoint, methods=[method], summary=summary)
             return work
 
         return add
 
 
-def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
-    """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+def named(sender: Incoming) -> NodeId:
+    """Return the sender's node id. Raises `NotAllowed` where it names none."""
     if not sender.source:
         raise NotAllowed("name the node that sends the request in the header x-source-node-id")
-    if not knows(sender.source):
+    return sender.source
+
+
+def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
+    """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+    if not knows(named(sender)):
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
     origin().permits = presented(sender.permits) if sender.permits else ()

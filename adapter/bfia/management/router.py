@@ -14,7 +14,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
-from adapter.bfia.requests import Caller, Done, Named, Paths, Peers, Sender, on
+from adapter.bfia.requests import Caller, Paths, Peers, Sender, on
 from adapter.bfia.wire import Answer
 from gateway.auth import origin
 from gateway.domain import applications as domain
@@ -58,37 +58,21 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         kept = await on(limiter, sender, lambda: applications.receive_contract(new, address))
         return ok(wire.ContractData(contract_id=kept.id), peers.profile_of(body.node_id))
 
-    @router.post(
-        f"{_CONTRACT}/confirm", summary="The owner answers an application for a contract (management, node)"
-    )
-    async def confirm(
-        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])],
-        sender: Sender,
-        x_source_node_id: Named = "",
-    ) -> Done:
-        work = partial(applications.confirm, Kind.CONTRACT, body.contract_id, _named(sender.source), _answer(body))
-        await on(limiter, sender, work)
-        return ok(profile=peers.profile_of(sender.source))
+    path = Paths(router, peers, _CONTRACT, unknown=True)
 
-    @router.post(f"{_CONTRACT}/terminate", summary="Either node ends a contract (management, node)")
-    async def terminate(
-        body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])],
-        sender: Sender,
-        x_source_node_id: Named = "",
-    ) -> Done:
-        await on(
-            limiter,
-            sender,
-            lambda: applications.end(Kind.CONTRACT, body.contract_id, _named(sender.source)),
-        )
-        return ok(profile=peers.profile_of(sender.source))
+    @path("/confirm", "The owner answers an application for a contract (management, node)")
+    def confirm(
+        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])], caller: Caller
+    ) -> None:
+        applications.confirm(Kind.CONTRACT, body.contract_id, caller.node, _answer(body))
 
-    @router.get(
-        f"{_CONTRACT}/query", summary="State of a contract that the sender has applied for (management, node)"
-    )
-    async def query(contract_id: AuditId, sender: Sender, x_source_node_id: Named = "") -> Answer[wire.StatusData]:
-        work = partial(applications.status, Kind.CONTRACT, contract_id, _named(sender.source))
-        return ok(_status(card, await on(limiter, sender, work)), peers.profile_of(sender.source))
+    @path("/terminate", "Either node ends a contract (management, node)")
+    def terminate(body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])], caller: Caller) -> None:
+        applications.end(Kind.CONTRACT, body.contract_id, caller.node)
+
+    @path("/query", "State of a contract that the sender has applied for (management, node)", method="GET")
+    def query(contract_id: AuditId, caller: Caller) -> wire.StatusData:
+        return _status(card, applications.status(Kind.CONTRACT, contract_id, caller.node))
 
     @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
     async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
@@ -158,12 +142,6 @@ def _answer(body: wire.Confirm | wire.ConfirmContract) -> Any:
     if body.status not in (APPROVED, REJECTED):
         raise Invalid([Problem("status", "must be APPROVED or REJECTED", str(body.status))])
     return answered(body)
-
-
-def _named(source: NodeId) -> NodeId:
-    if not source:
-        raise NotAllowed("name the node that sends the request in the header x-source-node-id")
-    return source
 
 
 def _status(card: Card, known: Application) -> wire.StatusData:
