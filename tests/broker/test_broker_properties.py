@@ -247,6 +247,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
 
 BrokerAgainstModel.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=50, stateful_step_count=50, deadline=None, derandomize=True
 )
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase

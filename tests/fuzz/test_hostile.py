@@ -150,7 +150,7 @@ def chain(length: int, **more: Any) -> list[dict[str, Any]]:
     return [first, *(component(i, input=want, **more) for i, want in enumerate(wants, 1))]
 
 
-MUCH = {"empty lists": "[]," * (10 << 20) + "1", "escapes": '"' + "\\u00e9" * (5 << 20) + '"'}
+MUCH = {"empty lists": "[]," * (3 << 20) + "1", "escapes": '"' + "\\u00e9" * (5 << 20) + '"'}
 MUCH["few enough lists"] = "[]," * 33_000 + "1"
 
 

@@ -19,7 +19,7 @@ from gateway.domain import dag as flow
 from gateway.domain import validation
 from gateway.domain.spec import JobSpec, Party, effective, overlay
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=40)
 
 NODES = [f"JG010000{n}" for n in range(5)]
 ROLES = ("guest", "host", "arbiter")

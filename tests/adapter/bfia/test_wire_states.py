@@ -51,7 +51,7 @@ class Watched(World):
 
 @pytest.mark.slow
 @given(plots())
-@settings(PLAYED, max_examples=15)
+@settings(PLAYED, max_examples=10)
 def test_the_wire_shows_the_standards_states_and_progress_that_never_falls(plot):
     """Each flow with other times, order and luck six times."""
     for seed in range(6):

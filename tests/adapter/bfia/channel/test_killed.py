@@ -144,8 +144,8 @@ def machine(pair):
 def test_an_acknowledged_message_survives_the_kill_of_either_gateway(pair):
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     steady = settings(
-        max_examples=4,
-        stateful_step_count=25,
+        max_examples=3,
+        stateful_step_count=16,
         deadline=None,
         phases=[Phase.generate],  # to look for a shorter way takes minutes
         suppress_health_check=checks,
