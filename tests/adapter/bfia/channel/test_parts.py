@@ -67,6 +67,15 @@ def pushing(client, node, body, size=len(LONG), **headers):
     return asyncio.create_task(client.post(node.url + CHAN + "push", content=body, headers=named))
 
 
+async def begun(client, node, peer, **headers):
+    """Begins a long push, of which two parts are with the peer; the rest is held."""
+    body = Held(LONG)
+    push = pushing(client, node, body, **headers)
+    body.let(3)
+    await until(lambda: arrived(peer) >= 2 * MIB)
+    return body, push
+
+
 def code_of(response):
     return LegacyOutbound.FromString(response.content).code
 
@@ -99,10 +108,7 @@ async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, 
 
 
 async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, client):
-    body = Held(LONG)
-    push = pushing(client, alpha, body)
-    body.let(3)
-    await until(lambda: arrived(beta) >= 2 * MIB)
+    body, push = await begun(client, alpha, beta)
     await beta.stop()
     body.let(3)
     await beta.start()
@@ -112,10 +118,7 @@ async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, clie
 
 
 async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client):
-    body = Held(LONG)
-    push = pushing(client, alpha, body)
-    body.let(3)
-    await until(lambda: arrived(beta) >= 2 * MIB)
+    _, push = await begun(client, alpha, beta)
     push.cancel()
     await asyncio.wait([push])
     assert (await Container(client, beta).peek()) == b""
@@ -170,10 +173,7 @@ async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, cl
 
 
 async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(alpha, beta, client):
-    body = Held(LONG)
-    push = pushing(client, alpha, body)
-    body.let(3)
-    await until(lambda: arrived(beta) >= 2 * MIB)
+    body, push = await begun(client, alpha, beta)
     await beta.stop()
     for file in beta.root.glob("*/*.part"):
         file.unlink()
@@ -203,10 +203,7 @@ async def test_the_part_of_a_stranger_is_not_stored(make_node, alpha, client):
     beta = await make_node("beta", may_bring=lambda node, session: node == "alpha")
     beta.known.add("stranger")
     alpha.routes["beta"] = Route("beta", beta.url)
-    body = Held(LONG)
-    push = pushing(client, alpha, body, x_ptp_message_id="m")
-    body.let(3)
-    await until(lambda: arrived(beta) >= 2 * MIB)
+    body, push = await begun(client, alpha, beta, x_ptp_message_id="m")
     for named in ({}, {"x_ptp_message_id": "other"}):
         evil = await bring(client, beta, bytes(MIB), size=len(LONG), x_ptp_source_node_id="stranger", **named)
         assert code_of(evil) == "E0000000614"
