@@ -1,7 +1,9 @@
 """What an endpoint's contract consists of, and the checks that every endpoint has to pass alike."""
 
 import copy
+import functools
 import json
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,24 +88,23 @@ def paths(answer: httpx.Response) -> set[str]:
 
 def without(body: dict[str, Any], path: str) -> dict[str, Any]:
     """Return the body without the field of this path."""
-    changed = copy.deepcopy(body)
-    *above, last = _steps(path)
-    target: Any = changed
-    for step in above:
-        target = target[step]
+    changed, target, last = _reached(body, path)
     del target[last]
     return changed
 
 
 def with_(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return the body with another value at this path."""
-    changed = copy.deepcopy(body)
-    *above, last = _steps(path)
-    target: Any = changed
-    for step in above:
-        target = target[step]
+    changed, target, last = _reached(body, path)
     target[last] = value
     return changed
+
+
+def _reached(body: dict[str, Any], path: str) -> tuple[dict[str, Any], Any, str | int]:
+    """Return a copy of the body, what holds the field of this path in it, and the field's name there."""
+    changed = copy.deepcopy(body)
+    *above, last = _steps(path)
+    return changed, functools.reduce(operator.getitem, above, changed), last
 
 
 def _steps(path: str) -> list[str | int]:
@@ -207,9 +208,7 @@ def check_missing_and_wrong(call: Caller, one: Endpoint, stage: Any) -> None:
 
 
 def _at(body: Any, path: str) -> Any:
-    for step in _steps(path):
-        body = body[step]
-    return body
+    return functools.reduce(operator.getitem, _steps(path), body)
 
 
 def check_no_json(call: Caller, one: Endpoint) -> None:
