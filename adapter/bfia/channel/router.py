@@ -374,8 +374,7 @@ class _Desk:
         path: str,
         may_be_unknown: bool = False,
     ) -> Answer:
-        kind = "application/octet-stream" if form is Form.RAW else form.value
-        texts = {**headers, "content-type": kind}
+        texts = headers | {"content-type": "application/octet-stream" if form is Form.RAW else form.value}
         sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in texts.items()]
         try:
             return await self._parts.courier.invoke(route, body, sent, self._parts.retry_for, path, may_be_unknown)
@@ -452,9 +451,8 @@ class _Desk:
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
             await self._refuse_non_party(ptp)
-            other = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
-            if other is not None:
-                return _response_to(await self._hand_on(other, pieces, headers), None, form)
+            if answer := await self._handed_on(request, ptp, pieces, form, INVOKE):
+                return answer
             if inner is not None:
                 pieces = await self._read(pieces, lambda _: list(inner.last()))
             await self._store(ptp, form, pieces, source=ptp.source, run=None)
@@ -465,8 +463,7 @@ class _Desk:
 
         It reserves capacity for all that is to come, which in sessions of no known job anybody could do.
         """
-        headers = request.headers.raw
-        ptp = read_ptp(headers)
+        ptp = read_ptp(request.headers.raw)
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
@@ -476,13 +473,11 @@ class _Desk:
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
-        handed_on = HANDED_ON in request.headers
-        places = self._bodies.places("handed on", True) if handed_on else self._bodies.places("large")
-        async with self._bodies.pieces(request, places) as pieces:
+        kind = ("handed on", True) if HANDED_ON in request.headers else ("large", None)
+        async with self._bodies.pieces(request, self._bodies.places(*kind)) as pieces:
             part = read_part(request.headers, pieces, bodies.PART)
-            other = None if handed_on else await self._elsewhere(ptp.session)
-            if other is not None:
-                return _response_to(await self._hand_on(other, pieces, headers, PART), None, Form.RAW)
+            if answer := await self._handed_on(request, ptp, pieces, Form.RAW, PART):
+                return answer
             await self._store_part(ptp, pieces, part.offset, part.size, ptp.source, None)
         return success(Form.RAW)
 
@@ -499,12 +494,16 @@ class _Desk:
         if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
             raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
 
-    async def _hand_on(
-        self, route: Route, pieces: list[bytes], headers: list[tuple[bytes, bytes]], path: str = INVOKE
-    ) -> Answer:
-        kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
+    async def _handed_on(
+        self, request: Request, ptp: Ptp, pieces: list[bytes], form: Form, path: str
+    ) -> Response | None:
+        """Pass a message on to the gateway of this node that has its session; None where that is this one."""
+        if HANDED_ON in request.headers or (other := await self._elsewhere(ptp.session)) is None:
+            return None
+        kept = [(name, value) for name, value in request.headers.raw if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
-        return await self._parts.courier.invoke(route, pieces, kept, self._parts.retry_for, path)
+        answer = await self._parts.courier.invoke(other, pieces, kept, self._parts.retry_for, path)
+        return _response_to(answer, None, form)
 
     async def _store(self, ptp: Ptp, form: Form, pieces: list[bytes], *, source: str, run: str | None) -> None:
         topic, payload, name = await self._read(pieces, partial(_read_push, ptp, form, ptp.token))
