@@ -174,16 +174,21 @@ def _start(status: int, size: int, form: Form) -> dict[str, Any]:
 
 
 def described(
-    summary: str, body: type[BaseModel] | None, example: dict[str, Any], headers: dict[str, dict[str, Any]]
+    summary: str, body: type[BaseModel] | None, example: dict[str, Any], *headers: tuple[str, str, str, bool]
 ) -> dict[str, Any]:
-    """Return a path's options for the interface description: its body, example and headers."""
+    """Return a path's options for the interface description.
+
+    ``headers``: name, description, example, and whether it is required.
+    """
     schema = body.model_json_schema() if body else {"type": "object"}
     response = {"content": {"application/json": {"schema": _RESPONSE}}}
+    text = {"in": "header", "schema": {"type": "string"}}
     return {
         "summary": summary,
         "openapi_extra": {
             "parameters": [
-                {"name": name, "in": "header", **about} for name, about in (_SESSION | headers).items()
+                text | {"name": name, "description": about, "required": required, "example": shown}
+                for name, about, shown, required in (_SESSION, *headers)
             ],
             "requestBody": {
                 "required": bool(schema.get("required")),
@@ -194,15 +199,6 @@ def described(
                 "413": {"description": "the body is over the limit", **response},
             },
         },
-    }
-
-
-def _header(description: str, example: str, *, required: bool = False) -> dict[str, Any]:
-    return {
-        "description": description,
-        "required": required,
-        "schema": {"type": "string"},
-        "example": example,
     }
 
 
@@ -225,10 +221,12 @@ _OTHER_FORMS = {
         "schema": _BYTES | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
     },
 }
-_SESSION = {"x-ptp-session-id": _header("session; session_<job id>", "session_example", required=True)}
-_TOKEN = {"x-ptp-token": _header("config.token; Docker containers may leave it out: their address tells", "")}
-_FROM = {"x-ptp-target-node-id": _header("own node or none: any source; a peer: that source only", "")}
-_POP_ID = {"x-ptp-pop-id": _header("names one logical pop; its repeat gets the same message", "")}
+_HERE, _THERE = "JG0100001100000010", "JG0100001100000011"
+_SESSION = ("x-ptp-session-id", "session; session_<job id>", "session_example", True)
+_TOKEN = ("x-ptp-token", "config.token; Docker containers may leave it out: their address tells", "", False)
+_FROM = ("x-ptp-target-node-id", "own node or none: any source; a peer: that source only", "", False)
+_POP_ID = ("x-ptp-pop-id", "names one logical pop; its repeat gets the same message", "", False)
+_SENDER = ("x-ptp-source-node-id", "the sending node", _THERE, True)
 _TOPIC = {"topic": "guest.0-host.0"}
 _MESSAGE = {**_TOPIC, "payload": "aGVsbG8=", "metadata": {"sequence": "1"}}
 
@@ -236,16 +234,18 @@ PUSH = described(
     "Append a message to a topic on the target node",
     Push,
     _MESSAGE,
-    {"x-ptp-target-node-id": _header("the node that is to receive it", "JG0100001100000010", required=True)}
-    | _TOKEN,
+    ("x-ptp-target-node-id", "the node that is to receive it", _HERE, True),
+    _TOKEN,
 )
 POP = described(
     "Take the next message of a topic; wait for it if there is none",
     Ask,
     {**_TOPIC, "timeout": 1000},
-    _FROM | _TOKEN | _POP_ID,
+    _FROM,
+    _TOKEN,
+    _POP_ID,
 )
-PEEK = described("Take the next message of a topic if there is one", Ask, _TOPIC, _FROM | _TOKEN | _POP_ID)
+PEEK = described("Take the next message of a topic if there is one", Ask, _TOPIC, _FROM, _TOKEN, _POP_ID)
 RELEASE = described(
     "Drop a topic; without one, what is kept for repeats of the reader's pops",
     Ask,
@@ -256,26 +256,23 @@ INVOKE = described(
     "Store a message that another node's transport brings",
     Push,
     _MESSAGE,
-    {
-        "x-ptp-version": _header("1: the body is the container's push; else it is wrapped in an Inbound", "1"),
-        "x-ptp-uri": _header("what it is for on this node", "/v1/interconn/chan/push"),
-        "x-ptp-source-node-id": _header("the sending node", "JG0100001100000011", required=True),
-        "x-ptp-target-node-id": _header("this node", "JG0100001100000010"),
-    },
+    ("x-ptp-version", "1: the body is the container's push; else it is wrapped in an Inbound", "1", False),
+    ("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push", False),
+    _SENDER,
+    ("x-ptp-target-node-id", "this node", _HERE, False),
 )
-TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {}, {})
+TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {})
 PART = described(
     "Store a part of a message's bare payload that another node of this kind brings",
     None,
     {},
-    {
-        "x-ptp-part": _header(
-            "offset, size of the whole, and crc32 of the body, which has 4 MiB, the last one less",
-            "0/2097152/0a1b2c3d",
-            required=True,
-        ),
-        "x-ptp-message-id": _header("names the message in each of its parts", "5f0c", required=True),
-        "x-ptp-topic": _header("the message's topic", "guest.0-host.0", required=True),
-        "x-ptp-source-node-id": _header("the sending node", "JG0100001100000011", required=True),
-    },
+    (
+        "x-ptp-part",
+        "offset, size of the whole, and crc32 of the body, which has 4 MiB, the last one less",
+        "0/2097152/0a1b2c3d",
+        True,
+    ),
+    ("x-ptp-message-id", "names the message in each of its parts", "5f0c", True),
+    ("x-ptp-topic", "the message's topic", "guest.0-host.0", True),
+    _SENDER,
 )
