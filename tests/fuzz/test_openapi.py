@@ -183,6 +183,7 @@ def test_responses_match_their_description(fate: Gateway):
     for word in ("retire", "unretire"):
         answered("POST", f"/api/v1/providers/{{provider_name}}/{word}", values, json={})
     answered("POST", "/api/v1/jobs/plan", values, json=A_JOB)
+    answered("PUT", "/api/v1/templates/{name}", values, json={"job": A_JOB})
     answered("GET", "/api/v1/events?follow=0", values)
     wait_for(lambda: fate.coordinator.status(job_id).outcome is not None, 60)
     seen = list(looked_at(fate, values))
