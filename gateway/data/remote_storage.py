@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -42,6 +43,9 @@ _CODES = {
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
 """what a storage's own error means: reason, and what is said of it"""
+SAMPLE_SECONDS = 10.0
+"""seconds within which a storage that works takes a sample and gives it back"""
+_SAMPLE = b"bfia" * 32 * 1024
 _BUSY = (409, 500, 502, 503, 504)
 _LASTING = ("STORAGE_GONE", "STORAGE_DENIED")
 
@@ -172,8 +176,8 @@ class RemoteStorage(Storage):
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
         self._operator: Operator | None = None
-        self._full = False
-        """whether it refused a write for that, and took none since"""
+        self._doubtful = False
+        """whether it was full or slow, and took no write in time since"""
 
     def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
         check_names(address)
@@ -327,21 +331,24 @@ class RemoteStorage(Storage):
             log.warning("unfinished uploads stay", storage=self.remote.name, cause=error.message)
 
     def check_answers(self) -> None:
-        """Look whether it answers, and has room again where it had none. Raises `StorageFailed`."""
-        if self._full:
+        """Look whether it answers, and works again where it was full or slow. Raises `StorageFailed`."""
+        if self._doubtful:
             self.check()
             return
         with self._named(), suppress(exceptions.NotFound):
             asyncio.run(self._entries("", 1))
 
     def check(self) -> None:
-        """Write, read and delete something small. Raises `StorageFailed`."""
-        name = f".check-{secrets.token_hex(8)}"
+        """Write, read and delete a sample, which takes a moment where it works. Raises `StorageFailed`."""
+        name, began = f".check-{secrets.token_hex(8)}", time.monotonic()
         with self._named():
-            self._at().write(name, b"bfia")
+            self._at().write(name, _SAMPLE)
             self._at().read(name)
             self._at().delete(name)
-        self._full = False
+        if time.monotonic() - began > SAMPLE_SECONDS:
+            self._doubtful = True
+            raise self.slow(SAMPLE_SECONDS)
+        self._doubtful = False
 
     def _at(self) -> Operator:
         if self.remote.kind == HDFS:  # its client notices only after 20 s that nobody is there
@@ -359,32 +366,40 @@ class RemoteStorage(Storage):
         try:
             yield
         except exceptions.NotFound as error:
-            if _code(error) in _CODES:
+            if _code(str(error)):
                 raise self._failed(error) from None
             raise
         except OSError as error:  # reading a file fails in this way, whatever the cause
             if error.errno is not None:
                 raise
-            if str(error).startswith("NotFound") and _code(error) not in _CODES:
+            if str(error).startswith("NotFound") and not _code(str(error)):
                 raise exceptions.NotFound(str(error)) from None
             raise self._failed(error) from None
         except _FAILURES as error:
             raise self._failed(error) from None  # its text may have more than people should read
 
     def _failed(self, error: Exception) -> StorageFailed:
-        text = str(error)
-        reason, what = _CODES.get(_code(error), ("", ""))
-        if not reason and isinstance(error, exceptions.PermissionDenied):
-            reason, what = "STORAGE_DENIED", "denies access"
-        if not reason and "timeout" in text.lower():
+        if (meant := self.meaning(str(error))) is not None:
+            return meant
+        if isinstance(error, exceptions.PermissionDenied):
+            return self._error("STORAGE_DENIED", "denies access")
+        if "timeout" in str(error).lower():
+            self._doubtful = True
             return self.slow(_SECONDS)
-        self._full = self._full or reason == "STORAGE_FULL"
-        kind = StorageFailed if reason in _LASTING else StorageAway
-        return kind(f"{self._shown} {what or 'cannot be reached'}", reason=reason or StorageAway.reason)
+        return self._error(StorageAway.reason, "cannot be reached")
+
+    def meaning(self, text: str) -> StorageFailed | None:
+        """Return what a storage's own words mean, None where they are unknown."""
+        return self._error(*_CODES[code]) if (code := _code(text)) else None
 
     def slow(self, seconds: float) -> StorageFailed:
         """Return the error of one that did not answer in time."""
-        return StorageAway(f"{self._shown} took longer than {seconds:g} s for one request", reason="STORAGE_SLOW")
+        return self._error("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
+
+    def _error(self, reason: str, what: str) -> StorageFailed:
+        self._doubtful = self._doubtful or reason == "STORAGE_FULL"
+        kind = StorageFailed if reason in _LASTING else StorageAway
+        return kind(f"{self._shown} {what}", reason=reason)
 
     @property
     def _shown(self) -> str:
@@ -472,9 +487,8 @@ def _stored(name: str, about: Any) -> Stored:
     return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 
 
-def _code(error: Exception) -> str:
-    """Return the storage's own name of an error, as far as its text has one that is known."""
-    text = str(error)
+def _code(text: str) -> str:
+    """Return the storage's own name of an error, as far as a text has one that is known."""
     return next((code for code in _CODES if re.search(rf"\b{code}\b", text)), "")
 
 

@@ -1,7 +1,7 @@
 """The storages of a node: the folder that every node has, and named ones elsewhere (S3, HDFS)."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from io import BufferedReader
@@ -11,7 +11,7 @@ from urllib.parse import quote
 import structlog
 
 from gateway.data.file_storage import FileStorage, Staging
-from gateway.data.remote_storage import FILE, Remote, RemoteStorage
+from gateway.data.remote_storage import FILE, SAMPLE_SECONDS, Remote, RemoteStorage
 from gateway.data.storage import Parts, Storage, Stored
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
@@ -78,7 +78,7 @@ class Storages(Storage):
             for name, storage in self.remotes.items():
                 if name not in self._asked or self._asked[name].done():
                     self._asked[name] = answer = Future[None]()
-                    threading.Thread(target=_ask, args=(storage, answer), daemon=True).start()
+                    threading.Thread(target=_ask, args=(storage.check_answers, answer), daemon=True).start()
             asked = dict(self._asked)
         wait(asked.values(), seconds)
         found = {}
@@ -128,14 +128,22 @@ class Storages(Storage):
         at = self._at(first)
         return at if isinstance(at, RemoteStorage) else None
 
-    def trouble(self, run: Run) -> str:
-        """Say why the storage elsewhere of a run that failed may be the cause; empty where it is not."""
+    def trouble(self, run: Run, words: str = "") -> GatewayError | None:
+        """Return what is the matter with the storage elsewhere of a run that failed with these words."""
         try:
-            if (at := self.remote_of(run)) is not None:
-                at.check()
-        except GatewayError as error:
-            return f"{error.reason}: {error.message}"
-        return ""
+            if (at := self.remote_of(run)) is None:
+                return None
+        except NotFound as gone:  # it is not among this node's any more
+            return gone
+        if (meant := at.meaning(words)) is not None:
+            return meant
+        answer = Future[None]()
+        threading.Thread(target=_ask, args=(at.check, answer), daemon=True).start()
+        wait([answer], SAMPLE_SECONDS)
+        error = answer.exception() if answer.done() else at.slow(SAMPLE_SECONDS)
+        if error is not None and not isinstance(error, GatewayError):
+            raise error
+        return error
 
     # ------------------------------------------------------------ as one storage
 
@@ -194,9 +202,9 @@ class Storages(Storage):
         return self._at(address).delete(address)
 
 
-def _ask(storage: RemoteStorage, answer: "Future[None]") -> None:
+def _ask(question: Callable[[], None], answer: "Future[None]") -> None:
     try:
-        storage.check_answers()
+        question()
         answer.set_result(None)
     except BaseException as error:  # raised to the caller
         answer.set_exception(error)

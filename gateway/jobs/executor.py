@@ -376,7 +376,15 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return messages.Inspected(run.run_id, self._clock())
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
-        return messages.Exited(run.run_id, exit_, self._clock(), code, message)
+        cause = self.cause(run, message) if probe.code else None
+        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
+
+    def cause(self, run: Run, words: str) -> Failure | None:
+        """Return why the storage elsewhere of a run that fails with these words may be the cause."""
+        if run.over or run.stop_at is not None:
+            return None
+        error = self._storage.trouble(run, words)
+        return Failure(error.reason, error.message) if error is not None else None
 
     def _asked(self, local: LocalJob, run: Run) -> list[messages.Event]:
         """Return what a silent container says at its control port, where it has one."""
@@ -384,7 +392,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         if not run.declared.get("control_port") or ended or not (address := self.address_of(run)):
             return []
         status = self._scheduler_calls.peers.adapter(local.spec.protocol).container_status(run, address)
-        return [] if status is None else [messages.Reported(run.run_id, status, self._clock())]
+        if status is None:
+            return []
+        cause = self.cause(run, "") if status is TaskStatus.FAILED else None
+        return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
     def _last_words(self, run: Run) -> tuple[str, str]:
         """Return result code and message from the last line of standard output, where that is JSON with them."""
@@ -412,8 +423,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             warnings: tuple[str, ...] = ()
             if run.status is RunStatus.SUCCESS:
                 warnings = output_warnings(self._storage, local.spec, run)
-            elif run.stop_at is None and (trouble := self._storage.trouble(run)):
-                warnings = (trouble,)
+            elif run.failure is not None and not run.failure.reason.startswith("STORAGE_"):
+                trouble = self._storage.trouble(run)
+                warnings = (f"{trouble.reason}: {trouble.message}",) if trouble is not None else ()
             self._workspace.clear(run)
         except (EngineError, OSError, StorageAway) as error:
             return messages.Done(action, self._clock(), final=False, message=str(error))

@@ -14,7 +14,7 @@ from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import Audit, LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
-from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
+from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.jobs.admission import Admission
 from gateway.jobs.executor import Executor
@@ -318,14 +318,19 @@ class Participant:
             message = report.result_message
             if report.result_code and not message:
                 message = self._described(job_id, run_id, report.result_code)
-            news = Reported(run_id, report.status, self._clock(), report.result_code, message)
+            cause = None
+            if report.status is TaskStatus.FAILED:
+                cause = self._executor.cause(self._run(job_id, run_id), message)
+            news = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
             self._executor.record(job_id, news)
 
         while_away(take)
 
+    def _run(self, job_id: str, run_id: str) -> Run:
+        return next(run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id)
+
     def _described(self, job_id: str, run_id: str, code: str) -> str:
-        local = self._store.local_jobs.get(job_id)
-        ref = next(r.component for r in local.runs if r.run_id == run_id)
+        local, ref = self._store.local_jobs.get(job_id), self._run(job_id, run_id).component
         try:
             _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
         except Unknown:

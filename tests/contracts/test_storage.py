@@ -320,6 +320,13 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
                 between.turn("")
                 assert list(storage.iter_rows(address)) == [["1"]]
             new = Address("ns", "u", "lake")
+            between.turn("slow")
+            for act in (storage.remotes["lake"].check, lambda: put(storage, new, data_0="1\n" * 50_000)):
+                with pytest.raises(StorageAway, match="took longer than 2 s") as failed:
+                    act()
+                assert failed.value.reason == "STORAGE_SLOW"
+            between.turn("")
+            assert not storage.taken(new)
             with storage.staging() as staging, pytest.raises(StorageFailed):
                 (staging.table / "data_0").write_text("a\n2\n")
                 with storage.published(staging, new, overwrite=False):

@@ -33,6 +33,7 @@ from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
 from tests import storages as real
 from tests.adapter.bfia.scripted import raw, scripted
+from tests.builders import a_run
 from tests.contracts.test_storage import remote_of
 
 LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
@@ -65,6 +66,25 @@ def test_what_a_component_cannot_have_here_is_said_once_at_its_registration(tmp_
     assert at(tmp_path, LAKE).at_registration(["s3"]) == ""
     assert "data in the node's folder alone" in at(tmp_path).at_registration(["s3", "hdfs"])
     assert "STORAGE_MISMATCH" in at(tmp_path, LAKE, stand_in=False).at_registration(["hdfs"])
+
+
+@pytest.mark.parametrize(
+    ("storage", "said", "reason"),
+    [
+        ("cluster", "", "STORAGE_UNREACHABLE"),
+        ("cluster", "failed: DSQuotaExceededException: 1 of 1", "STORAGE_FULL"),
+        ("lake", "QuotaExceeded at PUT /joint", "STORAGE_FULL"),
+        ("lake", "NoSuchBucket", "STORAGE_GONE"),
+        ("lost", "", "STORAGE_UNKNOWN"),
+        ("", "QuotaExceeded", None),
+    ],
+)
+def test_a_run_that_failed_gets_the_reason_of_its_storage(
+    storage: str, said: str, reason: str | None, tmp_path: Path
+) -> None:
+    run = a_run(outputs={"data": Address("job", "t", storage)})
+    found = at(tmp_path, LAKE, CLUSTER).trouble(run, said)
+    assert (found.reason if found else None) == reason
 
 
 @pytest.mark.s3

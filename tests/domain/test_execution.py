@@ -58,6 +58,7 @@ LAUNCH, PROBE, COLLECT, STOP = Launch(ID), Probe(ID), Collect(ID), StopRun(ID, T
 REPORTED_RUNNING = Reporting(TaskStatus.RUNNING)
 UP = a_run(status=RUNNING, reporting=REPORTED_RUNNING)
 NEW = a_run(status=RUNNING)
+FULL = Failure("STORAGE_FULL", "it is full")
 ENDS_SOON = a_run(status=STOPPING, reporting=REPORTED_RUNNING)
 STARTS = a_run(status=LAUNCHING)
 
@@ -194,6 +195,9 @@ ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]
     "its own memory": (NEW, [silent(10), exited(137, 12, oom=True)], (FAILED, "OOM_KILLED")),
     "after it was back": (NEW, [silent(10), Inspected(ID, at(12)), exited(143, 500)], (FAILED, "EXIT_143")),
     "lived through it": (NEW, [said(TaskStatus.SUCCESS), silent(10), exited(0, 12)], (SUCCESS, None)),
+    "its storage is full, it reports": (NEW, [said(TaskStatus.FAILED, cause=FULL)], (FAILED, "STORAGE_FULL")),
+    "its storage is full, it ends": (NEW, [replace(exited(3), cause=FULL)], (FAILED, "STORAGE_FULL")),
+    "out of memory at a full storage": (NEW, [replace(exited(137, oom=True), cause=FULL)], (FAILED, "OOM_KILLED")),
     "silent, not yet for long": (NEW, [silent(10), silent(40), 69.9], (RUNNING, None)),
     "silent for long": (NEW, [silent(10), silent(40), 70], (FAILED, "ENGINE_DOWN")),
     "reported meanwhile": (NEW, [silent(1), said(TaskStatus.SUCCESS, 65), 70], (RUNNING, None)),

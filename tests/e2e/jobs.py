@@ -96,9 +96,9 @@ def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> No
     upload(federation[host], "host")
 
 
-def upload(node: Node, role: str) -> None:
+def upload(node: Node, role: str, **more: Any) -> None:
     meta = {"label_name": "y"} if role == "guest" else {}
-    node.upload(DATA / f"breast_hetero_{role}.csv", "testspace", f"test_{role}", meta=meta)
+    node.upload(DATA / f"breast_hetero_{role}.csv", "testspace", f"test_{role}", meta=meta, **more)
 
 
 def predict_job(guest: str, host: str, version: str, model_id: str = "JG0100001100000000") -> Any:

@@ -77,7 +77,7 @@ def _job_at(site: Site, storage: str, **common: Any) -> str:
         site.node.upload(jobs.DATA / f"breast_hetero_{role}.csv", storage, role, storage=storage)
         body["config"]["task_params"][role]["0"]["intersect_rsa_1"] = {"dataset_id": f"{storage}#{role}"}
     if storage == "small":
-        script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", site.full.name, "4096"]
+        script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", site.full.name, "200000"]
         subprocess.run(script, check=True, capture_output=True)
     return site.node.submit(body)
 
@@ -106,8 +106,8 @@ def _deleted(bucket: str) -> bool:
 def test_a_storage_that_is_full_is_named_with_what_the_container_says(site: Site) -> None:
     node, job_id = site.node, _job_at(site, "small")
     failure = node.wait_job(job_id, 240, outcome="FAILED")["failure"]
-    assert "QuotaExceeded" in failure["message"], failure
-    assert _named(node, job_id, "STORAGE_FULL: storage small (s3) is full: its quota is reached")
+    assert failure["reason"] == "STORAGE_FULL" and "QuotaExceeded" in failure["message"], failure
+    assert _named(node, job_id, "storage small (s3) is full: its quota is reached")
     wait_for(lambda: "storage small (s3) is full" in site.reasons(), 60, about="the node names it, too")
     assert node.ask("POST", "/api/v1/gc", json={"orphans": True}).is_success
     for table in ("guest", "host"):
@@ -121,7 +121,8 @@ def test_a_bucket_that_goes_in_the_middle_of_a_job_ends_it_with_its_reason(site:
     wait_for(
         lambda: _deleted(site.going.name), about="the bucket is gone, whatever the containers write meanwhile"
     )
-    node.wait_job(job_id, 240, outcome="FAILED")
+    job = node.wait_job(job_id, 240, outcome="FAILED")
+    assert job["failure"]["reason"] == "STORAGE_GONE", job["failure"]
     assert _named(node, job_id, "storage vanishing (s3) has no such bucket")
     wait_for(lambda: "storage vanishing (s3) has no such bucket" in site.reasons(), 60, about="it is named")
     assert node.ask("POST", "/api/v1/gc", json={"orphans": True}).is_success

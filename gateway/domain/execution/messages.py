@@ -165,6 +165,8 @@ class Exited(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
+    cause: Failure | None = None
+    """what is the matter with its storage, where it failed"""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,8 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
+    cause: Failure | None = None
+    """what is the matter with its storage, where it reports a failure"""
 
 
 @dataclass(frozen=True)

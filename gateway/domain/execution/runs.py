@@ -94,7 +94,7 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
                 return run
             code, message = run.result_code or event.result_code, run.result_message or event.result_message
             run = replace(run, exit=event.exit, result_code=code, result_message=message)
-            return conclude(run, event.at, timing, last=False)
+            return conclude(run, event.at, timing, last=False, cause=event.cause)
         case messages.Reported():
             if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
                 return run
@@ -102,7 +102,9 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
             run = replace(
                 run, reported=event.status, reported_at=event.at, result_code=code, result_message=message
             )
-            return conclude(run, event.at, timing, last=False) if run.status is RunStatus.RUNNING else run
+            if run.status is not RunStatus.RUNNING:
+                return run
+            return conclude(run, event.at, timing, last=False, cause=event.cause)
         case messages.Sealed():
             return _sealed(run, event, timing)
         case _:
@@ -149,14 +151,17 @@ def _sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
     return _with_news(run)
 
 
-def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
-    """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes."""
+def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: Failure | None = None) -> Run:
+    """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes.
+
+    ``cause``: what is the matter with its storage; the failure's reason then, beside the container's own words.
+    """
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return finished(run, now, _stopped(run))
     if run.status is not RunStatus.RUNNING:
         return run
     if run.reported is TaskStatus.FAILED:
-        return finished(run, now, exit_failure(run))
+        return finished(run, now, _caused(exit_failure(run), cause))
     if run.exit is None:
         if last and run.reported is TaskStatus.SUCCESS:
             return finished(run, now)
@@ -167,7 +172,7 @@ def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
             )
         return run
     if run.exit.code != 0:
-        return finished(run, now, exit_failure(run))
+        return finished(run, now, _caused(exit_failure(run), cause))
     if run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if not last:
@@ -204,6 +209,12 @@ def exit_failure(run: Run) -> Failure:
     if exit_.code - 128 in _WANTS_MEMORY and run.limits.get("memory"):
         words.append("its memory is limited, and programs that get no more end so")
     return Failure(f"EXIT_{exit_.code}", "; ".join(filter(None, (*words, text))), exit_code=exit_.code)
+
+
+def _caused(failure: Failure, cause: Failure | None) -> Failure:
+    if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
+        return failure
+    return replace(failure, reason=cause.reason, message=f"{cause.message}; the container: {failure.message}")
 
 
 def _with_its_engine(run: Run, exit_: Exit) -> bool:
