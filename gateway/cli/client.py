@@ -162,8 +162,13 @@ def settings_of(config: Path) -> "Settings":
 
 def invalid_in(config: Path, error: Invalid) -> CallFailed:
     """Return the failure that names every problem of a configuration."""
-    text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
-    return CallFailed(text, EXIT_BAD_INPUT, error.reason)
+    from gateway.config.loader import line_of
+
+    lines = [f"{config} cannot be used ({error.reason}):"]
+    for problem in error.problems:
+        line = line_of(config, problem.path)
+        lines.append(f"  {config.name}:{line}: {problem}" if line else f"  {problem}")
+    return CallFailed("\n".join(lines), EXIT_BAD_INPUT, error.reason)
 
 
 # ---------------------------------------------------------------- files, and who types

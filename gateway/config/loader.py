@@ -168,7 +168,7 @@ def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict
     found: dict[str, Origin] = {}
     if path is not None:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        found |= {at: Origin("file", f"{path}:{line}") for at, line in _nodes(tree, "")}
+        found |= {at: Origin("file", f"{path}:{line}") for at, line, whole in _nodes(tree, "") if whole}
     found |= {at: Origin("command") for at in _leaves(overrides)}
     for name, value in os.environ.items():
         if name.startswith(PREFIX):
@@ -181,13 +181,25 @@ def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict
     return found
 
 
-def _nodes(node: Any, at: str) -> Iterator[tuple[str, int]]:
+def line_of(file: Path, path: str) -> int | None:
+    """Return the line of a setting, or of the section that it is missing in; None: the file has neither."""
+    try:
+        tree = yaml.compose(file.read_text("utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    known = {at: line for at, line, _ in _nodes(tree, "")}
+    while path and path not in known:
+        path = path.rpartition(".")[0]
+    return known.get(path)
+
+
+def _nodes(node: Any, at: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield path and line of each key, and whether it holds a value, not further keys."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         inner = f"{at}.{key.value}" if at else str(key.value)
-        if not isinstance(value, yaml.MappingNode) or not value.value:
-            yield inner, key.start_mark.line + 1
+        yield inner, key.start_mark.line + 1, not isinstance(value, yaml.MappingNode) or not value.value
         yield from _nodes(value, inner)
 
 

@@ -1,6 +1,7 @@
 """What an admin sets, seen from outside."""
 
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path: Path):
     told = refusal(configuration, tmp_path, {"BFIA_GATEWAY__ENGIN__KIND": "process"})
     first, *rest = told.splitlines()
     assert first == f"{tmp_path / 'broken.yml'} cannot be used (INVALID):"
-    assert {line.strip().partition(": ")[0] for line in rest} == {
+    assert {re.sub(r"^ *(broken\.yml:\d+: )?", "", line).partition(": ")[0] for line in rest} == {
         "BFIA_GATEWAY__ENGIN__KIND",
         "node.id",
         "listen.peer.bind",
@@ -62,6 +63,13 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path: Path):
         "limits.typo",
         "unheard_of",
     }
+    written = (tmp_path / "broken.yml").read_text().splitlines()
+    for text, path in (
+        ("  id: has space", "node.id"),
+        ("  typo: 3", "limits.typo"),
+        ("unheard_of: true", "unheard_of"),
+    ):
+        assert f"broken.yml:{written.index(text) + 1}: {path}: " in told
 
 
 def a_node(**listeners: str) -> dict[str, Any]:
