@@ -278,6 +278,10 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     button(page, say("test")).click()
     expect(page.get_by_role("cell", name=say("=step way back").removeprefix("step "))).to_be_visible()
     version = guest.get("/api/v1/routes")["version"]
+    button(page, say("edit")).click()
+    page.locator("dialog input[name=institution]").fill("BANK-B")
+    page.locator("dialog button.main").click()
+    expect(page.get_by_role("cell", name="BANK-B", exact=True)).to_be_visible()
     button(page, say("disable")).click()
     page.locator("dialog input").fill(f"maintenance {language}")
     page.locator("dialog button.danger").click()
@@ -286,7 +290,15 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     button(page.get_by_role("row", name=re.compile(rf"^{version} ")), say("back to this")).click()
     page.locator("dialog button.main").click()
     expect(button(page, say("disable"))).to_be_visible()
+    expect(page.get_by_role("cell", name="BANK-B", exact=True)).to_have_count(0)
     assert enabled() is True
+    page.locator("summary", has_text=say("new partner")).click()
+    button(page, say("add a route")).click()
+    page.locator("dialog input[name=node]").fill("JG0100003300000030")
+    page.locator("dialog input[name=via]").fill("JG0100009900000099")
+    page.locator("dialog button.main").click()
+    expect(page.locator("#notices")).to_contain_text("ROUTE_INVALID")  # as there is no such node
+    assert len(guest.get("/api/v1/routes")["routes"]) == 1
 
 
 @pytest.mark.parametrize(

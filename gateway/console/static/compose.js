@@ -122,7 +122,7 @@ export async function submitPage(body, { session, stopped }) {
     fill(drafts, h("label", {}, t("from a file"), file), templates.length > 0 && [h("label", {}, t("template"), select), may && remove]);
   };
   const keep = async () => {
-    const given = read(), name = given && await confirmed(t("about templates"), { input: t("name"), value: given.flow_id });
+    const given = read(), name = given && await confirmed(t("about templates"), { input: "name", value: given.flow_id });
     if (!name) return;
     await call("PUT", `/api/v1/templates/${segment(name.trim())}`, { job: given });
     await listed();

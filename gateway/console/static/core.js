@@ -151,18 +151,21 @@ export function button(label, work, kind = "") {
   } }, t(label));
 }
 
-/** Ask for a yes, with a reason where one is wanted; resolves with the reason, or null. */
-export function confirmed(question, { reason = false, danger = false, input: label = "", value: usual = "" } = {}) {
+/** A question with some fields; resolves with what was given, or null where it was cancelled. */
+export function ask(question, fields, { danger = false, yes = "yes" } = {}) {
   return new Promise((resolve) => {
-    const input = h("input", { name: label ? "text" : "reason", maxlength: 1000, size: 40, value: usual });
-    const dialog = h("dialog", { "aria-label": question },
-      h("form", { method: "dialog" }, h("p", {}, question),
-        (reason || label) && h("p", {}, h("label", {}, label || t("reason"), input)),
-        h("div", { class: "row" },
-          h("button", { class: danger ? "danger" : "main", value: "yes" }, t("yes")),
-          h("button", { value: "" }, t("cancel")))));
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? input.value : null); });
+    const form = h("form", { method: "dialog" }, h("p", {}, question), fields && h("div", { class: "fields" }, fields),
+      h("div", { class: "row" }, h("button", { class: danger ? "danger" : "main", value: "yes" }, t(yes)), h("button", { value: "", formnovalidate: true }, t("cancel"))));
+    const dialog = h("dialog", { "aria-label": question }, form);
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? new FormData(form) : null); });
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+export const entry = (name, label, more = {}) => h("label", {}, t(label), h("input", { name, maxlength: 1000, ...more }));
+
+/** Ask for a yes, with a reason or another text where one is wanted; resolves with that, or null. */
+export async function confirmed(question, { reason = false, danger = false, input = "", value = "" } = {}) {
+  const given = await ask(question, (reason || input) && entry("text", input || "reason", { value }), { danger });
+  return given && (given.get("text") ?? "");
 }

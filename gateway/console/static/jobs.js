@@ -1,5 +1,5 @@
 // Jobs: the list, and one job.
-import { add, badge, between, button, call, card, confirmed, facts, fill, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
+import { add, ask, badge, between, button, call, card, confirmed, facts, fill, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
 import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
@@ -83,15 +83,10 @@ const explain = async (reason) => {
 };
 
 /** Asks from which task on a job runs again; resolves with its name, "" for the first that has not succeeded, or null. */
-function fromWhich(job) {
-  return new Promise((resolve) => {
-    const select = h("select", { name: "from" }, job.outcome !== "SUCCEEDED" && h("option", { value: "" }, t("first not succeeded")), job.tasks.map((task) => h("option", { value: task.name }, task.name)));
-    const dialog = h("dialog", { "aria-label": t("run again") }, h("form", { method: "dialog" }, h("p", {}, t("run again?")), h("p", {}, h("label", {}, t("from task"), select)),
-      h("div", { class: "row" }, h("button", { class: "main", value: "yes" }, t("run again")), h("button", { value: "" }, t("cancel")))));
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? select.value : null); });
-    document.body.append(dialog);
-    dialog.showModal();
-  });
+async function fromWhich(job) {
+  const select = h("select", { name: "from" }, job.outcome !== "SUCCEEDED" && h("option", { value: "" }, t("first not succeeded")), job.tasks.map((task) => h("option", { value: task.name }, task.name)));
+  const given = await ask(t("run again?"), h("label", {}, t("from task"), select), { yes: "run again" });
+  return given && given.get("from");
 }
 
 async function head(job, path, load, session) {

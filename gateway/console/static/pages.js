@@ -1,5 +1,5 @@
 // Approvals, data, providers, partners, and the node itself.
-import { add, badge, between, button, bytes, call, card, confirmed, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
+import { add, ask, badge, between, button, bytes, call, card, confirmed, entry, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
 
 const all = async (path, key) => {
   const rows = [];
@@ -174,12 +174,22 @@ export async function partnersPage(body, { session, again }) {
     await call("PATCH", `/api/v1/routes/${segment(route.node)}`, { route: { enabled: !route.enabled }, reason });
     await again();
   });
+  const edit = (route) => button(route ? "edit" : "add a route", async () => {
+    const keys = [["url", "address", { type: "url", placeholder: "https://gw.bank.example:7380" }], ["via", "through"], ["institution", "institution"]];
+    const given = await ask(route ? route.node : t("add a route"), [!route && entry("node", "node", { required: true }),
+      keys.map(([key, label, more]) => entry(key, label, { value: route?.[key] ?? "", ...more })), entry("reason", "reason")], { yes: "save" });
+    if (!given) return;
+    const text = (key) => given.get(key).trim() || null;
+    const changed = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (route?.[key] ?? null)));
+    await call(route ? "PATCH" : "PUT", `/api/v1/routes/${segment(route?.node ?? text("node"))}?version=${found.version}`, { route: changed, reason: text("reason") ?? "" });
+    await again();
+  });
   add(body, h("h1", {}, t("page partners")),
     found.problems.length > 0 && h("div", { class: "box bad" }, found.problems.map((p) => h("p", {}, value(p)))),
     card("", table(["node", "institution", "address", "through", "profile", "signing", "state", ""], found.routes.map((r) => [
       h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "ok" : "disabled"),
-      h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && change(r))]), "no partners"),
-    may(session) && h("details", {}, h("summary", {}, h("strong", {}, t("new partner"))), inviting(session, again))), steps,
+      h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && [edit(r), change(r)])]), "no partners"),
+    may(session) && h("details", {}, h("summary", {}, h("strong", {}, t("new partner"))), inviting(session, again), h("div", { class: "row" }, edit()))), steps,
     card("certificates", table(["where", "file", "until", "days left"], ends.certificates.map((c) => [h("code", {}, c.where), h("code", {}, c.file), moment(c.ends),
       h("span", { class: `badge ${c.days < 0 ? "bad" : c.days < 30 ? "wait" : "good"}` }, String(c.days))]), "no certificates")),
     card("history", table(["version", "time", "by", "why", "changes", ""], versions.versions.map((v) => [v.version, moment(v.at), v.author, v.reason,
