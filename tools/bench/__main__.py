@@ -302,16 +302,15 @@ def memory_node() -> list[str]:
 
 
 def channel(asked: argparse.Namespace) -> None:
-    """Between the nodes by HTTP, by gRPC and by mutual TLS; the containers and the floor always speak HTTP."""
-    with TemporaryDirectory() as name, ways.bare() as floor:
-        bare: dict[str, float] = {}
-        for number, way in enumerate(ways.WAYS):
-            folder = Path(name, str(number))
-            folder.mkdir()
-            staying = [sys.executable, str(Path(__file__).with_name("staying.py")), str(folder)]
+    """Between the nodes by HTTP, by gRPC and by mutual TLS, as in the floor; containers always speak HTTP."""
+    for way in ways.WAYS:
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            staying = [sys.executable, str(Path(__file__).with_name("staying.py")), name]
             engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
             limits = {"message_bytes": 2 << 30, "session_bytes": 16 << 30}
-            with two_nodes(engine, linked=partial(ways.link, way, folder), limits=limits) as (one, other):
+            linked = partial(ways.link, way, folder)
+            with ways.bare(way, folder) as floor, two_nodes(engine, linked=linked, limits=limits) as (one, other):
                 one.submit(chain(1))
                 files = [folder / party for party in ("guest.0", "host.0")]
                 wait_for(lambda files=files: all(map(Path.exists, files)), about="both containers are there")  # type: ignore[misc]
@@ -319,14 +318,12 @@ def channel(asked: argparse.Namespace) -> None:
                 writes |= {"x-ptp-target-node-id": B, "content-type": "application/octet-stream"}
                 reads |= {"content-type": "application/octet-stream", "x-ptp-timeout": "120000"}
                 ours = ways.Ends(one.addresses["container"], other.addresses["container"], writes, reads)
-                _channel(way, ours, floor, bare, asked.rounds, one, other)
+                _channel(way, ours, floor, asked.rounds, one, other)
 
 
-def _channel(
-    way: str, ours: ways.Ends, floor: ways.Ends, bare: dict[str, float], rounds: int, one: Node, other: Node
-) -> None:
-    """Print the figures of one way; the first one measures the floor in turn with itself."""
-    part = "" if not bare else f" {way}"
+def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node, other: Node) -> None:
+    """Print the figures of one way."""
+    part = "" if way == "HTTP" else f" {way}"
     rows = []
     for label, size, times in (
         ("1 KiB", 1024, 200),
@@ -334,17 +331,15 @@ def _channel(
         ("64 MiB", 64 << 20, 3),
         ("1 GiB", 1 << 30, 1),
     ):
-        seconds, floors = ways.in_turn(ours, None if label in bare else floor, size, times, rounds)
-        rest = bare.setdefault(label, floors)
+        seconds, rest = ways.in_turn(ours, floor, size, times, rounds)
         shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / rest / 1e6:.1f} MB/s"]
         rows.append([label, *shown, f"{rest / seconds:.2f}"])
     heads = ["message", "median", "rate", "bare relay", "share of it"]
     table(f"channel{part}", f"Channel by {way}: push at one node, pop at the other (bare payload)", heads, rows)
-    rate = statistics.median(ways.pairs(ours, 1024, 100) for _ in range(rounds))
-    if "pairs" not in bare:
-        bare["pairs"] = statistics.median(ways.pairs(floor, 1024, 100) for _ in range(rounds))
+    rates = [[ways.pairs(ends, 1024, 100) for ends in (ours, floor)] for _ in range(rounds)]
+    rate, rest = map(statistics.median, zip(*rates, strict=True))
     (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 30, 1)))
-    row = [f"{rate:.0f}/s", f"{bare['pairs']:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
+    row = [f"{rate:.0f}/s", f"{rest:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
     heads = ["1 KiB", "bare relay", "8 x 1 GiB: growth of the sending gateway", "and of the receiving one"]
     table(f"pairs{part}", f"Channel by {way}: eight pairs together", heads, [row])
 

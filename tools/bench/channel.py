@@ -1,6 +1,7 @@
-"""Measures the channel: push at one node, pop at the other, beside a bare relay of the same hops (`relay`)."""
+"""Measures the channel: push at one node, pop at the other, beside a bare relay of the same way (`relay`)."""
 
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -51,16 +52,23 @@ class Ends(NamedTuple):
 
 
 @contextmanager
-def bare() -> Iterator[Ends]:
-    """Run the relay in two processes."""
-    ports = free_ports(2)
+def bare(way: str, folder: Path) -> Iterator[Ends]:
+    """Run the relay in two processes, between which messages go in one of these ways."""
+    authority = Authority(folder / "certificates")
+    own = authority.sign("bare", "127.0.0.1", "bare")
+    for file, name in ((own.certificate, "bare.pem"), (own.key, "bare.key"), (authority.file, "ca.pem")):
+        shutil.copy(file, folder / name)
+    first, second, inner = free_ports(3)
     line = [sys.executable, "-m", "tools.bench.relay"]
-    processes = [subprocess.Popen([*line, *map(str, args)]) for args in (ports, ports[1:])]
+    common = [str(inner), way, str(folder)]
+    processes = [
+        subprocess.Popen([*line, str(second), *common]),
+        subprocess.Popen([*line, str(first), *common, "--first"]),
+    ]
     try:
-        for port in ports:
+        for port in (first, second, inner):
             wait_for(lambda port=port: _listens(port), about="the relay answers")  # type: ignore[misc]
-        first, second = (f"http://127.0.0.1:{port}" for port in ports)
-        yield Ends(first, second, {}, {})
+        yield Ends(f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}", {}, {})
     finally:
         for process in processes:
             process.terminate()
@@ -144,10 +152,10 @@ def pairs(ends: Ends, size: int, times: int, many: int = 8) -> float:
     return many * times / (time.perf_counter() - began)
 
 
-def in_turn(ours: Ends, floor: Ends | None, size: int, times: int, rounds: int) -> tuple[float, float]:
-    """Return the medians of both over alternating rounds; 0 for a floor that is not measured again."""
+def in_turn(ours: Ends, floor: Ends, size: int, times: int, rounds: int) -> tuple[float, float]:
+    """Return the medians of both over alternating rounds."""
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for ends, into in zip((ours, floor), found, strict=True):
-            into += passes(ends, size, times) if ends is not None else [0.0]
+            into += passes(ends, size, times)
     return statistics.median(found[0]), statistics.median(found[1])
