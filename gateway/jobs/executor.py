@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 
 import structlog
 
@@ -255,7 +256,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)
-        run = next(r for r in local.runs if r.run_id == run_id)
+        run = _run(local, run_id)
         if run.exit is None:
             self.record(job_id, self._probe(run))
 
@@ -474,17 +475,10 @@ def _alone(action: messages.Action, local: LocalJob) -> bool:
 
 
 def _tries(local: LocalJob, action: messages.Action) -> int:
-    match action:
-        case messages.Tell():
-            return _run(local, action.run).reporting.call.tries
-        case messages.Confirm():
-            return local.approval.confirm.tries if local.approval else 1
-        case messages.QueryScheduler():
-            return local.ask.tries
-        case messages.AskStop():
-            return local.wish.tries if local.wish else 1
-        case _:
-            return 1
+    if not isinstance(action, _Call):
+        return 1
+    record = _run(local, action.run) if isinstance(action, messages.Tell) else local
+    return int(attrgetter(action.call)(record).tries)
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

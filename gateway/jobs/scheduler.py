@@ -96,9 +96,6 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 self._pushing.discard(event.node)
         return machine.apply(job, event, self._timing)
 
-    def _next_due(self, job: Job) -> datetime | None:
-        return self._records.next_due(job)
-
     def _reached(self, job: Job, node: NodeId) -> Job:
         return machine.reached(job, node)
 

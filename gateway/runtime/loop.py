@@ -449,20 +449,17 @@ def with_calls(
     """
 
     def changed(record: J) -> J:
-        new = change(record)
+        new: J = change(record)
         repeated = not answered and tries > _ALWAYS and tries & (tries - 1)
         if not calls or (len(new.notes) == len(record.notes) if quiet else repeated):
             return new
         more: dict[str, int] = {"tries": tries} if tries > 1 else {}
         if quiet and (before := quiet(record)):
             more["quiet_before"] = before
-        return _before(record, new, notes_of(calls, at, **more))
+        notes = (*record.notes, *notes_of(calls, at, **more), *new.notes[len(record.notes) :])
+        return replace(new, notes=notes)
 
     return changed
-
-
-def _before(old: J, new: J, notes: Sequence[Note]) -> J:
-    return replace(new, notes=(*old.notes, *notes, *new.notes[len(old.notes) :]))
 
 
 def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
@@ -583,7 +580,7 @@ class Shell(Generic[J, X]):
         raise NotImplementedError
 
     def _next_due(self, record: J) -> datetime | None:
-        raise NotImplementedError
+        return self._records.next_due(record)
 
     def _reached(self, record: J, node: NodeId) -> J:
         raise NotImplementedError

@@ -191,7 +191,7 @@ def _component_provider(name: str, image: str) -> Provider:
 # ---------------------------------------------------------------- datasets
 
 
-def test_datasets_are_put_replaced_listed_and_deleted(datasets: DatasetRepository):
+def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once(datasets: DatasetRepository):
     dataset, newer = a_dataset(), a_dataset(count=4, disabled=True)
     assert datasets.get("ns", "t") is None
     datasets.put(dataset)
@@ -203,9 +203,6 @@ def test_datasets_are_put_replaced_listed_and_deleted(datasets: DatasetRepositor
     assert [d.name for d in datasets.list()] == sorted(["t", "T", "ţ", "т"]) and datasets.get("ns", "t") == newer
     assert [datasets.delete("ns", one.name) for one in (*alike, alike[0])] == [True, True, True, False]
     assert datasets.list() == [newer]
-
-
-def test_concurrent_uploads_leave_one_whole_dataset(datasets: DatasetRepository):
     said = at_once(6, lambda i: datasets.put(a_dataset(count=i)))
     assert said == [None] * 6
     kept = datasets.list()
