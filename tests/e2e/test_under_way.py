@@ -249,9 +249,6 @@ def test_jobs_submitted_at_once_by_16_clients_all_end_and_none_runs_twice(guest:
     assert Counter(path.name.split(".")[0] for path in register.iterdir()) == {"first": 2, "a": 48}
 
 
-# ---------------------------------------------------------------- new parameters
-
-
 # ---------------------------------------------------------------- new parameters for tasks that have not begun
 
 
