@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 from adapter.bfia import translate, wire
@@ -206,6 +207,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings_of(max_examples=50)
 @given(st.lists(JSON_VALUES, max_size=4) | st.dictionaries(st.text(), JSON_VALUES, max_size=4))
 def test_lists_and_objects_come_back_from_their_text(value: Any):
     assert json.loads(encoded(value)) == value

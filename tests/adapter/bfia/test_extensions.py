@@ -14,9 +14,9 @@ from gateway.domain.states import Outcome
 from gateway.errors import NotServed, Refused
 from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, text
-from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
+from tests.adapter.bfia.site import SPEC, Site, a_job_with
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, ask
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = "/job/delete"
@@ -50,9 +50,8 @@ def test_the_chinese_page_has_the_same_rows_and_what_needs_no_translation():
             assert sorted(ours) == sorted(theirs)
 
 
-def test_every_path_between_nodes_has_its_row_and_every_row_its_path(tmp_path: Path):
-    with running(tmp_path) as gateway:
-        described = ask(gateway, "peer", "GET", "/openapi.json").json()["paths"]
+def test_every_path_between_nodes_has_its_row_and_every_row_its_path(site: Site):
+    described = ask(site.node, "peer", "GET", "/openapi.json").json()["paths"]
     served = {p.removeprefix(SCHEDULE) for p in described if p.startswith((SCHEDULE, JOB_AUDIT))}
     assert served - {f"{JOB_AUDIT}/query"} == {path for path, _, _ in ROWS}
     assert {path for path, source, _ in ROWS if source == "extension"} == set(OPTIONAL) - {
@@ -90,7 +89,7 @@ def test_a_peer_that_has_only_the_standard(peer: ScriptedPeer, calling: As, prof
 
 
 @pytest.mark.parametrize("scheduled", [True, False], ids=["we schedule", "they schedule"])
-def test_a_whole_job_with_a_peer_that_has_only_the_standard(tmp_path: Path, scheduled: bool):
+def test_a_whole_job_with_a_peer_that_has_only_the_standard(site: Site, scheduled: bool):
     """It answers 404 to every other path, tells only the standard's fields, and reads over all of ours."""
     states = iter(["READY", "RUNNING"])
 
@@ -103,47 +102,45 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(tmp_path: Path, sche
         else:
             says()(handler)
 
-    with serving_site(tmp_path) as site:
-        site.peer.will(answer)
-        spec = a_job_with(SPEC, scheduler=ME if scheduled else SPEC)
-        if scheduled:
-            site.node.coordinator.submit_job(spec, ME)
-        else:
-            site.node.participant.create_job(spec, SPEC)
-            site.node.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", SPEC)
-        site.succeed(spec.job_id)
-        wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
-        if not scheduled:
-            assert site.asks(SPEC, "/job/stop", {"job_id": spec.job_id})["code"] == 0
-        local = site.node.store.local_jobs
-        wait_for(lambda: local.get(spec.job_id).ending is not None, 30, 0.02, "the job has ended here")
-        ending = local.get(spec.job_id).ending
-        assert ending is not None and ending.outcome is Outcome.SUCCEEDED
-        assert {a.target.partition("?")[0].removeprefix(SCHEDULE) for a in site.peer.asked} <= STANDARD
+    site.peer.will(answer)
+    spec = a_job_with(SPEC, scheduler=ME if scheduled else SPEC)
+    if scheduled:
+        site.node.coordinator.submit_job(spec, ME)
+    else:
+        site.node.participant.create_job(spec, SPEC)
+        site.node.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", SPEC)
+    site.succeed(spec.job_id)
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
+    if not scheduled:
+        assert site.asks(SPEC, "/job/stop", {"job_id": spec.job_id})["code"] == 0
+    local = site.node.store.local_jobs
+    wait_for(lambda: local.get(spec.job_id).ending is not None, 30, 0.02, "the job has ended here")
+    ending = local.get(spec.job_id).ending
+    assert ending is not None and ending.outcome is Outcome.SUCCEEDED
+    assert {a.target.partition("?")[0].removeprefix(SCHEDULE) for a in site.peer.asked} <= STANDARD
 
 
-def test_nothing_of_one_party_goes_to_another(tmp_path: Path):
+def test_nothing_of_one_party_goes_to_another(site: Site):
     """What a party alone is told, its data and its own settings, is in no body that goes to another node."""
     own = {
         "guest": {"0": {"a": {"secret": "guests-own", "limit": 5}}},
         "host": {"0": {"a": {"secret": "hosts-own", "dataset_id": ""}}},
         "common": {"a": {"shared": "for-all"}},
     }
-    with serving_site(tmp_path) as site:
-        spec = replace(
-            a_job_with(SPEC),
-            task_params=own,
-            job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"note": "guests-note"}}},
-        )
-        site.node.coordinator.submit_job(spec, ME)
-        site.run(spec.job_id, "guest.0")
-        site.node.coordinator.stop_job(spec.job_id, "", ME)
-        wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
-        data = {"a": {"dataset_id": "guests-data#table", "limit": 5}}
-        refused = replace(a_job_with(SPEC), task_params=own | {"guest": {"0": data}})
-        with pytest.raises(Refused, match="guests-data#table"):  # who hands it in is told
-            site.node.coordinator.submit_job(refused, ME)
-        wait_for(lambda: site.node.store.jobs.get(refused.job_id).ended_at, 30, 0.02, "the other job has ended")
-        sent = b"".join(a.raw for a in site.peer.asked)
+    spec = replace(
+        a_job_with(SPEC),
+        task_params=own,
+        job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"note": "guests-note"}}},
+    )
+    site.node.coordinator.submit_job(spec, ME)
+    site.run(spec.job_id, "guest.0")
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
+    data = {"a": {"dataset_id": "guests-data#table", "limit": 5}}
+    refused = replace(a_job_with(SPEC), task_params=own | {"guest": {"0": data}})
+    with pytest.raises(Refused, match="guests-data#table"):  # who hands it in is told
+        site.node.coordinator.submit_job(refused, ME)
+    wait_for(lambda: site.node.store.jobs.get(refused.job_id).ended_at, 30, 0.02, "the other job has ended")
+    sent = b"".join(a.raw for a in site.peer.asked)
     assert b"for-all" in sent and b"hosts-own" in sent and b"is not in this node's storage" in sent
     assert b"guests-" not in sent
