@@ -3,7 +3,7 @@
 import os
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,16 @@ class Site:
     authority: Authority
     own: dict[str, Files]
     revoked: str
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
 
     def post(self, who: str, path: str, headers: dict[str, str], **body: Any) -> dict[str, Any]:
         """Send a request with the certificate of ``who``."""
-        files = self.own[who]
-        context = ssl.create_default_context(cafile=self.authority.file)
-        context.load_cert_chain(files.certificate, files.key)
-        url = self.node.addresses()["peer"].replace("http://", "https://") + path
-        with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
-            return client.post(url, headers=headers, **(body or {"json": {"task_id": "t"}})).json()
+        if who not in self.clients:
+            context = ssl.create_default_context(cafile=self.authority.file)
+            context.load_cert_chain(self.own[who].certificate, self.own[who].key)
+            url = self.node.addresses()["peer"].replace("http://", "https://")
+            self.clients[who] = httpx.Client(base_url=url, verify=context, trust_env=False, timeout=60)
+        return self.clients[who].post(path, headers=headers, **(body or {"json": {"task_id": "t"}})).json()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
     tls = {"certificate": own[ME].certificate, "key": own[ME].key, "client_ca": authority.file, "revoked": revoked}
     with running(home, listen=listen | {"peer": listen["peer"] | {"tls": tls}}) as node:
-        yield Site(node, authority, own, revoked)
+        yield (site := Site(node, authority, own, revoked))
+        for client in site.clients.values():
+            client.close()
 
 
 def by_grpc(site: Site, who: str, path: str, message: bytes, headers: dict[str, str]) -> str:

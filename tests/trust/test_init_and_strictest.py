@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -37,15 +37,22 @@ class Target:
     node: Gateway
     authority: Authority
     certificates: dict[str, Files]
+    clients: dict[tuple[str, str], httpx.Client] = field(default_factory=dict)
+
+    def client(self, listener: str, who: str) -> httpx.Client:
+        """Return a client of a listener, by TLS with the certificate of ``who`` where the listener wants one."""
+        if (listener, who) not in self.clients:
+            url, context = self.node.addresses()[listener], ssl.create_default_context(cafile=self.authority.file)
+            if listener in self.node.tls:
+                url = url.replace("http://", "https://")
+                context.load_cert_chain(self.certificates[who].certificate, self.certificates[who].key)
+            client = httpx.Client(base_url=url, verify=context, trust_env=False, timeout=60)
+            self.clients[listener, who] = client
+        return self.clients[listener, who]
 
     def send(self, listener: str, method: str, path: str, who: str = "", **more: Any) -> httpx.Response:
-        """Make a request, by TLS with the certificate of a partner ``who`` where the listener wants one."""
-        url, context = self.node.addresses()[listener], ssl.create_default_context(cafile=self.authority.file)
-        if listener in self.node.tls:
-            url = url.replace("http://", "https://")
-            context.load_cert_chain(self.certificates[who].certificate, self.certificates[who].key)
-        with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
-            return client.request(method, url + path, **more)
+        """Make a request, with the certificate of a partner ``who`` where that is wanted."""
+        return self.client(listener, who).request(method, path, **more)
 
 
 @pytest.fixture(scope="module", params=["init", "strictest"])
@@ -74,7 +81,9 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (home / "routes.yml").write_text(yaml.safe_dump(routes))
     gateway = Gateway(load(file, {"listen": over, **more}))
     with serving(gateway):
-        yield Target(gateway, authority, certificates)
+        yield (target := Target(gateway, authority, certificates))
+        for client in target.clients.values():
+            client.close()
 
 
 def reason(answer: httpx.Response) -> str:
