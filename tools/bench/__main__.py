@@ -373,7 +373,7 @@ def upload(asked: argparse.Namespace) -> None:
 
 
 def at_s3(asked: argparse.Namespace) -> None:
-    """Compare a node whose data is at S3 with the bare library; needs the S3 server of `.ci/services.sh`."""
+    """Compare a node whose data is at S3 with the bare library, in turn; needs the server of `.ci/services.sh`."""
     with real.bucket() as place, TemporaryDirectory() as folder:
         file, key = Path(folder) / "table.csv", {"username": os.environ["BFIA_TEST_S3_KEY"]}
         write_table(file, int(asked.upload_gib * 2**30))
@@ -382,19 +382,19 @@ def at_s3(asked: argparse.Namespace) -> None:
         lake = {"url": f"s3://{url.netloc}/{place.name}", **key}
         engine = {"kind": "process"}
         with Federation(Path(folder) / "n", [A], engine, fresh=True, storages={"lake": lake}) as nodes:
-            rows, node = [], nodes[A]
+            rows, node, size = [], nodes[A], file.stat().st_size / 1e6
             for name, ours, bare in (
-                (
-                    "upload",
-                    partial(send, node, file, "bench", "table"),
-                    partial(bare_write, place.operator, file),
-                ),
-                ("download", partial(fetch, node, "bench", "table"), partial(bare_read, place.operator)),
+                ("upload", partial(send, node, file, "bench"), partial(bare_write, place.operator, file)),
+                ("download", partial(fetch, node, "bench"), partial(bare_read, place.operator)),
             ):
-                seconds, grown = peak_growth(node, lambda work=ours: timed(work))  # type: ignore[misc]
-                floor = timed(bare)
-                size = file.stat().st_size / 1e6
-                rate = [f"{size / seconds:.0f} MB/s", f"{size / floor:.0f} MB/s", f"{floor / seconds:.2f}"]
+                found = []
+                for number in range(asked.rounds):
+                    seconds, grown = peak_growth(node, partial(timed, partial(ours, f"table{number}")))
+                    found.append((seconds, timed(bare), grown))
+                seconds, floor = (statistics.median(one[at] for one in found) for at in (0, 1))
+                share = statistics.median(floor / seconds for seconds, floor, _ in found)
+                rate = [f"{size / seconds:.0f} MB/s", f"{size / floor:.0f} MB/s", f"{share:.2f}"]
+                grown = max(one[2] for one in found)
                 rows.append([name, f"{asked.upload_gib:g} GiB", *rate, f"{grown / 2**20:.0f} MB"])
     heads = ["what", "size", "gateway", "bare library", "share of it", "growth of the node's memory"]
     table("storage", "A table at S3", heads, rows)
