@@ -104,7 +104,7 @@ _NEXT = {
 """what to do next where a list is empty"""
 
 
-_WORDED = frozenset({"state", "until", "result", "seen", "what to do", "reports", "digest"})
+_WORDED = frozenset({"state", "until", "result", "seen", "what", "what to do", "reports", "digest"})
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 

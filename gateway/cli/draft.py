@@ -20,6 +20,7 @@ from bfia_gateway_client.drafting import (
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
 from gateway.cli.command import Config, Url, command, components, say
 from gateway.cli.jobs import commands
+from gateway.cli.language import t
 from gateway.cli.providers import allowed, component_of
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ def _by_role(given: Sequence[str], roles: Sequence[str], form: str) -> dict[str,
     return made
 
 
+_PARAMETERS = 'The parameters of each component are below task_params: remove the "# " before those that you set.'
+
+
 def _drafted(
     components: Sequence[Component], nodes: Mapping[str, str], datasets: Mapping[str, str], flow: str
 ) -> str:
@@ -95,8 +99,8 @@ def _drafted(
     tasks = chained(components)
     first = next(iter(nodes))
     lines = [
-        '# The parameters of each component are below task_params: remove the "# " before those that you set.',
-        "# Then: bfia-gateway job plan FILE, and bfia-gateway job submit FILE --watch",
+        f"# {t(_PARAMETERS)}",
+        f"# {t('Then: bfia-gateway job plan FILE, and bfia-gateway job submit FILE --watch')}",
         f"flow_id: {_yaml(flow)}",
         "dag:",
         '  version: "2.0"',
@@ -110,16 +114,18 @@ def _drafted(
         "  job_params:",
         "    common: {sync_type: callback}",
         "  task_params:",
-        "    common:  # for all parties",
+        f"    common:  # {t('for all parties')}",
         *(line for task in tasks for line in _parameters(task, tasks)),
     ]
     for role in nodes:
-        readers = [t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"]
+        readers = [
+            one for one in tasks if one.reads_datasets and role in one.component.roles and role != "arbiter"
+        ]
         if readers:
-            lines += [f"    {_yaml(role)}:  # for the node of this role alone", '      "0":']
+            lines += [f"    {_yaml(role)}:  # {t('for the node of this role alone')}", '      "0":']
         for task in readers:
             dataset = _yaml(datasets.get(role, "namespace#name"))
-            hint = "" if role in datasets else "  # change this: a dataset there"
+            hint = "" if role in datasets else f"  # {t('change this: a dataset there')}"
             lines.append(f"        {_yaml(task.name)}: {{dataset_id: {dataset}}}{hint}")
     return "\n".join(lines) + "\n"
 
@@ -139,7 +145,7 @@ def _dag_entry(task: Task) -> Iterator[str]:
     for one in component.inputs:
         if one not in tables[:1]:
             entry = f"{{type: {_comment(one.category)}, key: <task>.<output>}}"
-            yield f"        # it can read {_comment(one.name)} as well: - {entry}"
+            yield f"        # {t(f'it can read {_comment(one.name)} as well')}: - {entry}"
     yield "      output:" if component.outputs else "      output: []"
     for out in component.outputs:
         yield f"        - {{type: {_yaml(out.category)}, key: {_yaml(out.name)}}}"
@@ -156,10 +162,10 @@ def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
         if field.get("description", field["title"]) != field["title"]:
             yield f"        #   {_comment(field['description'])[:_LONGEST]}"
         if name in required:
-            yield f"        {_yaml(name)}: {_yaml(first_value(field))},  # required"
+            yield f"        {_yaml(name)}: {_yaml(first_value(field))},  # {t('required')}"
         elif switched_off(name, field, reader):
             why = f"{_comment(reader)} reads all columns of this table, not the ids alone"
-            yield f"        {_yaml(name)}: false,  # {why}"
+            yield f"        {_yaml(name)}: false,  # {t(why)}"
         else:
             yield f"        # {_yaml(name)}: {_yaml(field.get('default'))},"
     yield "      }"

@@ -1,5 +1,5 @@
 // A new job: drawn from the registered components, or written as JSON or YAML. All change one and the same body.
-import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, refused, segment, t, table } from "./core.js";
+import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, refused, segment, step, t, table } from "./core.js";
 import { picture } from "./graph.js";
 
 const ROLES = ["guest", "host", "arbiter"];
@@ -68,7 +68,7 @@ export async function submitPage(body, { session, stopped }) {
       const planned = await call("POST", "/api/v1/jobs/plan", given);
       if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
-          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, c.check), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
+          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
       return planned.good;
     } catch (error) {
       if (mine === asked) found.replaceChildren(problems(error));

@@ -22,6 +22,9 @@ export function t(key, values = {}) {
 /** The words for a state or another fixed word of the API; the word itself where there are none. */
 export const said = (word) => words[language][`=${word}`] ?? word;
 
+/** What a step of a test, or a check of a plan, is called. */
+export const step = (name) => said(`step ${name}`).replace(/^step /, "");
+
 /** An element: texts become text nodes, so nothing from outside is ever read as HTML. */
 export function h(tag, attributes = {}, ...children) {
   const made = tag.startsWith("svg:")

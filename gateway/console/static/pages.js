@@ -1,5 +1,5 @@
 // Approvals, data, providers, partners, and the node itself.
-import { add, ask, badge, between, button, bytes, call, card, confirmed, entry, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, t, table, value } from "./core.js";
+import { add, ask, badge, between, button, bytes, call, card, confirmed, entry, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, step, t, table, value } from "./core.js";
 
 const all = async (path, key) => {
   const rows = [];
@@ -231,7 +231,7 @@ function inviting(session, again) {
 }
 
 /** The steps of a trial, each with what was found and what to do. */
-const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], steps.map((s) => [said(`step ${s.name}`).replace(/^step /, ""), badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy || ""]));
+const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], steps.map((s) => [step(s.name), badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy || ""]));
 
 // ---------------------------------------------------------------- the node
 
