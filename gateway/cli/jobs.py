@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import each, segment
+from bfia_gateway_client.calls import each, path_of
 from bfia_gateway_client.watching import OVER, looks
 from gateway.cli.client import (
     EXIT_BAD_INPUT,
@@ -63,11 +63,6 @@ class Stream(StrEnum):
     STDERR = "stderr"
 
 
-def path_of(job_id: str, *parts: str) -> str:
-    """Return the path of a job, or of something of it, on the operator listener."""
-    return "/".join(["/api/v1/jobs", *map(segment, (job_id, *parts))])
-
-
 @command(commands, "submit", "examples/create_all_psi_sbt.json --watch")
 def submit(
     node: Client,
@@ -106,7 +101,7 @@ def rerun(
     body: dict[str, Any] = {"from": start} if start else {}
     if parameters is not None:
         body["parameters"] = read_object(parameters)
-    _print_created(node, _created(node, path_of(job_id, "rerun"), body), as_json)
+    _print_created(node, _created(node, path_of("jobs", job_id, "rerun"), body), as_json)
 
 
 @command(commands, "params", "job-0123 new.yml --reason 'it converges sooner'")
@@ -117,7 +112,7 @@ def params(
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
     """Give tasks of a running job that have not begun new parameters, at every node or at none."""
-    made = node.post(path_of(job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
+    made = node.post(path_of("jobs", job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
     yield made
     say(f"{job_id} continues with version {made['version']} of its parameters")
 
@@ -210,7 +205,7 @@ def watch(node: Client, job_id: JobId, as_json: AsJson = False) -> None:
 @command(commands, "timeline", "job-0123")
 def timeline(node: Client, job_id: JobId) -> Output:
     """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
-    found = node.get(path_of(job_id, "timeline"))
+    found = node.get(path_of("jobs", job_id, "timeline"))
     yield found
     columns: Columns = {"as": "side", "what": "event", "by": "by", "more": lambda e: cell(e["detail"])[:300]}
     listing(found, "timeline", "", {"at (UTC)": when("at", 23), **columns}, job_id)
@@ -278,14 +273,14 @@ def cancel_waiting(node: Client, dry_run: DryRun = False) -> Output:
 @command(commands, "suspend", "job-0123")
 def suspend(node: Client, job_id: JobId) -> Output:
     """Start no further task of a job; running ones end. `job resume` continues it."""
-    yield node.post(path_of(job_id, "suspend"), {})
+    yield node.post(path_of("jobs", job_id, "suspend"), {})
     say(f"{job_id} starts no further task")
 
 
 @command(commands, "resume", "job-0123")
 def resume(node: Client, job_id: JobId) -> Output:
     """Continue a suspended job."""
-    yield node.post(path_of(job_id, "resume"), {})
+    yield node.post(path_of("jobs", job_id, "resume"), {})
     say(f"{job_id} continues")
 
 
@@ -312,7 +307,7 @@ def reject(node: Client, job_id: JobId, reason: Why = "") -> Output:
 
 
 def _decide(node: Client, job_id: str, name: str, done: str, reason: str) -> Output:
-    found = node.post(path_of(job_id, name), {"by": who(), "reason": reason})
+    found = node.post(path_of("jobs", job_id, name), {"by": who(), "reason": reason})
     yield found
     if not found["repeated"]:
         say(f"{job_id} is {done} here")
@@ -392,7 +387,7 @@ def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]
 
 def job_at(node: Client, job_id: str) -> dict[str, Any]:
     """Return a job as a node shows it, each run with its party as a label such as ``guest.0``."""
-    job: dict[str, Any] = node.get(path_of(job_id))
+    job: dict[str, Any] = node.get(path_of("jobs", job_id))
     for run in job["runs"]:
         run["party"] = f"{run['party']['role']}.{run['party']['index']}"
     return job

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import segment
+from bfia_gateway_client.calls import path_of
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
 from gateway.cli.command import (
     After,
@@ -61,7 +61,7 @@ def show_model(
     as_json: AsJson = False,
 ) -> None:
     """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
-    found = node.get(_model(model_id, version), verify=verify)
+    found = node.get(path_of("models", model_id, version), verify=verify)
     if as_json:
         print_json(found)
     else:
@@ -99,7 +99,7 @@ def predict(
     """
     datasets = dict(_table_of(one) for one in data)
     body = {"datasets": datasets, "dry_run": dry_run, **({"flow_id": flow_id} if flow_id else {})}
-    found = node.post(_model(model_id, version, "/predict"), body)
+    found = node.post(path_of("models", model_id, version, "predict"), body)
     yield found
     rows = [[one["path"], compact(one["before"]), compact(one["after"])] for one in found["differences"]]
     table("differs from the training", ["where", "training", "prediction"], rows)
@@ -130,7 +130,7 @@ def deploy(
     ] = None,
 ) -> Output:
     """Let jobs predict with a version. Without --node, earlier grants stay."""
-    found = node.post(_model(model_id, version, "/deploy"), {"nodes": node_id} if node_id else None)
+    found = node.post(path_of("models", model_id, version, "deploy"), {"nodes": node_id} if node_id else None)
     yield found
     _print_model(found)
 
@@ -138,7 +138,7 @@ def deploy(
 @command(commands, "undeploy", "credit 3")
 def undeploy(node: Client, model_id: ModelId, version: Version) -> Output:
     """Take no further job that predicts with a version; those under way continue."""
-    found = node.post(_model(model_id, version, "/undeploy"))
+    found = node.post(path_of("models", model_id, version, "undeploy"))
     yield found
     _print_model(found)
 
@@ -152,7 +152,7 @@ def export(
     force: Force = False,
 ) -> Output:
     """Write a version into an archive: a zip of a manifest with checksums and the files."""
-    yield from save(node, _model(model_id, version, "/export"), output, force)
+    yield from save(node, path_of("models", model_id, version, "export"), output, force)
 
 
 @command(commands, "import", "credit-3.zip")
@@ -173,12 +173,8 @@ def import_model(
 @command(commands, "delete", "credit 3")
 def delete_model(node: Client, model_id: ModelId, version: Version) -> Output:
     """Delete a version and its files. Refused while it is deployed, or used by a job that is not over."""
-    yield node.delete(_model(model_id, version))
+    yield node.delete(path_of("models", model_id, version))
     say(f"deleted version {version} of model {model_id}")
-
-
-def _model(model_id: str, version: str, rest: str = "") -> str:
-    return f"/api/v1/models/{segment(model_id)}/{segment(version)}{rest}"
 
 
 def _print_model(found: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bfia_gateway_client.calls import path_of
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
 from gateway.cli.command import (
     AsJson,
@@ -29,7 +30,7 @@ from gateway.cli.command import (
     table,
     warn,
 )
-from gateway.cli.jobs import Party, commands, job_at, path_of, run_of
+from gateway.cli.jobs import Party, commands, job_at, run_of
 from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
@@ -46,7 +47,7 @@ TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 @command(commands, "outputs", "job-0123")
 def outputs(node: Client, job_id: JobId) -> Output:
     """List what a job's runs left here: tables, models, reports."""
-    found = node.get(path_of(job_id, "outputs"))
+    found = node.get(path_of("jobs", job_id, "outputs"))
     yield found
     columns = {"task": "task", "party": "party", "key": "key", "is the": "output", "there": "there"}
     content = {"content": lambda o: "" if o["value"] is None else compact(o["value"])}
@@ -67,7 +68,7 @@ def download(
 ) -> Output:
     """Save one output."""
     label = party or str(run_of(job_at(node, job_id), task, "", option="")["party"])
-    path = path_of(job_id, "outputs", task, label, key)
+    path = path_of("jobs", job_id, "outputs", task, label, key)
     if output is None:
         kind = group(node.get(path, rows=1)["type"])
         output = Path(key + {"data": ".csv", "metric": ".json", "model": ".model"}[kind])
@@ -87,7 +88,7 @@ def archive(
 
     Secrets are masked; SHA256SUMS lists every file.
     """
-    yield from save(node, path_of(job_id, "archive"), output or Path(f"{job_id}.zip"), force)
+    yield from save(node, path_of("jobs", job_id, "archive"), output or Path(f"{job_id}.zip"), force)
 
 
 @command(commands, "verify", "job-0123.zip")
@@ -110,7 +111,7 @@ def verify(
             raise CallFailed(f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT) from error
     else:
         with connect(config, url) as node:
-            found = node.get(path_of(job, "bundle"))
+            found = node.get(path_of("jobs", job, "bundle"))
     try:
         findings = [vars(one) for one in verified(found)]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -125,7 +126,7 @@ def verify(
 @command(commands, "reports", "job-0123")
 def reports(node: Client, job_id: JobId) -> Output:
     """List what a job's runs here reported, and warnings about what they left."""
-    found = node.get(path_of(job_id, "reports"))
+    found = node.get(path_of("jobs", job_id, "reports"))
     yield found
     columns = {"task": "task", "party": "party", "key": "key", "is the": "output"}
     title = f"reports of {job_id} here"
@@ -164,7 +165,7 @@ def report(
         raise CallFailed("--series selects what to draw: name a file with --plot too", EXIT_BAD_INPUT)
     if plot is not None:
         new_file(plot, force)
-    known = node.get(path_of(job_id, "reports"))["reports"]
+    known = node.get(path_of("jobs", job_id, "reports"))["reports"]
     fits = [r for r in known if (r["task"], r["key"]) == (task, key) and party in ("", r["party"])]
     if len(fits) != 1:
         there = ", ".join(f"{r['task']} {r['key']} --party {r['party']}" for r in known) or "none"
@@ -208,7 +209,7 @@ def metadata(
 
     Never their content. There its admin grants an output as a dataset: data grant NAMESPACE#NAME THIS-NODE.
     """
-    found = node.get(path_of(job_id, "metadata", task, party, *([key] if key else [])))
+    found = node.get(path_of("jobs", job_id, "metadata", task, party, *([key] if key else [])))
     yield found
     columns: Columns = {
         "key": "key",
@@ -246,7 +247,7 @@ def delete(
     refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is
     not part of the standard) keeps its part, too, and does not fail.
     """
-    found = node.delete(path_of(job_id), here=here, reason=reason, dry_run=dry_run)
+    found = node.delete(path_of("jobs", job_id), here=here, reason=reason, dry_run=dry_run)
     others = found["nodes"] or {}
     yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
     _print_deleted(found, dry_run)
@@ -266,7 +267,7 @@ def clean(
 ) -> Output:
     """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
     content = "metrics" if metrics else "outputs"
-    found = node.delete(path_of(job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run)
+    found = node.delete(path_of("jobs", job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run)
     yield found
     _print_deleted(found, dry_run)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import segment
+from bfia_gateway_client.calls import path_of
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXAMPLE_NODE,
@@ -35,7 +35,6 @@ from gateway.cli.command import (
     warn,
     when,
 )
-from gateway.cli.routes import path_of
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -113,7 +112,7 @@ def accept(
         entry |= {name: str(given.absolute()) for name, given in tls.items() if given}
         entry |= {"enabled": "true"} if before else {}
         body = {"route": entry, "reason": "invitation accepted", "author": who()}
-        done = client.call("PATCH" if before else "PUT", path_of(node), body, query={"version": version})
+        done = client.call("PATCH" if before else "PUT", path_of("routes", node), body, query={"version": version})
     yield {"node": node, "words": words, "version": done["version"]}
     say(f"{node} is a partner now, and must sign its requests; the words: {words}")
     say(f"next: bfia-gateway route test {node}, once the partner has accepted, too")
@@ -209,7 +208,7 @@ def offers(
     page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
 ) -> Output:
     """List what a partner offers to this node; needs a contract."""
-    found = node.get(f"/api/v1/partners/{segment(partner)}/{segment(what)}", page=page)
+    found = node.get(path_of("partners", partner, what), page=page)
     yield found
     columns = list(dict.fromkeys(key for one in found["records"] for key in one)) or ["name"]
     table("", columns, [[one.get(key) for key in columns] for one in found["records"]])
@@ -252,7 +251,7 @@ def _route(client: Client, node: str) -> str:
     from route_table.certificates import key_pin, public_key
 
     try:
-        found = client.get(path_of(node))["route"]
+        found = client.get(path_of("routes", node))["route"]
     except CallFailed as error:
         if error.reason != "NODE_UNKNOWN":
             raise

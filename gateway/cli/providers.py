@@ -5,11 +5,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from bfia_gateway_client.calls import segment
+from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.lookup import provider_named
 from gateway.cli.client import (
     DEFAULT_CONFIG,
@@ -129,7 +128,7 @@ def history(
     after: AfterNumber = 0,
 ) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
-    found = node.get(f"{_path(node, name)}/history", limit=limit, after=after or None)
+    found = node.get(_path(node, name, "history"), limit=limit, after=after or None)
     yield found
     columns: Columns = {"revision": "revision", "at (UTC)": when("at"), "by": "author", "what": "action"}
     listing(found, "history", "", {**columns, "why": "reason"}, "revisions")
@@ -144,7 +143,7 @@ def diff(
 ) -> Output:
     """Show what differs between two revisions of a provider, place by place."""
     query = {"since": since if since >= 0 else None, "until": until or None}
-    found = node.get(f"{_path(node, name)}/diff", **query)
+    found = node.get(_path(node, name, "diff"), **query)
     yield found
     say(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
     say(found["diff"] or "nothing differs")
@@ -180,13 +179,13 @@ def give(
     to: Annotated[str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")],
 ) -> Output:
     """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins."""
-    found = node.call("PUT", f"/api/v1/provider-owners/{segment(name)}", {"owner": to})
+    found = node.call("PUT", path_of("provider-owners", name), {"owner": to})
     yield found
     say(f"{name} belonged to {found['before'] or 'the admins'}, now to {to or 'the admins'}")
 
 
 def _changed(node: Client, name: str, what: str, body: Mapping[str, str]) -> Output:
-    found = node.post(f"{_path(node, name)}/{what}", {**body, "author": who()})
+    found = node.post(_path(node, name, what), {**body, "author": who()})
     yield found
     _print_change(found)
 
@@ -212,9 +211,9 @@ def _print_warnings(found: Mapping[str, Any]) -> None:
         say(f"  {Problem(one['path'], one['rule'], one['got'], one.get('suggestion', ''))}")
 
 
-def _path(node: Client, name: str) -> str:
+def _path(node: Client, name: str, *rest: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
-    return f"/api/v1/providers/{quote(node.done(provider_named(node.wire, name)), safe=':@')}"
+    return path_of("providers", node.done(provider_named(node.wire, name)), *rest)
 
 
 # ---------------------------------------------------------------- components and their parameters

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import segment
+from bfia_gateway_client.calls import path_of
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
 from gateway.cli.command import (
     After,
@@ -129,7 +129,7 @@ def enable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
 @command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
 def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
     """Remove a route. `route rollback` restores it."""
-    yield from _changed(node.delete(path_of(node_id), reason=reason, author=who()))
+    yield from _changed(node.delete(path_of("routes", node_id), reason=reason, author=who()))
 
 
 @command(commands, "history", "--version 12")
@@ -185,14 +185,9 @@ def rollback(
 @command(commands, "test", "JG0100002200000020", timeout=150)
 def test(node: Client, node_id: NodeId) -> Output:
     """Test a route in both directions, step by step. Exit code 1: a step failed."""
-    found = node.post(f"{path_of(node_id)}/test", {})
+    found = node.post(path_of("routes", node_id, "test"), {})
     yield found, found["good"]
     print_steps(f"route to {node_id}", found["steps"])
-
-
-def path_of(node_id: str) -> str:
-    """Return the path of a route on the operator listener."""
-    return f"/api/v1/routes/{segment(node_id)}"
 
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +197,7 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:
     body = {"route": values, "reason": reason, "author": who()}
-    yield from _changed(node.call(method, path_of(node_id), body))
+    yield from _changed(node.call(method, path_of("routes", node_id), body))
 
 
 def _changed(version: dict[str, Any]) -> Output:
