@@ -184,8 +184,8 @@ def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict
 def line_of(file: Path, path: str) -> int | None:
     """Return the line of a setting, or of the section that it is missing in; None: the file has neither."""
     try:
-        tree = yaml.compose(file.read_text("utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, ValueError, yaml.YAMLError):
+        tree = yaml.compose(whole(file, MIB).decode(), Loader=yaml.SafeLoader)
+    except (OSError, NotFit, ValueError, yaml.YAMLError):
         return None
     known = {at: line for at, line, _ in _nodes(tree, "")}
     while path and path not in known:
