@@ -6,7 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from itertools import count
+from itertools import count, product
 
 import httpx
 import pytest
@@ -65,7 +65,8 @@ def pair(tmp_path_factory):
 NODES = st.integers(0, 1)
 TOPICS = st.sampled_from("ab")
 SIZES = st.sampled_from([0, 1, 300 << 10, (2 << 20) + 1])
-KILLED = st.one_of(st.none(), st.tuples(NODES, st.sampled_from(["after", "amid"]), st.integers(1, 3)))
+KILLED = st.sampled_from(24 * [None] + list(product((0, 1), ("after", "amid"), (1, 2, 3))))
+"""in one case of three, as a start takes a second"""
 
 
 def machine(pair):
