@@ -58,7 +58,7 @@ def test_a_table_at_s3_is_streamed_in_and_out(tmp_path: Path):
         with made as federation:
             node = federation[jobs.GUEST]
             _, grown = peak_growth(node, lambda: send(node, file, "large", "table"))
-            assert grown < 80 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
+            assert grown < 64 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
             assert node.get("/api/v1/datasets/large/table")["count"] == rows
             _, grown = peak_growth(node, lambda: fetch(node, "large", "table"))
             assert grown < 40 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
