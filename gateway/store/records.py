@@ -249,6 +249,7 @@ class Records(Generic[R]):
         with self._database.write() as connection:
             done = connection.execute(self._change, {**seen, "version": version, **columns})
             if done.rowcount != 1:
+                self._cache.drop(old.id)  # or what was changed by hand would be read from it for ever
                 return None
             self._rows.write(connection, old, kept)
             if self._also is not None:
