@@ -81,7 +81,7 @@ class Records(Generic[R]):
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
-        value = replace(value, notes=tuple(map(proven, value.notes)))
+        value, drops = replace(value, notes=tuple(map(proven, value.notes))), self._cache.drops
         columns, written = self._columns(value, None)
         row = {
             "job_id": value.id,
@@ -101,7 +101,7 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
-        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), written))
+        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), written), drops)
         log_notes(self._side, value.spec, value.notes)
         return True
 
@@ -236,13 +236,12 @@ class Records(Generic[R]):
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
         entry = Entry(row.version, row.created_at, value)
-        if self._cache.drops == drops:  # else it may have been deleted while it was read
-            self._cache.put(job_id, entry)
+        self._cache.put(job_id, entry, drops)
         return entry
 
     def _save(self, made_of: "Entry[R]", new: R) -> R | None:
         """Write a record made of a stored one. Returns it as it is kept, None where another came first."""
-        old, version = made_of.value, made_of.version + 1
+        old, version, drops = made_of.value, made_of.version + 1, self._cache.drops
         kept = replace(new, notes=())
         columns, written = self._columns(kept, made_of.written)
         seen = {"seen_id": old.id, "seen_version": made_of.version, "seen_created": made_of.created_at}
@@ -255,7 +254,7 @@ class Records(Generic[R]):
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        self._cache.put(old.id, Entry(version, made_of.created_at, kept, written))
+        self._cache.put(old.id, Entry(version, made_of.created_at, kept, written), drops)
         log_notes(self._side, new.spec, new.notes)
         return kept
 
@@ -372,10 +371,15 @@ class Cache(Generic[R]):
                 self._entries.move_to_end(job_id)
             return self._entries.get(job_id)
 
-    def put(self, job_id: str, entry: Entry[R]) -> None:
-        """Keep a record; an older version never takes a newer one's place."""
+    def put(self, job_id: str, entry: Entry[R], drops: int) -> None:
+        """Keep a record; an older version never takes a newer one's place.
+
+        ``drops`` is from before it was read or written: if records were forgotten since, it may have been deleted.
+        """
         with self._lock:
             known = self._entries.pop(job_id, entry)
+            if self.drops != drops:
+                return
             newer = known.created_at == entry.created_at and known.version > entry.version
             self._entries[job_id] = known if newer else entry
             if len(self._entries) > self._capacity:

@@ -128,7 +128,7 @@ _THERE = 8.0
 
 
 class SqlRouteVersions:
-    """InDatabase in the node's database, so that several gateways of the node have one table."""
+    """Kept in the node's database, so that several gateways of the node have one table."""
 
     def __init__(self, database: Database, owner: str) -> None:
         """``owner`` is the gateway whose file is followed."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import queries, records, schema
-from gateway.store.database import outside_transaction
+from gateway.store.database import opened, outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 
@@ -237,3 +238,20 @@ def test_no_call_to_the_outside_inside_a_transaction(store: Store):
     with store.write(), pytest.raises(RuntimeError):
         outside_transaction()
     outside_transaction()
+
+
+def test_a_job_that_is_deleted_while_it_is_written_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where no other process writes the database, no record is read again."""
+    put = records.Cache.put
+
+    def deleted_before(cache: Any, *entry: Any) -> None:
+        assert queries.drop_job(store, "job-1", NOW, "operator", {})
+        put(cache, *entry)
+
+    store = Store(opened(f"sqlite:///{tmp_path / 'node.db'}"), alone=True)
+    assert store.jobs.add(a_job(), "flow")
+    monkeypatch.setattr(records.Cache, "put", deleted_before)
+    store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
+    with pytest.raises(NotFound):
+        store.jobs.update("job-1", lambda job: replace(job, warnings=()))
+    store.close()
