@@ -134,7 +134,7 @@ class _Reader(MultiPartParser):
         self._write = write
         self._begin = begin
         self._follow = follow
-        self._begun = self._storing = False
+        self._begun = self._storing = self._ends = False
         self._field_bytes = 0
         self.ended = False
 
@@ -154,6 +154,8 @@ class _Reader(MultiPartParser):
             self._field_bytes += end - start
             if self._field_bytes > _LARGEST_FIELDS:
                 raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
+        elif self._ends:
+            raise MultiPartException(f"the part {FILE} must not hold its own boundary")
         super().on_part_data(data, start, end)
 
     def on_part_end(self) -> None:
@@ -177,6 +179,7 @@ class _Reader(MultiPartParser):
                 await over.wait()
                 if part.broken:
                     raise ClientDisconnect
+                self._ends = True
                 yield part.after
                 return
             if len(held) >= (_BATCH if self._begun else 1):

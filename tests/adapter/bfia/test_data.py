@@ -241,6 +241,7 @@ LONG = b"id,y\r\n" + b"".join(b"u%d,%d\r\n" % (i, i % 2) for i in range(60_000))
         (b"id,id\n" + LONG, b"--\r\n", {"file:1"}),
         (LONG + b"1,2,3\r\n", b"--\r\n", {"file:60002"}),
         (LONG * 2, b"--\r\n", 413),
+        (LONG + b"\r\n--b1,2\r\n", b"--\r\n", {"body"}),
         (LONG, b"", None),
     ],
 )
