@@ -162,12 +162,12 @@ def settings_of(config: Path) -> "Settings":
 
 def invalid_in(config: Path, error: Invalid) -> CallFailed:
     """Return the failure that names every problem of a configuration."""
-    from gateway.config.loader import line_of
+    from gateway.config.loader import place_of
 
     lines = [f"{config} cannot be used ({error.reason}):"]
     for problem in error.problems:
-        line = line_of(config, problem.path)
-        lines.append(f"  {config.name}:{line}: {problem}" if line else f"  {problem}")
+        place = place_of(config, problem.path)
+        lines.append(f"  {place}: {problem}" if place else f"  {problem}")
     return CallFailed("\n".join(lines), EXIT_BAD_INPUT, error.reason)
 
 

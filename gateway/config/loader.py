@@ -170,27 +170,34 @@ def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         found |= {at: Origin("file", f"{path}:{line}") for at, line, whole in _nodes(tree, "") if whole}
     found |= {at: Origin("command") for at in _leaves(overrides)}
+    return found | {at: Origin("environment", name) for at, name in _of_environment()}
+
+
+def _of_environment() -> Iterator[tuple[str, str]]:
+    """Yield path and variable of each setting that the environment has."""
     for name, value in os.environ.items():
         if name.startswith(PREFIX):
             try:  # a value, or all that it holds of a section
                 data = json.loads(value)
             except (ValueError, RecursionError):
                 data = value
-            at = name[len(PREFIX) :].lower().replace("__", ".")
-            found |= {inner: Origin("environment", name) for inner in _leaves(data, at)}
-    return found
+            for inner in _leaves(data, name[len(PREFIX) :].lower().replace("__", ".")):
+                yield inner, name
 
 
-def line_of(file: Path, path: str) -> int | None:
-    """Return the line of a setting, or of the section that it is missing in; None: the file has neither."""
+def place_of(file: Path, path: str) -> str:
+    """Return the variable or line of a setting, or of the section that it is missing in; empty: none has it."""
+    for at, name in _of_environment():
+        if f"{path}.".startswith(f"{at}."):
+            return name
     try:
         tree = yaml.compose(whole(file, MIB).decode(), Loader=yaml.SafeLoader)
     except (OSError, NotFit, ValueError, yaml.YAMLError):
-        return None
+        return ""
     known = {at: line for at, line, _ in _nodes(tree, "")}
     while path and path not in known:
         path = path.rpartition(".")[0]
-    return known.get(path)
+    return f"{file.name}:{known[path]}" if path else ""
 
 
 def _nodes(node: Any, at: str) -> Iterator[tuple[str, int, bool]]:

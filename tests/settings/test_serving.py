@@ -47,7 +47,8 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path: Path):
         "limits": {"cpu": -1, "typo": 3},
         "unheard_of": True,
     }
-    told = refusal(configuration, tmp_path, {"BFIA_GATEWAY__ENGIN__KIND": "process"})
+    environment = {"BFIA_GATEWAY__ENGIN__KIND": "process", "BFIA_GATEWAY__LIMITS__CPU": "-2"}
+    told = refusal(configuration, tmp_path, environment)
     first, *rest = told.splitlines()
     assert first == f"{tmp_path / 'broken.yml'} cannot be used (INVALID):"
     assert {re.sub(r"^ *(broken\.yml:\d+: )?", "", line).partition(": ")[0] for line in rest} == {
@@ -59,7 +60,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path: Path):
         "storage.url",
         "engine.kind",
         "auth.mode",
-        "limits.cpu",
+        "BFIA_GATEWAY__LIMITS__CPU",
         "limits.typo",
         "unheard_of",
     }
