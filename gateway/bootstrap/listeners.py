@@ -162,6 +162,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),
         Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
+        Mounted(templates.router(SqlTemplates(node.store), node.clock), body, first=ours),
         Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None, first=ours),
     ]
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
@@ -179,7 +180,6 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outputs.router(node.store, node.storage),
         jobs.router(node),
         about.router(node),
-        templates.router(SqlTemplates(node.store), node.clock),
         session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),

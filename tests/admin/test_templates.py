@@ -31,6 +31,7 @@ def test_a_template_is_kept_listed_replaced_and_deleted(tmp_path: Path):
             assert (code, refused["data"]["reason"]) == (404, "TEMPLATE_UNKNOWN")
         for bad in (f"/{'x' * 129}", "/x%01"):
             assert send("PUT", bad, json={"job": {}})[0] == 400
+        assert send("PUT", "/b", json={"job": {"message": "a job of many tasks" * 10_000}})[0] == 200
         assert send("PUT", "/b", json={"flow_id": "loans"})[0] == 400
 
 
