@@ -298,7 +298,13 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     page.locator("dialog input[name=via]").fill("JG0100009900000099")
     page.locator("dialog button.main").click()
     expect(page.locator("#notices")).to_contain_text("ROUTE_INVALID")  # as there is no such node
-    assert len(guest.get("/api/v1/routes")["routes"]) == 1
+    (before,) = guest.get("/api/v1/routes")["routes"]
+    button(page, say("add a route")).click()
+    page.locator("dialog input[name=node]").fill(jobs.HOST)
+    page.locator("dialog input[name=institution]").fill("BANK-C")
+    page.locator("dialog button.main").click()
+    expect(page.get_by_role("cell", name="BANK-C", exact=True)).to_be_visible()
+    assert guest.get("/api/v1/routes")["routes"] == [before | {"institution": "BANK-C"}]
 
 
 @pytest.mark.parametrize(

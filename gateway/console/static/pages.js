@@ -180,8 +180,9 @@ export async function partnersPage(body, { session, again }) {
       keys.map(([key, label, more]) => entry(key, label, { value: route?.[key] ?? "", ...more })), entry("reason", "reason")], { yes: "save" });
     if (!given) return;
     const text = (key) => given.get(key).trim() || null;
-    const changed = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (route?.[key] ?? null)));
-    await call(route ? "PATCH" : "PUT", `/api/v1/routes/${segment(route?.node ?? text("node"))}?version=${found.version}`, { route: changed, reason: text("reason") ?? "" });
+    const there = route ?? found.routes.find(({ node }) => node === text("node")); // written anew, it would lose what is not asked here
+    const changed = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (there?.[key] ?? null) && (route || one)));
+    await call(there ? "PATCH" : "PUT", `/api/v1/routes/${segment(there?.node ?? text("node"))}?version=${found.version}`, { route: changed, reason: text("reason") ?? "" });
     await again();
   });
   add(body, h("h1", {}, t("page partners")),
