@@ -22,7 +22,9 @@ def test_an_id_means_what_its_partner_its_side_and_its_kind_mean(store: Store):
         assert kept.find(other.side, other.partner, other.kind, one.id) is None
         assert kept.add(other) is not None
     assert kept.find(Side.THEIRS, "B", Kind.DATASET, "a1") == one
-    assert len(kept.list()) == 4 and kept.list(Side.THEIRS, Kind.DATASET, partner="B") == [one]
+    every = kept.list()
+    assert len(every) == 4 and kept.list(limit=2) == every[:2] and kept.list(after=every[1].number) == every[2:]
+    assert kept.list(Side.THEIRS, Kind.DATASET, partner="B") == [one]
     with pytest.raises(NotFound):
         kept.get(99)
 
