@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import httpx
@@ -260,6 +260,27 @@ def test_headers_with_what_headers_cannot_hold(target: Target, listener: str, pa
             answer = sock.recv(65536)
         assert answer.startswith(b"HTTP/1.1 "), (value[:5], answer[:200])
         assert answer.split(b" ", 2)[1] in (b"200", b"400", b"431"), (value[:5], answer[:200])
+
+
+def test_bodies_that_never_end_delay_no_other_request(target: Target):
+    paths = {
+        "operator": [SUBMIT, REGISTRATION, "/v2/component/upload/file"],
+        "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
+        "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
+    }
+    with ExitStack() as held:
+        for listener, path in [(one, path) for one, all_ in paths.items() for path in all_ * 6]:
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            head += "".join(f"{k}: {v}\r\n" for k, v in target.as_container.items())
+            for begun in (
+                'transfer-encoding: chunked\r\n\r\n9\r\n{"topic":\r\n',
+                'content-length: 2000000\r\n\r\n{"topic":',
+            ):
+                held.enter_context(target.raw(listener, f"{head}{begun}".encode()))
+        assert target.submit(a_job())["code"] == 0
+        assert target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})["code"] == 404
+        said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **target.as_container)
+        assert said["code"] == "E0000000000"
 
 
 def test_health_answered_all_the_while(target: Target, pulse: list[Beat], capsys: pytest.CaptureFixture[str]):
