@@ -174,7 +174,7 @@ class _Reader(MultiPartParser):
             if self._storing and take is not None and (rest := take()) is not None:
                 loop, over = asyncio.get_running_loop(), asyncio.Event()
                 rest.put_back(bytes(held))
-                part = FilePart(rest, self._mark, partial(loop.call_soon_threadsafe, over.set))
+                part = FilePart(rest, self._mark, partial(_call, loop, over.set))
                 self._follow(part)
                 await over.wait()
                 if part.broken:
@@ -187,6 +187,11 @@ class _Reader(MultiPartParser):
                 yield bytes(held[: len(held) - kept])
                 del held[: len(held) - kept]
         yield bytes(held)
+
+
+def _call(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # the node has ended
+        loop.call_soon_threadsafe(work)
 
 
 def _begins(data: bytearray, mark: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from adapter.bfia import data, envelope
 from adapter.bfia.examples import UPLOAD
@@ -21,6 +21,8 @@ from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.data.storages import Storages
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
+from gateway.errors import GatewayError
+from gateway.http.bodies import READ, Rest
 from tests.trust.test_connections import listening
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -291,6 +293,30 @@ def test_the_file_of_a_form_ends_at_its_mark(content: bytes, step: int) -> None:
         while count := part.readinto(room):
             found += room[:count]
     assert (found, ends) == (content, [b"\r\n--mark--\r\n"])
+
+
+def test_the_end_of_a_file_may_come_after_the_end_of_the_node() -> None:
+    ours, theirs = socket.socketpair()
+    parts: list[data.FilePart] = []
+    kind = (b"content-type", b"multipart/form-data; boundary=b")
+    with theirs, closing(Rest(ours, b"", 100)) as rest:
+        scope = {"type": "http", "headers": [kind], "extensions": {READ: lambda: rest}}
+
+        async def begun() -> dict[str, Any]:
+            return {"type": "http.request", "body": FIELDS + HEAD + b"id", "more_body": True}
+
+        async def main() -> None:
+            form = data.receive(Request(scope, begun), len, 10**6, lambda _: True, parts.append)
+            ended = asyncio.create_task(form)
+            while not parts:
+                await asyncio.sleep(0)
+            ended.cancel()
+
+        asyncio.run(main())
+        theirs.close()
+        with pytest.raises(GatewayError, match="broken off"):
+            while parts[0].readinto(memoryview(bytearray(9))):
+                pass
 
 
 def test_both_bodies_are_in_the_interface_description(site: Site) -> None:
