@@ -9,11 +9,13 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from gateway.admin.deps import OPERATOR, AfterText, Input, Limit, Object, Paths, Reply, named, noted, paged, shape
-from gateway.errors import NotFound
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid, NotFound
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
+from provider_registry.model import unfit
 
 _LISTED = shape("ListedTemplate", name=str, author=str, saved_at=datetime)
 _ONE = shape("Template", name=str, author=str, saved_at=datetime, job=Object)
@@ -45,6 +47,8 @@ def router(templates: SqlTemplates, clock: Clock) -> APIRouter:
 
     @paths("PUT", "/templates/{name}", "Keep a job as a template, in place of one of that name", _ONE)
     def keep(request: Request, name: _Name, body: Annotated[Kept, Body(openapi_examples=_KEPT)]) -> Response:
+        if (wrong := unfit(body.job)) is not None:
+            raise Invalid([Problem("job", wrong.rule, wrong.got)])
         before = templates.get(name)
         templates.put(name, named(request, OPERATOR), clock(), body.job)
         noted(request, before and before.job, body.job)

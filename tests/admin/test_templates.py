@@ -32,7 +32,8 @@ def test_a_template_is_kept_listed_replaced_and_deleted(tmp_path: Path):
         for bad in (f"/{'x' * 129}", "/x%01"):
             assert send("PUT", bad, json={"job": {}})[0] == 400
         assert send("PUT", "/b", json={"job": {"message": "a job of many tasks" * 10_000}})[0] == 200
-        assert send("PUT", "/b", json={"flow_id": "loans"})[0] == 400
+        for body in (b'{"flow_id": "loans"}', b'{"job": {"rate": NaN}}', b'{"job": {"rate": 1e999}}'):
+            assert send("PUT", "/b", content=body)[0] == 400
 
 
 def test_who_submits_jobs_keeps_templates_and_who_sees_jobs_sees_them():
