@@ -57,10 +57,10 @@ export async function submitPage(body, { session, stopped }) {
   text.addEventListener("input", take);
 
   let due = null, asked = 0;
-  /** Shows what would happen to the job as it is now; resolves with whether nothing stands in its way. */
+  /** Shows what would happen to the job as it is now; resolves with it where nothing stands in its way. */
   const plan = async () => {
     const given = read();
-    if (!given) return false;
+    if (!given) return null;
     const mine = asked += 1;
     clearTimeout(due);
     found.replaceChildren(h("p", { class: "faint" }, t("planning")));
@@ -69,10 +69,10 @@ export async function submitPage(body, { session, stopped }) {
       if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
           n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
-      return planned.good;
+      return planned.good ? given : null;
     } catch (error) {
       if (mine === asked) found.replaceChildren(problems(error));
-      return false;
+      return null;
     }
   };
   /** Plans once nothing has changed for a while; a job without tasks has nothing to plan. */
@@ -82,9 +82,10 @@ export async function submitPage(body, { session, stopped }) {
   };
   stopped.addEventListener("abort", () => clearTimeout(due));
   const submit = async () => {
-    if (!await plan()) return;
+    const planned = await plan();
+    if (!planned) return;
     try {
-      const made = await call("POST", "/v1/platform/schedule/job/create_all", read());
+      const made = await call("POST", "/v1/platform/schedule/job/create_all", planned);
       notice("good", t("submitted"));
       location.hash = `#/jobs/${segment(made.data.job_id)}`;
     } catch (error) { found.replaceChildren(problems(error)); }
