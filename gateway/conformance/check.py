@@ -115,7 +115,10 @@ def _evidence(
 
     together = tried({**known, UNKNOWN: "1"})
     known_only = all_given = None
-    if not together.worked and all(t.started for t in together.traces):
+    hung = any(t.was_stopped for t in together.traces) and not any(
+        t.code for t in together.traces if not t.was_stopped
+    )
+    if not together.worked and not hung and all(t.started for t in together.traces):
         known_only = tried(known)
         every = {**defaults(component), **known}
         if not known_only.worked and every != known:

@@ -33,9 +33,9 @@ from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, counted
 from gateway.ports import Site
-from provider_registry.model import Component, Parameter
+from provider_registry.model import Component, DataSpec, Parameter
 
 NODE = "CONFORMANCE"
 """owner of the sandbox's containers"""
@@ -236,7 +236,8 @@ class _Trial:
     def _launch(self, run: Run, place: Placement) -> LaunchSpec:
         party = run.party
         callback, transport = self.loopback.callback(party.node), self.loopback.transport(party.node)
-        site = Site(place.storage_url, callback, transport, place.log_path, {})
+        institutions = {one.node: f"institution-of-{one.role}" for one in self.spec.parties}
+        site = Site(place.storage_url, callback, transport, place.log_path, institutions)
         local = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
         names = (NODE, self.sandbox.installation, self.spec.job_id, run.task_id, party.role, party.index, 0)
         mounts = tuple(m for m in place.mounts if m.source.exists())
@@ -370,17 +371,18 @@ def _checksums(storage: FileStorage, run: Run) -> dict[str, str | None]:
 
 
 def _outputs(storage: FileStorage, component: Component, outputs: Mapping[str, Address]) -> dict[str, str]:
-    formats = {o.name: (o.formats[0].lower() if o.formats else "") for o in component.outputs}
-    return {n: _problem(storage, at, formats[n]) for n, at in outputs.items() if storage.exists(at)}
+    described = {o.name: o for o in component.outputs}
+    return {n: _problem(storage, at, described[n]) for n, at in outputs.items() if storage.exists(at)}
 
 
-def _problem(storage: FileStorage, address: Address, expected: str) -> str:
+def _problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
     """Return what is wrong with an output's format; empty for nothing."""
+    expected = described.formats[0].lower() if described.formats else ""
     try:
         size, _ = storage.stamp(address)
         if size == 0:
             return "is empty"
-        storage.metadata(address)
+        metadata = storage.metadata(address)
         if size > _LARGEST:
             return ""
         content = b"".join(storage.stream(address))
@@ -389,8 +391,28 @@ def _problem(storage: FileStorage, address: Address, expected: str) -> str:
     try:
         if expected == "json":
             json.loads(content)
-        if expected == "csv" and not any(next(csv.reader(io.StringIO(content.decode("utf-8-sig"))), [])):
-            return "has no header line"
+        if expected == "csv":
+            rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+            if not any(next(iter(rows), [])):
+                return "has no header line"
+            return _unlike(rows, metadata) if described.group == "data" else ""
     except (ValueError, RecursionError, csv.Error) as error:
         return f"is not valid {expected.upper()}: {error}"
+    return ""
+
+
+def _unlike(rows: list[list[str]], metadata: Mapping[str, Any]) -> str:
+    """Return where a table and what its metadata say differ; of several files each has a header."""
+    if not metadata:
+        return "has no file metadata beside its data"
+    header, *others = (row for row in rows if row)
+    found = [row for row in others if row != header]
+    if wrong := next((n for n, row in enumerate(found, 1) if len(row) != len(header)), 0):
+        values, columns = counted(len(found[wrong - 1]), "value"), counted(len(header), "column")
+        return f"has {values} in row {wrong} below a header of {columns}"
+    if isinstance(count := metadata.get("count"), int) and count != len(found):
+        return f"has {counted(len(found), 'row')}, its metadata say count {count}"
+    named = [str(one.get("name", next(iter(one), ""))) for one in metadata.get("column_info") or () if one]
+    if named and named != header:
+        return f"has the columns {', '.join(header)}; its metadata's column_info says {', '.join(named)}"
     return ""

@@ -134,6 +134,12 @@ def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with
     assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
 
 
+def test_a_component_that_hangs_is_not_tried_again_for_as_long() -> None:
+    hanging = replace(SILENT, code=143, signal=15, was_stopped=True)
+    (_, finding), *_ = checked("works", Scripted([hanging], [])).findings
+    assert finding.result == "failed" and "was still running and was stopped" in finding.seen
+
+
 def test_a_script_without_its_interpreter_has_not_started() -> None:
     begun = Trace("guest.0", "t", "s", "k", code=127, stderr=b"one\nenv: 'python9': No such file\n")
     seen = Evidence(count(), Trial((begun, replace(begun, party="host.0"))))
