@@ -199,12 +199,13 @@ def _lines(read: Read, newest_state: Callable[[], Run], start: int) -> Iterator[
         if found.left_out:
             yield shown, False
             continue
+        twice = bool(found.incomplete and incomplete)
         if found.incomplete != incomplete:
             incomplete = found.incomplete
             text = f"the newest lines may be missing: {incomplete}" if incomplete else "all lines are here"
             shown.append(format_sse_event(comment=text))
         run = newest_state()
-        if run.over and (found.over or found.incomplete):
+        if run.over and (found.over or twice):  # once it may just have been removed, and its log be saved by now
             yield [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")], False
             return
         yield shown, True
