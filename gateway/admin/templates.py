@@ -24,7 +24,7 @@ _Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]+$")]
 
 
 class Kept(Input):
-    """A job as it is submitted, complete or not."""
+    """The body of a create_all, complete or not."""
 
     job: dict[str, Any] = Field(description="body of create_all")
 

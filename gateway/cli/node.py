@@ -268,7 +268,7 @@ def _opened(config: Path) -> Any:
 
 
 def sign_audit(store: "Store", config: Path) -> None:
-    """Sign the audit log as it is now; without a key pair nothing is signed."""
+    """Sign the newest entry of the audit log, where the node has a key pair."""
     from gateway.identity.keys import Keyring
     from gateway.store.audit import SqlAudit
 

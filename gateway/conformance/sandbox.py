@@ -412,7 +412,10 @@ def _unlike(rows: list[list[str]], metadata: Mapping[str, Any]) -> str:
         return f"has {values} in row {wrong} below a header of {columns}"
     if isinstance(count := metadata.get("count"), int) and count != len(found):
         return f"has {counted(len(found), 'row')}, its metadata say count {count}"
-    named = [str(one.get("name", next(iter(one), ""))) for one in metadata.get("column_info") or () if one]
+    info = metadata.get("column_info") or []
+    if not isinstance(info, list) or not all(isinstance(one, dict) and one for one in info):
+        return "has metadata whose column_info is not a list of columns"
+    named = [str(one.get("name", next(iter(one)))) for one in info]
     if named and named != header:
         return f"has the columns {', '.join(header)}; its metadata's column_info says {', '.join(named)}"
     return ""

@@ -132,7 +132,7 @@ class Database:
 
 
 class InDatabase:
-    """Something that is kept in a database."""
+    """Base of each part of the store: it has the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

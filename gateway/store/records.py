@@ -219,7 +219,7 @@ class Records(Generic[R]):
         return found
 
     def _load(self, job_id: str) -> "Entry[R] | None":
-        """Return a record as it is stored. A cached one is read only if another process may have changed it."""
+        """Return the stored record. A cached one is read again only if another process may have changed it."""
         cached, drops = self._cache.get(job_id), self._cache.drops
         if cached is not None and self._alone:
             return cached

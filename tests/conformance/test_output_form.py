@@ -29,6 +29,8 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ("id,x\na,1\n", GOOD, "has 1 row, its metadata say count 2"),
         ("a,1\nb,2\nc,3\n", GOOD, "has the columns a, 1; its metadata's column_info says id, x"),
         ("id\na,1\nb,2\n", GOOD, "has 2 values in row 1 below a header of 1 column"),
+        ("id\na\n", {"column_info": ["id"]}, "has metadata whose column_info is not a list of columns"),
+        ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
         ('{"total": 7}', GOOD, "has 0 rows, its metadata say count 2"),
         ("\n", GOOD, "has no header line"),
     ],

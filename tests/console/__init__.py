@@ -17,7 +17,7 @@ def words() -> dict[str, dict[str, str]]:
 
 
 def spoken(language: str) -> Callable[..., str]:
-    """Return what gives the text that the pages show for a key; a state without a text is shown as it is."""
+    """Return the lookup of the pages' texts by key; a state without a text is its own."""
     known = words()
 
     def say(key: str, **values: Any) -> str:

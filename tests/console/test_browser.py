@@ -297,7 +297,7 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     page.locator("dialog input[name=node]").fill("JG0100003300000030")
     page.locator("dialog input[name=via]").fill("JG0100009900000099")
     page.locator("dialog button.main").click()
-    expect(page.locator("#notices")).to_contain_text("ROUTE_INVALID")  # as there is no such node
+    expect(page.locator("#notices")).to_contain_text("ROUTE_INVALID")  # no such node
     (before,) = guest.get("/api/v1/routes")["routes"]
     button(page, say("add a route")).click()
     page.locator("dialog input[name=node]").fill(jobs.HOST)

@@ -333,7 +333,7 @@ class EngineContract:
         engine.close()
         heard, anew = Heard(), harness.engine()
         anew.watch(heard)
-        heard.of(over.name)  # which nobody watched
+        heard.of(over.name)  # without a watch on it
         assert anew.probe(over.name) == exit_
         assert anew.logs(over.name).stdout == b"out\n"
         assert isinstance(anew.probe(goes_on.name), Running)

@@ -138,7 +138,7 @@ def test_nothing_of_one_party_goes_to_another(site: Site):
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
     data = {"a": {"dataset_id": "guests-data#table", "limit": 5}}
     refused = replace(a_job_with(SPEC), task_params=own | {"guest": {"0": data}})
-    with pytest.raises(Refused, match="guests-data#table"):  # who hands it in is told
+    with pytest.raises(Refused, match="guests-data#table"):  # the submitter sees which dataset
         site.node.coordinator.submit_job(refused, ME)
     wait_for(lambda: site.node.store.jobs.get(refused.job_id).ended_at, 30, 0.02, "the other job has ended")
     sent = b"".join(a.raw for a in site.peer.asked)

@@ -88,4 +88,4 @@ def test_a_scheduling_node_that_does_not_answer_is_named_where_a_task_is_to_stop
     assert answer["data"]["reason"] == "PEER_UNREACHABLE" and THIRD in answer["msg"]
     assert world.local(spec.job_id).status is JobStatus.READY
     world.me.participant.stop_job(spec.job_id, "", None, THIRD)
-    assert stop(world.me, spec.job_id, "", "/job/stop_all") == DONE, "it has ended here: nobody need be asked"
+    assert stop(world.me, spec.job_id, "", "/job/stop_all") == DONE, "it has ended here: no node is asked"

@@ -79,7 +79,7 @@ async def test_what_no_transport_can_use(desk, caller, way, form, topic, cut, he
 @pytest.mark.parametrize("chunked", [False, True])
 @ways
 async def test_a_body_that_ends_before_its_length(alpha, client, way, chunked):
-    """The sender says more than it sends and hangs up: nobody is left to be answered, and nothing is kept."""
+    """The sender announces more than it sends and hangs up: nothing is kept."""
     body, headers = body_of(Form.JSON, way), headers_of(Form.JSON, way)
     headers |= {"transfer-encoding": "chunked"} if chunked else {"content-length": str(len(body) + 100)}
     lines = [f"POST {CHAN}{'push' if way == 'push' else 'invoke'} HTTP/1.1", "host: alpha"]
