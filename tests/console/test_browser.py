@@ -129,9 +129,10 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
 
     expect(ann.locator("main .row .badge").first).to_have_text(hers("=SUCCEEDED"))  # by itself
     expect(ann.locator(".graph .task.good")).to_have_count(2)
-    ann.wait_for_function(
-        "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
-    )
+    drawn = "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
+    wait_for(
+        lambda: ann.evaluate(drawn), about="a plot is drawn"
+    )  # the page's policy forbids Playwright's own wait
     button(ann, hers("log")).first.click()
     expect(ann.locator("pre.log")).not_to_be_empty()
     button(ann, hers("look")).first.click()

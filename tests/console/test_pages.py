@@ -1,6 +1,7 @@
 """Pages in the browser over nodes in the test's process: text from others, invitations, YAML, templates."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,14 +176,15 @@ def test_a_job_goes_through_yaml_and_a_template_without_loss(
     expect(page.get_by_label("Template", exact=True)).to_be_visible()
     text.fill("{}")
     page.locator("input[type=file]").set_input_files(file)
-    page.wait_for_function("document.querySelector('textarea').value.length > 100")
+    whole = re.compile("2026-11-25")
+    expect(text).to_have_value(whole)
     assert json.loads(text.input_value()) == job
     file.write_text("a: [")
     page.locator("input[type=file]").set_input_files(file)
     expect(page.get_by_text("This is not YAML")).to_be_visible()
     other = opened(browser, nodes[0], "submit", "zh-CN")  # another person, at another machine
     other.get_by_label("模板", exact=True).select_option("loans")
-    other.wait_for_function("document.querySelector('textarea').value.includes('2026-11-25')")
+    expect(other.locator("textarea")).to_have_value(whole)
     assert json.loads(other.locator("textarea").input_value()) == job
     other.get_by_role("button", name="删除模板").click()
     other.locator("dialog button.danger").click()
