@@ -336,8 +336,8 @@ def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimi
     ) -> Response:
         """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at the others.
 
-        Refused while the job goes on (JOB_NOT_ENDED) or others need an output (OUTPUTS_IN_USE). Where a node does
-        not respond (503), the job is kept here, so that the same request goes on where this one stopped.
+        Refused while the job goes on at any node (JOB_NOT_ENDED) or others need an output (OUTPUTS_IN_USE). Where
+        a node does not respond (503), the job is kept here: the same request goes on where this one stopped.
         """
         by = named(request, OPERATOR)
 

@@ -390,8 +390,8 @@ class Deleting:
     ) -> Deleted:
         """Delete a job at every node of it, last here; with ``here`` only here. Repeated, it goes on.
 
-        Raises `NotFound`, `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted anywhere, and
-        `SomeUnreached`. A node that has no such path, or refuses, is named in the result and holds up nobody else.
+        Raises `NotFound`, `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted here, and
+        `SomeUnreached`. A node that has no such path, or refuses for good, is named in the result.
         """
         if not queries.is_known(self._store, job_id):
             raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
@@ -399,6 +399,9 @@ class Deleting:
         nodes = {} if here else self._ask_others(job_id, dry_run)
         if any(at.reason == PeerUnreachable.reason for at in nodes.values()) and not dry_run:
             raise SomeUnreached(nodes)
+        if (busy := [n for n, at in nodes.items() if at.reason == "JOB_NOT_ENDED"]) and not dry_run:
+            text = f"{', '.join(busy)} still tidies up after job {job_id}; nothing was deleted here: ask again"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
         outcome = {n: at.reason or "deleted" for n, at in nodes.items()}
         items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": outcome})
         return Deleted(job_id, dry_run, items, None if here else nodes)

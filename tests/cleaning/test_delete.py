@@ -40,6 +40,11 @@ def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path):
         assert refused["reason"] == "NOT_AUTHORISED" and "submitted" in refused["message"]
         assert not refused["deleted"] and len(me.store.timeline(job_id)) > 5
         job_id = played(tmp_path / "register", me, peer)
+        ended = peer.store.local_jobs.get(job_id)
+        peer.store.local_jobs.update(job_id, lambda job: replace(job, status=JobStatus.RUNNING))
+        early = delete(me, job_id, 409)
+        assert early["data"]["reason"] == "JOB_NOT_ENDED" and PEER in early["msg"] and me.store.record(job_id)
+        peer.store.local_jobs.update(job_id, lambda _: ended)
         answer = delete(me, job_id, reason="a test")
         assert {i["kind"] for i in answer["items"]} == {"outputs", "logs", "job"}
         assert all(i["removed"] for i in answer["items"]) and answer["nodes"][PEER]["deleted"]
