@@ -6,12 +6,13 @@ file holds: no line, row or cell is read beyond a limit, and of each kind of pro
 
 import codecs
 import csv
+import os
 import re
 import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from io import BufferedReader
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -60,10 +61,11 @@ SHOWN = 20
 _NAMED = 10
 """lines that are named after the first problem of a kind"""
 _BOM = "\ufeff"
-_RECORD, _READ = struct.Struct("=qIQ"), struct.Struct("=12sQ")
+_RECORD = struct.Struct("=3q")
 """hash and crc32 of an id, the line that it is in; an id's 96 bits are as good as the id"""
+_READ = _RECORD.size * 4096
 _BUCKETS = 1024
-_BUDGET = 1024 * 1024
+_BUDGET = 4 * 1024 * 1024
 
 
 class Format(NamedTuple):
@@ -446,41 +448,49 @@ class IdCheck:
         self._bytes = 0
 
     def finish(self, findings: Findings) -> None:
-        """Report every line whose id an earlier line has, the first ones in full."""
+        """Report every line whose id an earlier line has, the first ones in full. Raises `OSError`."""
         total, first = 0, list[tuple[int, int]]()
-        for number in range(_BUCKETS):
-            for pair in self._repeats(self._bucket(number)):
-                total += 1
-                if len(first) < SHOWN or pair < first[-1]:
-                    first = sorted([*first, pair])[:SHOWN]
+        with self._file.open("a+b") as file:
+            for number in range(_BUCKETS):
+                if _all_differ(self._bucket(file, number)):
+                    continue
+                for pair in _repeats(self._bucket(file, number)):
+                    total += 1
+                    if len(first) < SHOWN or pair < first[-1]:
+                        first = sorted([*first, pair])[:SHOWN]
         for line, earlier in first:
             rule = f"must have a match id of its own, it repeats that of line {earlier}"
             findings.add("repeated ids", f"file:{line}", rule)
         findings.more("repeated ids", total - len(first))
 
-    def _bucket(self, number: int) -> Iterator[bytes | bytearray]:
-        if self._written:
-            with self._file.open("rb") as file:
-                begin = 0
-                for ends in self._written:
-                    file.seek(start := ends[number - 1] if number else begin)
-                    left = ends[number] - start
-                    while data := file.read(min(left, _READ.size * 4096)):
-                        left -= len(data)
-                        yield data
-                    begin = ends[-1]
+    def _bucket(self, file: BufferedRandom, number: int) -> Iterator[bytes | bytearray]:
+        begin = 0
+        for ends in self._written:
+            at = ends[number - 1] if number else begin
+            while data := os.pread(file.fileno(), min(ends[number] - at, _READ), at):
+                at += len(data)
+                yield data
+            begin = ends[-1]
         yield self._buffer[number]
 
-    @staticmethod
-    def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
-        """Yield (line, the first line with the same id)."""
-        seen: dict[bytes, int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
-        for data in records:
-            found = dict(_READ.iter_unpack(data))
-            if len(found) * _READ.size == len(data) and seen.keys().isdisjoint(found):
-                seen |= found
-                continue
-            for digest, line in _READ.iter_unpack(data):
-                earlier = seen.setdefault(digest, line)
-                if earlier != line:
-                    yield line, earlier
+
+def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
+    """Tell whether no two ids can be the same: their hashes differ, which is compared fast."""
+    seen: set[int] = set()
+    for data in records:
+        (numbers := array("q")).frombytes(data)
+        found = set(hashes := numbers[::3])
+        if len(found) < len(hashes) or not seen.isdisjoint(found):
+            return False
+        seen |= found
+    return True
+
+
+def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
+    """Yield (line, the first line with the same id)."""
+    seen: dict[tuple[int, int], int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
+    for data in records:
+        for hashed, crc, line in _RECORD.iter_unpack(data):
+            earlier = seen.setdefault((hashed, crc), line)
+            if earlier != line:
+                yield line, earlier

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.data import table_reader
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import Buckets, FileStorage
 from gateway.data.storages import Storages
@@ -562,6 +563,23 @@ def test_a_deleted_dataset_is_gone(site: Site) -> None:
         site.datasets.delete("testspace#test_guest")
     with pytest.raises(GatewayError):
         site.datasets.delete("../..#x")
+
+
+def test_ids_that_repeat_far_apart_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen is on disk, in pieces: a repeat may be in the same piece, another one, or not written yet."""
+    monkeypatch.setattr(table_reader, "_BUDGET", 50_000)
+    monkeypatch.setattr(table_reader, "_BUCKETS", 4)
+    monkeypatch.setattr(table_reader, "_READ", 2400)
+    numbers = [*range(10_000)]
+    for line, earlier in ((3, 1), (5_000, 4_000), (9_000, 12), (9_500, 12), (9_999, 9_998)):
+        numbers[line] = numbers[earlier]
+    check, findings = table_reader.IdCheck(tmp_path / "ids"), table_reader.Findings()
+    for at in range(0, len(numbers), 100):
+        check.see([b"%d" % number for number in numbers[at : at + 100]], range(at, at + 100))
+    check.finish(findings)
+    first, more = findings.error().problems
+    assert first.path == "file:3" and first.rule.endswith("it repeats that of line 1")
+    assert more.rule == "4 more of this kind: repeated ids, in lines 5000, 9000, 9500, 9999"
 
 
 # ---------------------------------------------------------------- size
