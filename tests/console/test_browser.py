@@ -210,6 +210,7 @@ def test_a_job_is_drawn_from_the_registered_components(
     file = tmp_path / "job.json"
     file.write_text(json.dumps(job))
     page.locator("input[type=file]").set_input_files(file)
+    expect(page.locator("textarea")).to_have_value(re.compile('"kept"'))
     page.get_by_label(say("flow")).fill("drawn again")
     with page.expect_download() as download:
         button(page, say("save as JSON")).click()
