@@ -5,6 +5,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from engines.base import EngineError
+
 log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT = 5.0
@@ -75,15 +77,18 @@ class Follower:
         raise NotImplementedError
 
     def _run(self) -> None:
-        wait = self._every
+        wait, last = self._every, ""
         while not self._closed.is_set():
             try:
                 self._look()
-                wait = self._every
+                wait, last = self._every, ""
             except Exception as error:
                 if self._closed.is_set():
                     return
-                log.warning("the container engine does not tell exits: %r", error)
+                cause = str(error) if isinstance(error, EngineError) else repr(error)
+                if cause != last:
+                    log.warning("no exits are reported until the container engine answers again: %s", cause)
+                last = cause
                 self._subscription.away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             self._closed.wait(wait)

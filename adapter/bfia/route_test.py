@@ -86,6 +86,13 @@ _SIGN = (
 )
 """The usual cause: the partner's route has no key of this node yet."""
 _AGAIN = "try again, then look at the peer"
+_ANOTHER_PORT = "check that the address is a gateway's peer port"
+_REMEDIES = {
+    "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
+    "or show a certificate with this node's id",
+    "CERTIFICATE_REVOKED": "have a new certificate issued for this node",
+}
+"""by the reason for which the peer refuses this node"""
 
 
 def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[Step]:
@@ -233,7 +240,8 @@ class _Test:
             if error.reason == RELAY_LOOP and self._relay_there() == self._me:
                 text = f"this address is this node itself ({self._me}): what is sent there comes back"
                 return _failed(text, f"put the address of {route.node} into its entry, not this node's own")
-            return _failed(f"{error.reason}: {error.message}", "check that the address is a gateway's peer port")
+            text = error.message.removeprefix(f"{route.node}: ").removeprefix(f"{error.reason}: ")
+            return _failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
         greeting["sent"], greeting["received"] = sent, time.time()
         return _ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
 

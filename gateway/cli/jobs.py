@@ -68,13 +68,17 @@ def submit(
     node: Client,
     file: JobFile,
     watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show how it goes.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what would be a warning.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
 
     Warnings go to standard error, such as of an unknown parameter; so does who still has to approve, until when.
     """
-    made = _created(node, f"{_SCHEDULE}/job/create_all", read_object(file))["data"]
+    body = read_object(file)
+    if strict:
+        _be_strict(body)
+    made = _created(node, f"{_SCHEDULE}/job/create_all", body)["data"]
     if not watch_it:
         _print_created(node, {"job_id": made["job_id"]}, as_json)
         return
@@ -115,6 +119,15 @@ def params(
     made = node.post(path_of("jobs", job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
     yield made
     say(f"{job_id} continues with version {made['version']} of its parameters")
+
+
+def _be_strict(body: dict[str, Any]) -> None:
+    """Set ``strict`` of the common settings; a body that has no place for it is refused as it is."""
+    for key in ("config", "job_params", "common"):
+        body = body.setdefault(key, {})
+        if not isinstance(body, dict):
+            return
+    body["strict"] = True
 
 
 def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
@@ -452,9 +465,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
             states.append(text(state or "–", _STYLE.get(state, "dim")))
         cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim"))
     line = Table.grid(padding=(0, 1))
-    outcome = f" {job['outcome']}" if job.get("outcome") else ""
+    state = " ".join(dict.fromkeys(filter(None, (job["status"], job.get("outcome")))))
     bar = ProgressBar(total=100, completed=job["progress"], width=40)
-    line.add_row(bar, text(f"{job['status']}{outcome}, {job['progress']} %"))
+    line.add_row(bar, text(f"{state}, {job['progress']} %"))
     parts: list[RenderableType] = [text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")]
     parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
     if why := _why(job):

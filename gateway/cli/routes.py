@@ -1,6 +1,7 @@
 """``bfia-gateway route …``: which nodes there are, how to reach them, and whether that works."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -191,8 +192,10 @@ def test(node: Client, node_id: NodeId) -> Output:
 
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an entry that were given."""
-    return {"url" if key == "to" else key: value for key, value in entry.items() if value not in (None, "")}
+    """Return the keys of an entry that were given, with absolute paths of files."""
+    given = {"url" if key == "to" else key: value for key, value in entry.items() if value not in (None, "")}
+    files = given.keys() & {"ca", "certificate", "key"}
+    return given | {key: str(Path(given[key]).absolute()) for key in files}
 
 
 def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:

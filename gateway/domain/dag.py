@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
@@ -123,9 +124,9 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
     if output is None:
         has = ", ".join(o.key for o in source.outputs[:_SHOWN]) or "no output"
         has += ", …" if len(source.outputs) > _SHOWN else ""
-        return [
-            Problem(f"{at}.key", f"{node.name} needs an output that {wanted.task} does not have ({has})", edge)
-        ]
+        rule = f"{node.name} needs an output that {wanted.task} does not have ({has})"
+        meant = get_close_matches(wanted.key, [o.key for o in source.outputs[:_SHOWN]], n=1)
+        return [Problem(f"{at}.key", rule, edge, f"{wanted.task}.{meant[0]}" if meant else "")]
     if group(output.type) != group(wanted.type):
         return [
             Problem(

@@ -77,6 +77,9 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     for at, name in (("job_id", spec.job_id), *((f"config.role.{p.role}", p.role) for p in spec.parties)):
         if rule := name_rule(name, LARGEST_NAME // 3):
             yield Problem(at, rule, name)
+    for role in dict.fromkeys(p.role for p in spec.parties if "," in p.role):
+        rule = "must be one role, with the nodes that play it"
+        yield Problem(f"config.role.{role}", rule, role, " and ".join(re.findall("[^ ,]+", role)))
     if not spec.parties:
         yield Problem("config.role", "must name at least one node", {})
     elif not any(p.node == spec.initiator and p.role == spec.initiator_role for p in spec.parties):

@@ -117,6 +117,10 @@ def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(node: 
     assert handed.stdout.startswith("job-") and len(handed.stdout.splitlines()) == 1
     lines = [line for line in handed.stderr.splitlines() if "common.a.lasts" in line]
     assert len(lines) == 1 and lines[0].startswith("warning: "), handed.stderr
+    strict = cli(node, "submit", "-", "--strict", stdin=json.dumps(body(tmp_path, a=0)))
+    assert strict.returncode == 1 and "INVALID: " in strict.stderr and "common.a.lasts" in strict.stderr
+    for odd in ({"config": []}, {"config": {"job_params": 1}}):
+        assert cli(node, "submit", "-", "--strict", stdin=json.dumps(odd)).returncode == 2
 
 
 def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):

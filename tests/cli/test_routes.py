@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from tests.certificates import Authority
 from tests.cli import asking
 from tests.inprocess import ME, PEER, running
 
@@ -43,6 +44,16 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "rollback").stdout == f"version 8 is in force: -{PEER}\n"
     audit = asking("audit", node, "--action", PEER).stdout
     assert f"+{PEER}" in audit and f'{PEER}.profile: "spec" → "fate"' in audit
+
+
+def test_a_file_of_a_route_is_named_from_where_the_user_is(
+    node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ca = Authority(tmp_path / "tls").file
+    monkeypatch.chdir(tmp_path)
+    made = cli(node, "add", PEER, "--to", "https://127.0.0.1:9", "--ca", "tls/ca.pem")
+    assert made.exit_code == 0, made.stderr
+    assert node.routes.table.routes[PEER].ca == ca
 
 
 def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):

@@ -8,7 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from engines.base import CreateFailed, EngineError, HostMoved, ImageNotFound, LaunchSpec, PullDenied, PullTimeout
+from engines.base import (
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    HostMoved,
+    ImageNotFound,
+    LaunchSpec,
+    PullDenied,
+    PullTimeout,
+)
+from engines.watch import Follower
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.domain.execution.messages import Broken, Inspected
@@ -117,6 +127,21 @@ def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Ga
     )
     notes = [e for e in node.store.timeline(job.id) if e.event == "engine message"]
     assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
+
+
+def test_an_engine_that_is_away_is_one_sentence_in_the_log(caplog: pytest.LogCaptureFixture):
+    looks: list[int] = []
+
+    class Away(Follower):
+        def _look(self) -> None:
+            looks.append(1)
+            raise EngineDown("the container engine does not answer: No such file or directory")
+
+    follower = Away(0.01, lambda _: None, None)
+    wait_for(lambda: len(looks) > 2)
+    follower.close()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "engines.watch"]
+    assert line.endswith("answers again: the container engine does not answer: No such file or directory")
 
 
 def test_fetching_ends_when_the_job_is_stopped(node: Gateway) -> None:

@@ -60,6 +60,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         needing(DagInput("model", "a", "out")),
         [(f"{FLOW}[1].input[0].type", "b needs a.out as model, but it is a dataset (got 'model')")],
     ),
+    "a mistyped output": (
+        needing(DagInput("dataset", "a", "ou")),
+        [(f"{FLOW}[1].input[0].key", "does not have (out) (got 'a.ou'); did you mean a.out?")],
+    ),
     "names": (
         flow(a_node("a"), a_node("a"), a_node(""), a_node("a.b")),
         [(f"{FLOW}[1].name", "unique"), (f"{FLOW}[2].name", "empty"), (f"{FLOW}[3].name", "a dot")],
@@ -73,6 +77,15 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     "the initiator's role": (
         a_spec(initiator_role="host"),
         [("config.initiator.node_id", "must be listed under config.role.host (got 'n1')")],
+    ),
+    "two roles in one": (
+        a_spec(roles={"guest": ("n1",), "host, arbiter": ("n2",)}),
+        [
+            (
+                "config.role.host, arbiter",
+                "the nodes that play it (got 'host, arbiter'); did you mean host and arbiter?",
+            )
+        ],
     ),
     "no objects": (
         a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),

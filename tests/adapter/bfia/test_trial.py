@@ -197,6 +197,11 @@ def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_d
         assert wrong(steps) == ["answer"] and steps["answer"].remedy == "begin the entry's url with https"
         steps = tried(tmp_path, {"url": url, "ca": authority.file})
         assert wrong(steps) == ["tls"] and "wants a certificate of this node" in steps["tls"].cause
+        other = authority.sign("other", "gateway.example")
+        own = {"certificate": other.certificate, "key": other.key}
+        steps = tried(tmp_path, {"url": url, "ca": authority.file, **own})
+        assert wrong(steps) == ["answer"] and steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
+        assert "peer_certificate" in steps["answer"].remedy
 
 
 def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Authority):
