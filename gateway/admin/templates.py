@@ -20,7 +20,8 @@ from provider_registry.model import unfit
 _LISTED = shape("ListedTemplate", name=str, author=str, saved_at=datetime)
 _ONE = shape("Template", name=str, author=str, saved_at=datetime, job=Object)
 _NAME = shape("TemplateName", name=str)
-_Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]+$")]
+_Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
+"""no blank ends it: MariaDB compares without those"""
 
 
 class Kept(Input):

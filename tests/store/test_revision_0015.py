@@ -65,12 +65,13 @@ def described(engine: sa.Engine) -> dict[str, Any]:
 def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(database_url: str):
     recorded(database_url)
     old = connect(database_url)
-    before = described(old)
+    before, mariadb = described(old), old.dialect.name != "sqlite"
     migrate(old)
     migrated = described(old)
     assert migrated.keys() > before.keys()
-    with old.begin() as connection:  # killed before the last revision was noted
-        connection.exec_driver_sql("update alembic_version set version_num = '0017_audit_chain'")
+    with old.begin() as connection:  # killed before any revision was noted, and MariaDB keeps what was done
+        connection.exec_driver_sql("update alembic_version set version_num = '0015_exact_audits'")
+        connection.exec_driver_sql("drop index application_due" + (" on application" if mariadb else ""))
     migrate(old)
     assert described(old) == migrated
     with old.begin() as connection:

@@ -33,14 +33,18 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("document", _LONG, nullable=False),
         sa.UniqueConstraint("partner", "side", "kind", "id", name="application_id"),
+        if_not_exists=True,
         **_EXACT,
     )
-    op.create_index("application_due", "application", ["due_at"])
-    op.create_index("application_status", "application", ["status", "kind"])
+    known = {index["name"] for index in sa.inspect(op.get_bind()).get_indexes("application")}
+    for name, columns in (("application_due", ["due_at"]), ("application_status", ["status", "kind"])):
+        if name not in known:  # a start may have been killed among these statements
+            op.create_index(name, "application", columns)
     op.create_table(
         "application_job",
         sa.Column("job_id", sa.String(128), primary_key=True),
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=False),
         sa.Column("permit", sa.Boolean, nullable=False),
+        if_not_exists=True,
         **_EXACT,
     )

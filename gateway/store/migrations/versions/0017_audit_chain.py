@@ -8,4 +8,5 @@ down_revision = "0016_applications"
 
 
 def upgrade() -> None:
-    op.add_column("audit", sa.Column("hash", sa.String(64)))
+    if "hash" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("audit")}:
+        op.add_column("audit", sa.Column("hash", sa.String(64)))
