@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from fastapi.types import DecoratedCallable
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
@@ -80,6 +81,8 @@ class AdminParts(Protocol):
     launching: Launching
     executor: Executor
     resources: Resources
+    endpoints: Sequence[APIRoute]
+    """of every listener"""
     doctor: Callable[[], Sequence[Step]]
     """checks all that the node needs; set by what serves it"""
 

@@ -80,7 +80,8 @@ _JOB = shape(
     | {"created_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None, "user": str},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
-_TIMELINE = shape("Timeline", timeline=[TimelineEntry])
+_line = View("TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, lambda entry: entry.event))
+_TIMELINE = shape("Timeline", timeline=[_line.model])
 _RERUN = shape(
     "Rerun", **{"job_id": str, "old_job_id": str, "from": str, "runs": list[str], "inherits": list[str]}
 )
@@ -212,7 +213,7 @@ def router(parts: AdminParts) -> APIRouter:
         found = store.timeline(job_id)
         if not found and not is_known(store, job_id):
             raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
-        return Reply({"timeline": found})
+        return Reply({"timeline": list(map(_line, found))})
 
     @paths(
         "POST",

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
@@ -271,7 +271,9 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
     def undo(request: Request, body: Empty = None) -> Response:
         return ordered(request, drain.undo)
 
-    @paths("GET", "/audit", "Who requested which change, and its result", numbered("audit", AuditEntry))
+    entry = View("AuditEntry", **get_type_hints(AuditEntry), in_words=(str, lambda one: _means(parts, one.action)))
+
+    @paths("GET", "/audit", "Who requested which change, and its result", numbered("audit", entry.model))
     def audit(
         after: AfterNumber = None,
         limit: Limit = 100,
@@ -283,7 +285,7 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
     ) -> Response:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
         found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
-        return Reply(numbered_page("audit", found, limit, "id"))
+        return Reply(numbered_page("audit", found, limit, "id", entry))
 
     @paths("GET", "/tokens", "The tokens of this node; never their text", paged("tokens", _token.model))
     def tokens(after: AfterText = "", limit: Limit = 100) -> Response:
@@ -303,6 +305,13 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         return Reply({"settings": effective(parts.settings)})
 
     return paths.router
+
+
+def _means(parts: AdminParts, action: str) -> str:
+    """Return what a request is for, by the summary of its endpoint; of another action its name."""
+    method, _, path = action.partition(" ")
+    fits = (e for e in parts.endpoints if method in (e.methods or ()) and e.path_regex.match(path))
+    return next((str(e.summary) for e in fits if e.summary), action)
 
 
 def _listed(items: list[Item]) -> Response:

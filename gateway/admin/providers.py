@@ -89,6 +89,7 @@ _shown = View(
     author=str,
     action=Annotated[str, Field(examples=["registered"])],
     reason=str,
+    in_words=(str, lambda one: one.action),
 )
 _IS_NEW = Annotated[bool, Field(description="false: it was so before, and this is its newest revision")]
 _change = View(

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from anyio import CapacityLimiter
 from fastapi import Request
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import data, envelope, interconn, platform, relay, requests
@@ -199,6 +200,8 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
     )
     for_operators += mounted(node, uploads)
+    all_ = [*for_operators, *for_peers_here, *for_containers]
+    node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[in_language]),
     }

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import structlog
 from anyio import CapacityLimiter
+from fastapi.routing import APIRoute
 
 from adapter.bfia import interconn, platform
 from adapter.bfia.channel.courier import Courier
@@ -107,6 +108,7 @@ class Gateway:
         self.settings = settings
         self.clock: Clock = partial(datetime.now, UTC)
         self.doctor: Callable[[], Sequence[Step]] = tuple
+        self.endpoints: Sequence[APIRoute] = ()
         self._pace = pace
         self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
         self._open_state()

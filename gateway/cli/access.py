@@ -191,8 +191,12 @@ def list_entries(
     narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
     found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
     yield found
-    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": "who", "what": "action", "result": _result}
+    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": "who", "what": _what, "result": _result}
     listing(found, "audit", "change", {**columns, "before → after": _difference})
+
+
+def _what(entry: Mapping[str, Any]) -> str:
+    return "\n".join(dict.fromkeys((entry["in_words"], entry["action"])))
 
 
 def _result(entry: Mapping[str, Any]) -> str:

@@ -287,7 +287,13 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
         say()
         idle = any(clause.name in ("starts", "works") and f.result == "failed" for clause, f in one.findings)
         lines = [
-            [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
+            [
+                "\n".join(dict.fromkeys((t(clause.name), clause.name))),
+                _MARKS[f.result],
+                f.seen,
+                clause.remedy if f.result == "failed" else "",
+                clause.section,
+            ]
             for clause, f in one.findings
             if not (idle and f.result == "not shown")  # what does not work shows little: the last line counts them
         ]

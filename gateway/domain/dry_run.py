@@ -24,6 +24,7 @@ CHECKS = (
     "profile",
     "way back",
     "takes jobs",
+    "contract",
     "components",
     "datasets",
     "model",

@@ -18,7 +18,9 @@ ENGLISH = "en"
 CHINESE = "zh"
 LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
 """of whoever is answered"""
-_TEXTS = frozenset({"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps"})
+_TEXTS = frozenset(
+    {"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps", "in_words"}
+)
 """fields of the API with texts for people"""
 _LONGEST = 20_000
 """characters of a text that is looked for"""

@@ -11,12 +11,22 @@ from string import Formatter
 
 import pytest
 
+from adapter.bfia import route_test
+from adapter.fate.tools.rows import NOTED
 from gateway.bootstrap.node import Gateway
 from gateway.cli.command import _NEXT
 from gateway.cli.language import asked, paragraphs
 from gateway.conformance.clauses import CLAUSES
+from gateway.diagnostics import doctor
+from gateway.domain.dry_run import CHECKS
+from gateway.domain.events import NAME_OF
+from gateway.domain.scheduling import messages
+from gateway.domain.states import JOB, RUN, TASK, Outcome
+from gateway.identity.statements import HEAD
 from gateway.language import catalogue
+from provider_registry.registry import Action
 from tests.cli import everything
+from tests.console import words
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running
 
@@ -53,8 +63,8 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
     for environment in ({"LANG": "zh_CN.UTF-8"}, {"LC_ALL": "zh_CN.UTF-8", "LANG": "en_GB.UTF-8"}):
         shown = run("--help", **environment).stdout
         assert "运行一个节点" in shown and "显示本帮助并退出" in shown
-    for words, environment in (([], {}), (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}), ([], {"LANG": "de_DE"})):
-        shown = run(*words, "job", "list", "--help", **environment).stdout
+    for given, environment in (([], {}), (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}), ([], {"LANG": "de_DE"})):
+        shown = run(*given, "job", "list", "--help", **environment).stdout
         assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
     assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == ["zh", "zh", "en"]
 
@@ -96,6 +106,14 @@ def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node:
         assert [s["result"] for s in answer["steps"][:2]] == ["failed", "skipped"] and word in answer["steps"][0][
             "cause"
         ]
+
+
+def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
+    ask(node, "operator", "POST", "/api/v1/undrain")
+    for language, meant in (("zh", "恢复接受新作业"), ("en", "Take new jobs again")):
+        answer = ask(node, "operator", "GET", "/api/v1/audit", headers={"accept-language": language}).json()
+        newest = answer["audit"][0]
+        assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
 
 
 def test_a_refusal_in_chinese_says_cause_next_step_and_case(node: Gateway):
@@ -170,3 +188,58 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
     assert lacking("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3) == []
     product = "gateway adapter engines provider_registry route_table"
     assert lacking(product, {"Problem", "problem", "_problem"}, 1, 2) == []
+
+
+_STATES = {"job {}": JOB, "job {} here": JOB, "task {}": TASK, "run {}": RUN}
+_REQUESTS = ("accepted", "refused", "not answered")
+_EVENTS = {"noted": 1, "Note": 1, "_concluded": 1, "_return": 2, "_asked": 1, "write_line": 4}
+"""call -> the place of its event among its arguments"""
+_KEPT_IN = ("event", "CALLED", "STUCK")
+"""names that an event has before it is noted"""
+
+
+def events() -> set[str]:
+    """Return the name of each event that the product writes into a timeline, as far as it stands in the code."""
+    found = set(NAME_OF)
+    found |= {form.format(state) for form, states in _STATES.items() for state in states}
+    found |= {NOTED, "closing failed", "removing failed", "stopping failed"}
+    found |= {f"ending as {outcome}" for outcome in Outcome}
+    requests = {one.name for one in vars(messages).values() if hasattr(one, "call") and hasattr(one, "name")}
+    found |= {f"{name} {word}" for name in requests for word in _REQUESTS}
+    for room in ("domain", "jobs", "runtime", "store"):
+        for file in (ROOT / "gateway" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                found |= set(_named(node))
+    return found - {"run WAITING", "task PENDING"}  # nothing moves there
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Assign):
+        name, value = node.targets[0], node.value
+        many = isinstance(name, ast.Tuple) and isinstance(value, ast.Tuple)
+        pairs = zip(name.elts, value.elts, strict=True) if many else [(name, value)]
+        yield from (text for name, value in pairs if getattr(name, "id", "") in _KEPT_IN for text in _texts(value))
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        form = "{} requested" if called == "_asked" else "{}"
+        given = node.args[_EVENTS[called] :][:1] if called in _EVENTS else []
+        yield from (form.format(text) for one in given for text in _texts(one))
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Yield the text that stands there, or both of a choice."""
+    if isinstance(node, ast.IfExp):
+        yield from (text for one in (node.body, node.orelse) for text in _texts(one))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def test_every_event_action_and_check_has_a_chinese_name(node: Gateway):
+    names = events() | {"token create", "token revoke", "identity rotate", "restore", "login", HEAD}
+    checks = {*doctor.STEPS, *route_test.STEPS, *CHECKS}
+    names |= checks | {action.value for action in Action} | {clause.name for clause in CLAUSES}
+    changes = {str(e.summary) for e in node.endpoints if e.methods - {"GET"} and e.include_in_schema}
+    assert len(names) > 130 and len(changes) > 80
+    lacking = {one for one in names | changes if not re.search("[\u4e00-\u9fff]", catalogue.translate(one, "zh"))}
+    assert lacking == set()
+    assert {f"=step {name}" for name in checks} - words()["zh"].keys() == set()

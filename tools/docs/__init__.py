@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from gateway.language.catalogue import entries_of
+
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; what would end a cell is written so that it does not."""
@@ -14,7 +16,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def translated(text: str, language: str) -> str:
-    """Return a text of the code in a language. Raises `LookupError` where `zh.yml` beside this module lacks it."""
+    """Return a text of the code in a language. Raises `LookupError` where neither `zh.yml` has it."""
     if language == "en" or not text:
         return text
     if text not in _chinese():
@@ -25,7 +27,7 @@ def translated(text: str, language: str) -> str:
 @cache
 def _chinese() -> Mapping[str, str]:
     found: Mapping[str, str] = yaml.safe_load(Path(__file__).with_name("zh.yml").read_text(encoding="utf-8"))
-    return found
+    return {**entries_of("zh.yml"), **found}
 
 
 def code(text: str) -> str:

@@ -484,6 +484,7 @@ class Revision(Response):
     author: str
     action: str
     reason: str
+    in_words: str
 
 
 class ProviderChanged(Revision):
@@ -628,13 +629,12 @@ class Stored(Response):
 
 
 class TimelineEntry(Response):
-    """One written line of a job's timeline."""
-
     at: datetime
     side: str
     event: str
     by: str
     detail: dict[str, Any]
+    in_words: str
 
 
 class Timeline(Response):

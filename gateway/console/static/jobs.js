@@ -67,7 +67,7 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
     lanes.replaceChildren(card("over time", gantt(job, lines)));
     const opened = timeline.querySelector("details")?.open;
     timeline.replaceChildren(h("section", {}, h("details", { open: opened }, h("summary", {}, h("strong", {}, t("timeline")), ` (${lines.length})`),
-      table(["time", "side", "event", "by", "detail"], lines.map((l) => [moment(l.at), said(l.side), l.event, l.by,
+      table(["time", "side", "event", "by", "detail"], lines.map((l) => [moment(l.at), said(l.side), h("span", { title: l.event }, l.in_words), l.by,
         Object.keys(l.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(l.detail, null, 1))) : ""])))));
   };
   await load();

@@ -150,7 +150,7 @@ export async function providerPage(body, { session, parts: [name], again }) {
     ...Object.values(p.components_description).map((c) => h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, c.componentName), ` ${[...new Set([c.title, c.description].filter(Boolean))].join(" ")}`),
       facts([["roles", (c.roleList ?? []).join(between)], ["storages", (c.storageEngine ?? []).join(between)]]),
       table(["name", "type", "default", "description"], (c.inputParam ?? []).map((i) => [i.name, i.type, value(i.defaultValue), i.description ?? i.title]))))),
-    card("history", table(["revision", "time", "by", "what", "why", ""], history.history.map((e) => [e.revision, moment(e.at), e.author, e.action, e.reason,
+    card("history", table(["revision", "time", "by", "what", "why", ""], history.history.map((e) => [e.revision, moment(e.at), e.author, e.in_words, e.reason,
       e.revision > 1 ? button("difference", async () => { 
         const { changes } = await get(`${path}/diff?since=${e.revision - 1}&until=${e.revision}`);
         difference.replaceChildren(h("h3", {}, `${t("difference")} ${e.revision - 1} → ${e.revision}`), table(["where", "before", "after"], changes.map((c) => [h("code", {}, c.path), h("code", {}, value(c.before)), h("code", {}, value(c.after))])));
@@ -263,7 +263,7 @@ async function audit() {
   const load = async (after = "", before = []) => {
     const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
     const all = [...before, ...found.audit];
-    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who, h("code", {}, a.action), a.code ?? a.status,
+    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who, a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], a.code ?? a.status,
       Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
   const filter = (name, label) => h("label", {}, t(label), h("input", { name, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
