@@ -188,6 +188,8 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     """Return one page of jobs."""
     found: list[Any] = []
     for side, query in _queries(wanted):
+        if len(found) > limit:  # older ones of the other side are of a later page
+            query = query.where(query.selected_columns.created_at >= found[-1][1].created_at)
         found += _first(store, side, query, wanted, limit + 1, after)
     found.sort(key=lambda r: (r[1].created_at, r[1].job_id), reverse=True)
     shown = found[:limit]
@@ -267,7 +269,7 @@ def _first(
     created, job_id = query.selected_columns.created_at, query.selected_columns.job_id
     query = query.order_by(created.desc(), job_id.desc())  # in the order of the index on the time
     found: list[tuple[str, Any]] = []
-    size = count if wanted.partner is None else max(count, _MANY)
+    size = count
     while len(found) < count:
         following = query
         if after is not None:
@@ -277,6 +279,7 @@ def _first(
         found += [(side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)]
         if len(rows) < size:
             break
+        size = _MANY
         after = Place(rows[-1].created_at, rows[-1].job_id)
     return found[:count]
 

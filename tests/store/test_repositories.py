@@ -274,6 +274,23 @@ def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyP
     assert [entry.job_id for entry in running] == ["job-4", "job-2"]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 20])
+def test_pages_of_both_sides_are_one_list_also_of_jobs_of_one_moment(store: Store, limit: int):
+    there = []
+    for i in range(12):
+        spec, moment = a_spec("a", job_id=f"job-{i:02}"), at(i // 3)
+        if i % 4 < 2:
+            store.jobs.add(replace(a_job(), tasks={}, spec=spec, created_at=moment), spec.flow_id)
+        if i % 4:
+            store.local_jobs.add(replace(a_local_job(), spec=spec, created_at=moment), spec.flow_id)
+        there.append(spec.job_id)
+    found, after = [], None
+    while found == [] or after is not None:
+        entries, after = page(store, Wanted(), limit, after)
+        found += [entry.job_id for entry in entries]
+    assert found == there[::-1]
+
+
 def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store: Store):
     job = a_job("a; b: a", JobStatus.RUNNING, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
     store.jobs.add(replace(job, user="li.na"), job.spec.flow_id)

@@ -32,7 +32,7 @@ from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
 from tools.bench import channel as ways
-from tools.bench import load, readme, requests
+from tools.bench import console, load, readme, requests
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
@@ -477,6 +477,17 @@ def beside_ended(asked: argparse.Namespace) -> None:
     )
 
 
+def in_the_browser(asked: argparse.Namespace) -> None:
+    with two_nodes(by_process()) as (node, _):
+        job_id = node.submit(chain(3))
+        load.until_over(node, job_id)
+        node.stop()
+        load.copy_ended(node, job_id, asked.ended)
+        node.start()
+        rows = list(console.visits(node, job_id, 2 * asked.rounds + 1))
+    table("console", f"Pages of the console beside {asked.ended} ended jobs (SQLite)", console.HEADS, rows)
+
+
 def failing_over(asked: argparse.Namespace) -> None:
     if "BFIA_TEST_DB_URL" not in os.environ:
         print("Failover is not measured: it needs MariaDB (BFIA_TEST_DB_URL)\n")
@@ -529,6 +540,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "load": under_load,
     "thousand": thousand,
     "ended": beside_ended,
+    "console": in_the_browser,
     "failover": failing_over,
     "signing": signatures,
     "soak": soaking,

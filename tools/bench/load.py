@@ -158,7 +158,7 @@ def copy_ended(node: Node, job_id: str, count: int) -> None:
             rows = [dict(r._mapping) for r in connection.execute(sa.select(table).where(table.c.job_id == job_id))]
             for start in range(0, count, 500):
                 copies = [
-                    {k: _copied(v, job_id, i) if k != "id" else None for k, v in row.items()}
+                    {k: v - i if k == "created_at" else _copied(v, job_id, i) for k, v in row.items()}
                     for i in range(start, min(start + 500, count))
                     for row in rows
                 ]
