@@ -19,7 +19,7 @@ UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
 UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
 _STANDARD = {"double": "float", "long": "int", "bool": "boolean", "str": "string", "text": "string"}
 """spellings that are read -> the standard's"""
-_SHOWN = 5
+_SHOWN = 6
 """how many values a warning lists"""
 _MISSPELLED = 0.8
 """how alike a known type must be for another word to be a mistake: int32 may be a vendor's own, strng is none"""

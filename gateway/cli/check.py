@@ -3,6 +3,8 @@
 import re
 import shlex
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +17,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
-from gateway.cli.command import EngineKind, Output, command, compact, finite, say, table
+from gateway.cli.command import EngineKind, Output, command, compact, finite, harmless, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 X = TypeVar("X")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_LINES = 20
+"""of an output that are shown"""
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
@@ -87,6 +91,9 @@ def check(
         list[str] | None,
         typer.Option(help="A parameter's value, NAME=VALUE, or of one role ROLE.NAME=VALUE; may be repeated."),
     ] = None,
+    show_outputs: Annotated[
+        bool, typer.Option("--show-outputs", help="Print the beginning of what each party wrote, too.")
+    ] = False,
     grace: Annotated[
         float, typer.Option(min=0.1, callback=finite(), help="Seconds from SIGTERM to SIGKILL.")
     ] = 10.0,
@@ -126,6 +133,10 @@ def check(
     good = not found.errors and all(c.good for c in checked)
     yield _as_json(good, found, checked), good
     _print(file, found, checked)
+    for one in checked if show_outputs else ():
+        for (party, name), text in one.outputs.items():
+            say(f"\n{one.component}, {name} of {party}:")
+            typer.echo("\n".join(map(harmless, text.splitlines()[:_LINES])))
 
 
 def _given(data: Sequence[str], parameters: Sequence[str], found: "Described") -> "Given":
@@ -193,6 +204,7 @@ def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeo
     from gateway.conformance.sandbox import Sandbox
 
     installation = uuid4().hex
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and remove all below
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
         kind = kind or (EngineKind.process if program else EngineKind.docker)
@@ -214,6 +226,7 @@ def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeo
                 sandbox.close()
     finally:
         try_to_remove(folder)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _engine(kind: EngineKind, image: str, program: str, folder: Path, installation: str) -> "Engine":
@@ -260,16 +273,22 @@ def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> di
                 "says": clause.says,
                 "result": str(finding.result),
                 "seen": finding.seen,
-                "remedy": clause.remedy if finding.result == "failed" else "",
+                "remedy": (finding.remedy or clause.remedy) if finding.result == "failed" else "",
             }
             for clause, finding in one.findings
         ]
+
+    def outputs(one: "Checked") -> list[dict[str, str]]:
+        return [{"party": party, "output": name, "begins": text} for (party, name), text in one.outputs.items()]
 
     return {
         "good": good,
         "provider": found.provider.key if found.provider else None,
         "description": {"errors": problems(found.errors), "warnings": problems(found.warnings)},
-        "components": [{"component": c.component, "good": c.good, "clauses": clauses(c)} for c in checked],
+        "components": [
+            {"component": c.component, "good": c.good, "clauses": clauses(c), "outputs": outputs(c)}
+            for c in checked
+        ],
     }
 
 
@@ -291,7 +310,7 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
                 "\n".join(dict.fromkeys((t(clause.name), clause.name))),
                 _MARKS[f.result],
                 f.seen,
-                clause.remedy if f.result == "failed" else "",
+                (f.remedy or clause.remedy) if f.result == "failed" else "",
                 clause.section,
             ]
             for clause, f in one.findings

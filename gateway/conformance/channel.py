@@ -47,10 +47,15 @@ def unclaimed(traces: Sequence[Trace]) -> list[str]:
     return [f"no party reads topic {at[1]!r}, which {sent[at]} sent to {at[0]}" for at in sent if at not in read]
 
 
+def waiting(traces: Sequence[Trace]) -> str:
+    """Return in a line what running parties wait for, and what nobody has read; empty where there is none."""
+    return "; ".join([*unsent(traces)[:_SHOWN], *unclaimed(traces)[:_SHOWN]])
+
+
 def summary(traces: Sequence[Trace]) -> str:
     """Return in a line what keeps the parties from ending; empty where the channel shows nothing."""
-    found = [*refused(traces)[:_SHOWN], *unsent(traces)[:_SHOWN], *unclaimed(traces)[:_SHOWN]]
-    return "; on the channel: " + "; ".join(found) if found else ""
+    found = "; ".join(filter(None, [*refused(traces)[:_SHOWN], waiting(traces)]))
+    return f"; on the channel: {found}" if found else ""
 
 
 def _sent(traces: Sequence[Trace]) -> dict[tuple[str, str], str]:

@@ -12,8 +12,6 @@ from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 
-TRIALS = 3
-"""steps of progress per component"""
 _MOMENT = 2.0
 """seconds"""
 _MORE_ATTEMPTS = 2
@@ -26,6 +24,8 @@ class Checked:
 
     component: str
     findings: tuple[tuple[Clause, Finding], ...]
+    outputs: Mapping[tuple[str, str], str]
+    """(party, output) -> its beginning, of what the parties wrote together"""
 
     @property
     def good(self) -> bool:
@@ -82,7 +82,7 @@ def check(
     progress: Callable[[str], None],
     clauses: Sequence[Clause] = CLAUSES,
 ) -> Checked:
-    """Run a component and judge it. ``progress`` is called for each step, `TRIALS` in all.
+    """Run a component and judge it. ``progress`` is called for each step, and while parties wait on the channel.
 
     Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
     made, `Invalid` for a given table that is none.
@@ -93,7 +93,8 @@ def check(
     if broken and seen.best.worked:
         again = _evidence(sandbox, component, given, lambda _: None, {TOGETHER})
         found |= {clause: _twice(found[clause], clause.judge(again)) for clause in broken}
-    return Checked(component.name, tuple(found.items()))
+    outputs = {(trace.party, name): text for trace in seen.best.traces for name, text in trace.shown.items()}
+    return Checked(component.name, tuple(found.items()), outputs)
 
 
 def _twice(first: Finding, second: Finding) -> Finding:
@@ -111,7 +112,7 @@ def _evidence(
     inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
-        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs)))
+        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs), progress))
 
     together = tried({**known, UNKNOWN: "1"})
     known_only = all_given = None

@@ -79,15 +79,30 @@ def _starts(seen: Evidence) -> Finding:
 def _works(seen: Evidence) -> Finding:
     """With `system.*`, `config.*` and `runtime.*`, all parties succeed together.
 
-    Read the last lines above. Dotted names cannot be exported from a shell: read them from the process's
-    environment. Give data that fits with --data, values with --parameter.
+    Dotted names cannot be exported from a shell: read them from the process's environment. Give data that fits
+    with --data, values with --parameter.
     """
     if not all(t.started for t in seen.together.traces):
         return not_shown("it did not start")
     if seen.best.worked:
         return ok(f"{_parties(seen.best.traces)} succeeded")
     hint = f"; nothing could be made up for {', '.join(seen.lacks)}" if seen.lacks else ""
-    return failed(seen.best.end + channel.summary(seen.best.traces) + hint)
+    return failed(seen.best.end + channel.summary(seen.best.traces) + hint, _first_step(seen))
+
+
+def _first_step(seen: Evidence) -> str:
+    """Return what to do first about parties that do not succeed together; empty where nothing points to it."""
+    traces = seen.best.traces
+    if seen.lacks:
+        return f"give {', '.join(seen.lacks)} by --data ROLE.INPUT=FILE"
+    if channel.refused(traces):
+        return "correct the request to the channel that was refused"
+    if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
+        return f"find the cause in the last lines of {', '.join(failing)}"
+    if channel.unsent(traces):
+        return "let both sides name the same topic, and push it with x-ptp-target-node-id of who waits"
+    hung = [trace.party for trace in traces if trace.was_stopped]
+    return f"find what {', '.join(hung)} waits for, or give more time by --timeout" if hung else ""
 
 
 @_clause("optional-omitted", "3.2")
@@ -179,7 +194,8 @@ def _callback_running(seen: Evidence) -> Finding:
     late = [t.party for t in _ended(seen) if t.reported and t.requests.reports[-1].status == "RUNNING"]
     if late:
         return failed(f"{', '.join(late)} reported RUNNING after the end")
-    otherwise = "reported the end only" if any(t.reported for t in _ended(seen)) else "reported nothing"
+    silent = "never reported RUNNING: a gateway shows such a run as running once its container is up"
+    otherwise = silent if any(t.reported for t in _ended(seen)) else "reported nothing"
 
     def running(trace: Trace) -> str:
         reported = any(report.status == "RUNNING" for report in trace.requests.reports)

@@ -27,6 +27,8 @@ class Finding:
 
     result: Result
     seen: str = ""
+    remedy: str = ""
+    """what to do in this case; empty: what the clause says"""
 
 
 ok = partial(Finding, Result.OK)
@@ -111,6 +113,8 @@ class Trace:
     """what else it wrote into the storage"""
     changed: tuple[str, ...] = ()
     """inputs that are not as they were"""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """the beginning of each output that was written"""
 
     @property
     def started(self) -> bool:

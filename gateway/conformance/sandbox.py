@@ -7,8 +7,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, labels
 from engines.docker import ContainerdEngine
 from engines.files import is_folder, walk
+from gateway.conformance import channel
 from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
 from gateway.data.datasets import Datasets
@@ -44,11 +45,15 @@ UNKNOWN = "conformance_unknown"
 _PROBE_SECONDS = 0.05
 _AFTER_A_FAILURE = 5.0
 """seconds that the other parties have to exit by themselves once one has failed"""
+_HINT_SECONDS = 10.0
+"""that parties may run before what they wait for is said"""
 _STARTED_SECONDS = 5.0
 """after which a silent run counts as running"""
 _TASK = "checked"
 _ROWS = 60
 _ID, _LABEL = "id", "y"
+_BEGINNING = 2000
+"""bytes of an output that are shown"""
 _LARGEST = 64 << 20
 """bytes of an output whose format is checked"""
 
@@ -131,8 +136,13 @@ class Sandbox:
         if refused:
             raise refused[0]
 
-    def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
-        """Make one trial. Raises `OSError` and `EngineError` where the sandbox itself cannot be made."""
+    def run(
+        self, component: Component, plan: Plan, hint: Callable[[str], None] = lambda _: None
+    ) -> tuple[Trace, ...]:
+        """Make one trial; ``hint`` is called with what its parties wait for on the channel while they run.
+
+        Raises `OSError` and `EngineError` where the sandbox itself cannot be made.
+        """
         spec = _job(component)
         stations = {p.node: Station(p.label, p.node, uuid4().hex, uuid4().hex) for p in spec.parties}
         home = self._folder / spec.job_id
@@ -143,7 +153,16 @@ class Sandbox:
             parties = [p for p in spec.parties if p.label in plan.parties]
             with ThreadPoolExecutor(len(parties)) as pool:
                 try:
-                    return tuple(pool.map(lambda p: trial.play(p, stations[p.node]), parties))
+                    playing = [pool.submit(trial.play, p, stations[p.node]) for p in parties]
+                    shown = ""
+                    while wait(playing, _HINT_SECONDS, FIRST_EXCEPTION).not_done:
+                        for one in filter(Future.done, playing):
+                            one.result()  # raises what ended it
+                        seen = [Trace(s.party, "", "", "", s.node, s.requests) for s in stations.values()]
+                        if (found := channel.waiting(seen)) not in ("", shown):
+                            hint(f"{component.name} still runs: {found}")
+                            shown = found
+                    return tuple(one.result() for one in playing)
                 except BaseException:
                     self.give_up()  # else leaving this block would wait for what still runs
                     raise
@@ -209,6 +228,7 @@ class _Trial:
             outputs=_outputs(storage, self.component, run.outputs),
             strays=_strays(storage, existing, [*run.inputs.values(), *run.outputs.values()]),
             changed=tuple(name for name in run.inputs if before[name] != after[name]),
+            shown={name: _beginning(storage, at) for name, at in run.outputs.items() if storage.exists(at)},
         )
 
     def _filled(self, run: Run, root: Path) -> FileStorage:
@@ -373,6 +393,14 @@ def _checksums(storage: FileStorage, run: Run) -> dict[str, str | None]:
 def _outputs(storage: FileStorage, component: Component, outputs: Mapping[str, Address]) -> dict[str, str]:
     described = {o.name: o for o in component.outputs}
     return {n: _problem(storage, at, described[n]) for n, at in outputs.items() if storage.exists(at)}
+
+
+def _beginning(storage: FileStorage, address: Address) -> str:
+    """Return the first part of an output as text; empty for what cannot be read."""
+    try:
+        return next(iter(storage.stream(address)), b"")[:_BEGINNING].decode("utf-8", "replace")
+    except GatewayError:
+        return ""
 
 
 def _problem(storage: FileStorage, address: Address, described: DataSpec) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gateway.conformance import sandbox
-from gateway.conformance.check import Given
+from gateway.conformance.check import Given, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.evidence import Trial
 from gateway.conformance.sandbox import Plan, Timeouts
 from gateway.errors import Invalid
-from tests.conformance.conftest import Run, count, sandbox_of
+from tests.conformance.conftest import VENDOR, Run, count, sandbox_of
 from tests.registry.builders import a_data
 
 SUCCEEDS = {
@@ -74,6 +74,17 @@ def test_a_mistake_on_the_channel_is_named_with_what_hangs(
     assert says in broken[clause]
     assert "on the channel: " in broken["works"] and "host.0 waits for topic 'rows.guest.0'" in broken["works"]
     assert "nothing comes" in broken["works"], "the last lines of the log"
+
+
+def test_what_is_waited_for_is_said_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setattr(sandbox, "_HINT_SECONDS", 0.2)
+    box, said = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), "another topic"), list[str]()
+    check(box, count(), Given(), said.append, WORKS)
+    box.close()
+    first = next(line for line in said if "host.0 waits for topic 'rows.guest.0'" in line)
+    assert first.startswith("Count still runs: ") and said.index(first) < said.index("Count: together")
 
 
 def test_a_role_gets_parameters_of_its_own(checked: Run, impatient: None) -> None:

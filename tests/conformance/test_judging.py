@@ -16,6 +16,7 @@ from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import Plan, Sandbox
+from gateway.language.catalogue import translate
 from provider_registry.model import Component
 from tests.conformance.conftest import count
 from tests.contracts.engine_acts import a_spec, exits
@@ -93,7 +94,7 @@ class Scripted:
         self._together, self._stopped = list(together), list(stopped)
         self.parameters: list[Any] = []
 
-    def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
+    def run(self, component: Component, plan: Plan, *_: object) -> tuple[Trace, ...]:
         self.parameters.append(plan.parameters)
         return ((self._stopped if plan.stop else self._together).pop(0),)
 
@@ -104,13 +105,36 @@ def checked(clause: str, scripted: Scripted, **more: Any) -> Checked:
     return check(cast(Sandbox, scripted), component, Given(), lambda _: None, clauses)
 
 
+WAITS = ChannelCall("pop", "s", "k", NODE, "rows")
+REFUSED = ChannelCall("push", "s", "k", "JG9", "rows", "E0000000618", "no route")
+HANGS = replace(ENDED, requests=Requests(STATES[:1]))
+
+
+@pytest.mark.parametrize(
+    ("trace", "lacks", "step"),
+    [
+        (FAILING, ("guest.model",), "give guest.model by --data"),
+        (replace(HANGS, requests=Requests(channel_calls=[WAITS, REFUSED])), (), "that was refused"),
+        (FAILING, (), "the last lines of guest.0"),
+        (replace(HANGS, requests=Requests(channel_calls=[WAITS])), (), "name the same topic"),
+        (HANGS, (), "find what guest.0 waits for"),
+    ],
+)
+def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str, ...], step: str):
+    seen = Evidence(count(), Trial((trace,)), lacks=lacks)
+    (works,) = (clause for clause in CLAUSES if clause.name == "works")
+    finding = works.judge(seen)
+    assert finding.result == "failed" and step in finding.remedy
+    assert re.search("[\u4e00-\u9fff]", translate(finding.remedy, "zh"))
+
+
 @pytest.mark.parametrize(
     ("clause", "together", "stopped", "good", "seen"),
     [
         ("callback-sent", [SILENT, WELL], [], True, "in an earlier trial: no callback from guest.0"),
         ("callback-sent", [SILENT, SILENT], [], False, "no callback"),
         ("callback-sent", [SILENT, FAILING, FAILING, FAILING], [], False, "no callback"),
-        ("callback-running", [replace(WELL, requests=Requests(STATES[1:]))], [], True, "reported the end only"),
+        ("callback-running", [replace(WELL, requests=Requests(STATES[1:]))], [], True, "never reported RUNNING"),
         ("sigterm", [WELL], [KILLED, ENDED], True, "guest.0 ended after 0.1 s"),
         ("sigterm", [WELL], [KILLED] * 3, False, "had to be killed"),
         ("sigterm", [WELL], [PLEASED, ENDED], True, "guest.0 ended after 0.1 s"),

@@ -1,6 +1,7 @@
 """What `provider init` writes works as it is, and is what the vendors' page shows."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from tests.e2e.nodes import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "gateway" / "conformance" / "template"
@@ -29,6 +31,9 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     done = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    (tmp_path / "new" / "guest.csv").write_text("id\n1,2\n")  # the table of that role
+    other = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
+    assert other.returncode == 1 and "a table of --data cannot be used" in other.stdout
     dockerfile = (tmp_path / "new" / "Dockerfile").read_text()
     assert "my-overlap:1.0.0" in dockerfile and "NAME" not in dockerfile
 
@@ -39,6 +44,40 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
     assert (refused.exit_code, "main.py" in refused.stderr) == (2, True)
     assert [f.name for f in tmp_path.iterdir()] == ["main.py"]
     assert init(tmp_path, "--force") and (tmp_path / "main.py").read_text() != "mine"
+
+
+def checking(folder: Path, program: str = "main.py") -> list[str]:
+    line = [sys.executable, "-m", "gateway.cli.main", "provider", "check", str(folder / "register.json")]
+    return [*line, "--command", f"{sys.executable} {folder / program}", "--clause", "works"]
+
+
+def test_what_the_parties_wrote_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
+    init(tmp_path / "new")
+    (tmp_path / "guest.csv").write_text("id\nu0001\nu0002\nv1\n")
+    given = ["--data", f"guest={tmp_path / 'guest.csv'}"]
+    for more in (["--show-outputs"], ["--json"]):
+        done = subprocess.run(
+            [*checking(tmp_path / "new"), *given, *more], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        shown = done.stdout
+        if "--json" in more:
+            outputs = json.loads(shown)["components"][0]["outputs"]
+            shown = next(o["begins"] for o in outputs if (o["party"], o["output"]) == ("guest.0", "common"))
+        assert "id\nu0001\nu0002\n" in shown
+
+
+def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    init(tmp_path / "new")
+    (tmp_path / "new" / "waits.py").write_text("import time\ntime.sleep(600)\n")
+    own = tmp_path / "tmp"
+    own.mkdir()
+    running = subprocess.Popen(
+        checking(tmp_path / "new", "waits.py"), cwd=ROOT, env={**os.environ, "TMPDIR": str(own)}
+    )
+    wait_for(lambda: list(own.glob("bfia-check-*/process/*")))
+    running.terminate()
+    assert running.wait(60) == 143 and list(own.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
