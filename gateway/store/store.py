@@ -108,8 +108,9 @@ class Store(Database):
         return self.jobs.names(node) or self.local_jobs.names(node)
 
     def installation(self) -> str:
-        """Return the id that was made with this database."""
+        """Return the id of this database; the first gateway that asks makes it."""
         with self.write() as connection:
+            connection.execute(sa.select(schema.resource_pool.c.id).with_for_update())  # others may ask now, too
             found = connection.execute(sa.select(schema.installation.c.id)).scalar()
             if found:
                 return str(found)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -89,7 +90,18 @@ def test_a_record_comes_back_as_it_was(stores: tuple[Store, Store]):
     assert not store.jobs.add(replace(job, digest="other"), "flow")
     assert again.jobs.get("job-1") == job
     assert again.local_jobs.get("job-1") == local
-    assert store.installation() == again.installation()
+
+
+def test_gateways_that_start_at_the_same_time_are_one_installation(stores: tuple[Store, Store]):
+    """Each recognises its containers by it after a restart."""
+    gate = threading.Barrier(6)
+
+    def asked(i: int) -> str:
+        gate.wait(30)
+        return stores[i % 2].installation()
+
+    with ThreadPoolExecutor(gate.parties) as pool:
+        assert len(set(pool.map(asked, range(gate.parties)))) == 1
 
 
 def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store]):
