@@ -196,7 +196,7 @@ def list_entries(
 
 
 def _what(entry: Mapping[str, Any]) -> str:
-    return "\n".join(dict.fromkeys((entry["in_words"], entry["action"])))
+    return "\n".join(dict.fromkeys((entry.get("in_words", entry["action"]), entry["action"])))
 
 
 def _result(entry: Mapping[str, Any]) -> str:

@@ -48,6 +48,8 @@ _NARROW = 80
 
 _SHORT, _LONG = 12, 36
 """characters of an id in a list, and of one that a node makes"""
+_WIDE = 12
+"""columns that Chinese text in a table keeps; it may be folded anywhere"""
 
 MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
 """results of the steps of `route test` and `doctor`"""
@@ -170,9 +172,10 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     from rich.cells import cell_len
 
     widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
-    longest = [max(map(len, re.findall("[!-~]+", "\n".join(column))), default=1) for column in columns]
-    words = [min(length, _LONG) for length in longest]
     headings = [max(map(cell_len, column[0].split()), default=1) for column in columns]
+    found = [re.findall("([!-~]+)|([\u2e80-\uffff]+)", "\n".join(column)) for column in columns]
+    longest = [max((len(w) or min(cell_len(wide), _WIDE) for w, wide in of), default=1) for of in found]
+    words = [max(min(length, _LONG), heading) for length, heading in zip(longest, headings, strict=True)]
     if len(columns) > 2:  # the first names what the row is about
         words[0] = headings[0] = min(widths[0], room // 2)
     for least in (words, headings):

@@ -220,8 +220,16 @@ def timeline(node: Client, job_id: JobId) -> Output:
     """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
     found = node.get(path_of("jobs", job_id, "timeline"))
     yield found
-    columns: Columns = {"as": "side", "what": "event", "by": "by", "more": lambda e: cell(e["detail"])[:300]}
-    listing(found, "timeline", "", {"at (UTC)": when("at", 23), **columns}, job_id)
+    days = {entry["at"][:10] for entry in found["timeline"]}
+    title, at = (f"{job_id}, {days.pop()}", slice(11, 23)) if len(days) == 1 else (job_id, slice(23))
+    columns: Columns = {
+        "at (UTC)": lambda e: e["at"][at].replace("T", " "),
+        "as": lambda e: t(e["side"]),
+        "what": "event",
+        "by": "by",
+        "more": lambda e: cell({k: v for k, v in e["detail"].items() if v != e["by"] and k != "trace_id"})[:300],
+    }
+    listing(found, "timeline", "", columns, title)
 
 
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import typer
 import yaml
+from rich.cells import cell_len
 from rich.console import Console
 
 from gateway.bootstrap.parts import Pace
@@ -242,6 +243,15 @@ def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if job_id in line).count("sentence") == 9
+
+
+def test_chinese_text_beside_long_words_stays_readable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("COLUMNS")
+    table("", ["time", "event", "by", "more"], [["11:59:23.590", "作业在本节点已就绪", "JG01" * 9, "a/" * 90]])
+    lines = capsys.readouterr().out.splitlines()
+    assert "作业在本节点" in lines[2] and max(cell_len(line) for line in lines) <= 80
 
 
 def test_how_long_something_took_is_said_in_two_units():
