@@ -91,7 +91,7 @@ MAX_PROBLEMS = 200
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
-_FILE = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}")
+_FILE = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
 _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 _BORNE = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 """what a certificate bears: the pin of its key or a name, in lower case"""
@@ -403,7 +403,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     ),
     **dict.fromkeys(("enabled", "relay"), (lambda text: _BOOLEANS[text.lower()], "must be true or false")),
     "via": (_checked(str, NODE_ID.fullmatch), "must be the id of the node that passes on"),
-    **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the absolute path of a PEM file")),
+    **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the path of a PEM file")),
     "server_name": (_checked(str, _host), "must be a host name or an address"),
     "components": (_parts(_COMPONENT), "must be patterns such as unionpay/*, separated by commas"),
     "keys": (

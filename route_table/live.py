@@ -278,12 +278,18 @@ class LiveRoutes:
                 text = change(newest.text if newest else _EMPTY)
                 if newest is not None and text == newest.text:
                     return replace(newest, unchanged=True)
-                table = parse(text, number + 1)
+                table = self._parsed(text, number + 1)
                 self._check_files(table, newest)
                 version = Version(number + 1, self._clock(), author, reason, source, text)
                 if self._versions.add(version):  # else another gateway was first
                     self._adopt(table)
                     return version
+
+    def _parsed(self, text: str, number: int = 1) -> RouteTable:
+        """Read a table; files that it names are beside the route file, unless their path begins at the root."""
+        table = parse(text, number)
+        folder = self._path.absolute().parent if self._path else Path.cwd()
+        return replace(table, routes={node: route.beside(folder) for node, route in table.routes.items()})
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
         """Refuse certificates that cannot be used in the routes that change. Raises InvalidRoutes.
@@ -292,7 +298,7 @@ class LiveRoutes:
         """
         before = self._table.routes
         if newest is not None and newest.number != self._table.version:
-            before = parse(newest.text).routes
+            before = self._parsed(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
             if (route.ca or route.certificate) and route != before.get(node):
@@ -308,7 +314,7 @@ class LiveRoutes:
         """Adopt what another gateway on the database, or an earlier run of this one, has accepted."""
         number = self._versions.newest_number()
         if number > self._table.version and (newest := self._versions.get(number)) is not None:
-            self._adopt(parse(newest.text, number))
+            self._adopt(self._parsed(newest.text, number))
 
     def _adopt(self, table: RouteTable) -> None:
         changed = table.routes != self._table.routes or not self._table.version
@@ -363,7 +369,7 @@ class LiveRoutes:
             return found
         newest: Route | None = None
         for version in self._versions.list(None, _LOOK_BACK):
-            table = parse(version.text)
+            table = self._parsed(version.text)
             newest = newest or table.routes.get(node)
             with suppress(UnknownNode):  # where its next hop is disabled
                 if table.knows(node):

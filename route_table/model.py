@@ -116,6 +116,9 @@ class Identity:
 NO_IDENTITY = Identity()
 
 
+_FILES = ("ca", "certificate", "key")
+
+
 @dataclass(frozen=True)
 class Route:
     """How one node is reached.
@@ -156,6 +159,11 @@ class Route:
     def channel(self) -> "Route":
         """The route of containers' messages."""
         return self if self.transport is None else replace(self, url=self.transport)
+
+    def beside(self, folder: Path) -> "Route":
+        """Return the route with the whole path of each file that is named from a folder."""
+        files: dict[str, Any] = {key: str(folder / name) for key in _FILES if (name := getattr(self, key))}
+        return replace(self, **files) if files else self
 
     @property
     def signed(self) -> str:

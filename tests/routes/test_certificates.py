@@ -120,3 +120,18 @@ def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(authorit
     found = list(expiries(Identity(ca=str(chain), certificate=str(chain), key=long.key), "JG1"))
     left = {one.path: (one.ends - datetime.now(UTC)).days for one in found}
     assert left == {"JG1.ca": 89, "JG1.certificate": 2}
+
+
+def test_a_file_is_named_from_the_folder_of_the_route_file(authority: Authority, tmp_path: Path):
+    file = tmp_path / "routes.yml"
+    (tmp_path / "tls").mkdir()
+    shutil.copy(authority.file, tmp_path / "tls" / "ca.pem")
+    file.write_text("A: {url: 'https://a', ca: tls/ca.pem}\n")
+    versions = MemoryVersions()
+    live = LiveRoutes(file, versions)
+    assert live.problems == () and live.table.routes["A"].ca == str(tmp_path / "tls" / "ca.pem")
+    live.edit(Change("A", {"deadline": 5}, whole=False), "ann")
+    assert "ca: tls/ca.pem" in file.read_text() and live.table.routes["A"].ca == str(tmp_path / "tls" / "ca.pem")
+    assert LiveRoutes(file, versions).table.routes == live.table.routes
+    with pytest.raises(InvalidRoutes, match="nowhere"):
+        live.edit(Change("A", {"ca": "nowhere.pem"}, whole=False), "ann")

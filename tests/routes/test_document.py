@@ -147,7 +147,7 @@ def test_an_address_is_normalised(entry, url):
         ("default: {url: 'http://x', institution: JG}", "default.institution", "line 1: belongs to one node"),
         ("A: {host: h, port: 1, ca: /ca.pem}", "A.ca", "line 1: has no use without https"),
         ("X: {url: 'https://x'}\nA: {via: X, ca: /ca.pem}", "A.ca", "line 2: belongs to the entry of the node"),
-        ("A: {url: 'https://x', ca: ca.pem}", "A.ca", "line 1: must be the absolute path of a PEM file"),
+        ("A: {url: 'https://x', ca: \"a\\tb\"}", "A.ca", "line 1: must be the path of a PEM file"),
         ("A: {url: 'https://x', certificate: /c.pem}", "A.key", "line 1: is missing beside certificate"),
         ("A: {url: 'https://x', server_name: 'a/b'}", "A.server_name", "line 1: must be a host name"),
     ],

@@ -266,7 +266,7 @@ async function audit() {
     fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who, a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], a.code ?? a.status,
       Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
-  const filter = (name, label) => h("label", {}, t(label), h("input", { name, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
+  const filter = (name, label, placeholder) => h("label", {}, t(label), h("input", { name, placeholder, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
   await load();
-  return card("audit", h("div", { class: "row" }, filter("who", "by"), filter("action", "what")), lines);
+  return card("audit", h("div", { class: "row" }, filter("who", "by"), filter("action", "what", "/api/v1/routes")), lines);
 }
