@@ -112,7 +112,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 
         gateway.sessions.on_end(end_session)
         gateway.start()
-        further = (gateway.arrivals, gateway.tls, grpc(gateway))
+        further = (gateway.arrivals, gateway.tls, grpc(gateway), gateway.leaving.set)
         await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], *further)
         await gateway.courier.close()
         await asyncio.to_thread(gateway.stop)

@@ -6,6 +6,7 @@ What is followed comes as server-sent events; a client that was cut off goes on 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from threading import Event
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -46,12 +47,12 @@ Step = tuple[list[bytes], bool]
 """what one poll of a followed source found, and whether the next poll may wait"""
 
 
-def followed(steps: Iterator[Step]) -> EventSourceResponse:
-    """Send what each poll finds until the source ends; a comment now and then while nothing comes."""
+def followed(steps: Iterator[Step], leaving: Event) -> EventSourceResponse:
+    """Send what each poll finds until the source ends or the node stops; a comment now and then meanwhile."""
 
     async def sent() -> AsyncIterator[bytes]:
         idle = 0.0
-        while (step := await run_in_threadpool(next, steps, None)) is not None:
+        while not leaving.is_set() and (step := await run_in_threadpool(next, steps, None)) is not None:
             found, has_time = step
             for text in found:
                 yield text
@@ -66,7 +67,7 @@ def followed(steps: Iterator[Step]) -> EventSourceResponse:
     return EventSourceResponse(sent(), headers={"cache-control": "no-cache"})
 
 
-def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
+def events_router(node: str, feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
     """Return the paths of events."""
     paths = Paths()
 
@@ -102,7 +103,7 @@ def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
                 found = [format_sse_event(data_str=data, event=e.name, id=str(e.id)) for data, e in shown]
                 yield found, len(found) < _MOST
 
-        return followed(steps(start))
+        return followed(steps(start), leaving)
 
     @paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
     def receivers() -> Response:
@@ -111,7 +112,7 @@ def events_router(node: str, feed: Feed, webhooks: Webhooks) -> APIRouter:
     return paths.router
 
 
-def logs_router(logs: RunLogs) -> APIRouter:
+def logs_router(logs: RunLogs, leaving: Event) -> APIRouter:
     """Return the path of a run's log."""
     paths = Paths()
 
@@ -163,7 +164,7 @@ def logs_router(logs: RunLogs) -> APIRouter:
             return logs.run(job_id, role, party, run.task_id, run.attempt)
 
         after = index_of(last_event_id)
-        return followed(_lines(read, newest_state, start if after is None else after + 1))
+        return followed(_lines(read, newest_state, start if after is None else after + 1), leaving)
 
     return paths.router
 

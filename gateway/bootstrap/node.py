@@ -109,6 +109,7 @@ class Gateway:
         self.clock: Clock = partial(datetime.now, UTC)
         self.doctor: Callable[[], Sequence[Step]] = tuple
         self.endpoints: Sequence[APIRoute] = ()
+        self.leaving = threading.Event()
         self._pace = pace
         self.limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
         self._open_state()

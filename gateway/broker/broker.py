@@ -74,6 +74,14 @@ class Broker:
         self._left: list[Session] = []
         """found at the start, maybe with uploads"""
         self._lock: IO[bytes] | None = None
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Let no pop wait any more: those that wait end empty, as after their time."""
+        self._leaving = True
+        for waiting in self._readers.values():
+            for arrival in waiting:
+                arrival.set()
 
     def recover(self) -> None:
         """Locks the folder and reads back every session that has not ended.
@@ -444,7 +452,7 @@ class Broker:
                     stored = box.take(topic, source=source, reader=reader, run=run, pop_id=pop_id)
                     if stored is not None:
                         return self._message(box, stored)
-                if loop.time() >= end:
+                if loop.time() >= end or self._leaving:
                     return None
                 arrival.clear()
                 if arrival not in (waiting := self._readers.setdefault((session, topic), [])):

@@ -60,9 +60,15 @@ def run(
                 part.write_text(json.dumps({"pid": os.getpid(), **gateway.addresses()}))
                 part.replace(ready_file)
 
+        def leave() -> None:
+            """End what clients follow or wait for."""
+            gateway.leaving.set()
+            gateway.broker.leave()
+
         following = asyncio.create_task(_follow_routes(gateway))
         try:
-            await serve(gateway.apps, gateway.sockets, ready, None, gateway.arrivals, gateway.tls, grpc(gateway))
+            further = (gateway.arrivals, gateway.tls, grpc(gateway), leave)
+            await serve(gateway.apps, gateway.sockets, ready, None, *further)
         finally:
             following.cancel()
             await gateway.courier.close()

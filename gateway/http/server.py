@@ -456,12 +456,14 @@ async def serve(
     arrivals: Arrivals | None = None,
     tls: Mapping[str, Secure] | None = None,
     http2: Mapping[str, Http2] | None = None,
+    leaving: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
 
     Applications that ``tls`` names are served by https; connections by HTTP/2 are for the servers of ``http2``.
 
-    Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
+    Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone. ``leaving``
+    is called first: what it has answered soon is not cut off.
     """
     loop = asyncio.get_running_loop()
     allow_descriptors()
@@ -482,6 +484,7 @@ async def serve(
         servers[name] = _Server(config, places(name), (http2 or {}).get(name))
 
     def leave() -> None:
+        leaving()
         for server in servers.values():
             server.force_exit = server.should_exit
             server.should_exit = True

@@ -56,6 +56,13 @@ async def waiting(task):
     return task
 
 
+async def test_a_pop_ends_empty_when_the_node_stops(opened):
+    broker = opened()
+    pop = await waiting(asyncio.create_task(broker.pop("s", "t", reader="r", timeout=600.0)))
+    broker.leave()
+    assert await pop is None and await broker.pop("s", "t", reader="r", timeout=600.0) is None
+
+
 async def test_a_pop_ends_empty_when_its_time_is_over(opened):
     broker = opened(pop_seconds=0.01)
     assert await broker.pop("s", "t", reader="r", timeout=1e9) is None

@@ -7,13 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from tests import forks
+from tests.e2e.nodes import Federation
 from tests.inprocess import ME, ask, running, serving
+from tests.plain import NO_TLS
 
 CONTROL, PLATFORM, CHANNEL = "/v1/interconn/schedule", "/v1/platform/schedule", "/v1/interconn/chan"
 
@@ -133,3 +136,15 @@ def test_one_port_serves_peers_and_containers(tmp_path: Path):
         assert "container" not in node.addresses()
         assert all(serves(node, "peer", path) for path in (*OF_CONTAINERS, OF_PEERS))
         assert not serves(node, "peer", OF_OPERATORS)
+
+
+def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path: Path):
+    with Federation(tmp_path, [ME], {"kind": "process"}) as nodes:
+        node = nodes[ME]
+        path = f"{node.operator}/api/v1/events?follow=1"
+        with httpx.stream("GET", path, trust_env=False, verify=NO_TLS, timeout=120) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "event: connected"
+            node.stop()
+            assert [line for line in lines if line.startswith("event: ")] == []
+        assert " stopped " in node.log() and "[error" not in node.log()
