@@ -187,6 +187,8 @@ class Lines:
         self._raw: list[bytes] = []
         self._encoding = encoding
         self._findings = findings
+        self.held = b""
+        """the beginning of the next line, where it was taken from the file already"""
         self.number = 0
         self.bytes = 0
         """read here so far"""
@@ -194,7 +196,8 @@ class Lines:
         """bytes read since the reader of rows last set this to 0"""
 
     def __iter__(self) -> Iterator[str]:
-        while raw := self._file.readline(LARGEST_ROW + 1):
+        while raw := self.held + self._file.readline(LARGEST_ROW + 1):
+            self.held = b""
             if self._keep:
                 self._raw.append(raw)
             self.number += 1
@@ -290,15 +293,16 @@ class Table:
         """Yield what is left of a file, whose rows are ``source`` too; the last block has no rows."""
         seen = 1
         while seen:
-            block = file.peek()
-            block = block[: block.rfind(b"\n") + 1]
-            if any(self.kinds) and block and (plain := self._plain.stored(block, self.kinds)):
+            ahead = file.peek()
+            block = lines.held + ahead[: (end := ahead.rfind(b"\n") + 1)]
+            if any(self.kinds) and end and (plain := self._plain.stored(block, self.kinds)):
                 keys = self._plain.ids(plain)
                 seen = len(keys) or plain.count(b"\n")
                 numbers = range(lines.number + 1, lines.number + 1 + seen)
                 lines.number += seen
                 lines.bytes += len(block)
-                yield Block(file.read(len(block)), seen, numbers, keys, plain)
+                lines.held = file.read(len(ahead))[end:]
+                yield Block(block, seen, numbers, keys, plain)
                 continue
             read = list(_until(lines.bytes + len(block), source, lines))
             good = [(line, row) for line, row in read if len(row) == len(self.columns)]
