@@ -232,16 +232,16 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
     rows = [
         ["rows", "not counted (data register --count)" if found["count"] is None else found["count"]],
         ["partitions", found["partitions"]],
-        ["state", "disabled" if found["disabled"] else "enabled"],
+        ["state", t("disabled" if found["disabled"] else "enabled")],
         ["description", found["description"]],
-        ["from", f"{found['origin']} ({amount(found['size'])}), {read_as}"],
+        ["from", f"{found['origin']} ({amount(found['size'])}), {t(read_as)}"],
         ["created (UTC)", found["created_at"][:16].replace("T", " ")],
         ["match id", found["match_id_name"]],
         ["label", found["label_name"]],
         ["sid", found["sid"]],
         ["meta", json.dumps(found["meta"], ensure_ascii=False) if found["meta"] else ""],
         ["sha256", found["checksum"]],
-        ["used by", found["used_by"] or "no job under way"],
+        ["used by", found["used_by"] or t("no job under way")],
     ]
     rows += [["changed", _changed(found)]] if found["changed"] else []
     rows += [["storage", found["away"]]] if found["away"] else []
