@@ -22,6 +22,7 @@ from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run
+from gateway.domain.spec import CallState
 from gateway.errors import GatewayError, NotFound
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
@@ -200,13 +201,13 @@ def _lines(read: Read, newest_state: Callable[[], Run], start: int) -> Iterator[
         if found.left_out:
             yield shown, False
             continue
-        twice = bool(found.incomplete and incomplete)
         if found.incomplete != incomplete:
             incomplete = found.incomplete
             text = f"the newest lines may be missing: {incomplete}" if incomplete else "all lines are here"
             shown.append(format_sse_event(comment=text))
         run = newest_state()
-        if run.over and (found.over or twice):  # once it may just have been removed, and its log be saved by now
+        saved = run.collect.state in (CallState.SENT, CallState.OK)  # or is: what is missing is there soon
+        if run.over and (found.over or (found.incomplete and not saved)):
             yield [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")], False
             return
         yield shown, True

@@ -7,6 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.admin.streams import _lines
+from gateway.data.logs import Excerpt, LogLine
+from gateway.domain.run import Run
+from gateway.domain.spec import Call, CallState
+from gateway.domain.states import RunStatus
+from tests.builders import a_run
 from tests.inprocess import ask
 from tests.logs.talk import LOG, LOG_LINE, Stage, stage
 from tests.plain import NO_TLS
@@ -194,3 +200,22 @@ def test_a_disconnected_follower_resumes_after_its_last_line(talk: Stage):
     rest = ask(talk.gateway, "operator", "GET", path, params={"follow": "1"}, headers={"last-event-id": "1"})
     assert [e["data"] for e in events(rest)[:-1]] == ["c"]
     assert [e["data"] for e in events(run_log(talk, job, follow=1, tail=1))[:-1]] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("removal", "polls"), [(CallState.SENT, 4), (CallState.OK, 4), (CallState.LOST, 1), (CallState.IDLE, 1)]
+)
+def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(removal: CallState, polls: int):
+    gone, whole = (
+        Excerpt((), 0, 0, 0, (), False, "the container is gone"),
+        (LogLine("three", "guest.0", "stdout"),),
+    )
+    found = iter([gone, gone, gone, Excerpt(whole, 0, 1, 0, (), True)])
+
+    def newest() -> Run:
+        return a_run("a", RunStatus.SUCCESS, collect=Call(removal))
+
+    steps = list(_lines(lambda start, length: next(found), newest, 0))
+    text = b"".join(piece for pieces, _ in steps for piece in pieces)
+    assert len(steps) == polls and text.count(b"event: end") == 1
+    assert (b"data: three" in text) == (polls == 4)
