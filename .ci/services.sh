@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# services.sh up|down|status|python: Docker, a Swarm, MariaDB, S3 and HDFS for the test suite, without systemd.
+# services.sh up|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, S3 and HDFS for the test suite, without systemd.
 # `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
 # S3 and HDFS are at the address of Docker's bridge: the same for the host and its containers.
 # `python` only sees to a Python 3.11 that makes virtual environments.
@@ -71,7 +71,8 @@ case ${1:-up} in
   up)
     # shellcheck disable=SC2046
     install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
-      openssh-server iproute2 chromium fonts-noto-cjk $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages)
+      openssh-server iproute2 chromium fonts-noto-cjk $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kubernetes.sh" packages)
+    bash "$here/kubernetes.sh" install & compiled=$! # minutes, where it is not kept from before
     python_up; docker_up
     host=$(bridge); export S3_HOST=$host HDFS_HOST=$host
     bash "$here/s3.sh" start & s3=$!
@@ -79,6 +80,7 @@ case ${1:-up} in
     mariadb_up; base_image
     bash "$here/swarm.sh" start || bash "$here/swarm.sh" start # a daemon may lose its start on a busy machine
     wait $s3; wait $hdfs
+    wait $compiled; bash "$here/kubernetes.sh" start
     {
       printf 'export DOCKER_HOST=unix://%s\n' "$sock"
       printf 'export BFIA_TEST_DB_URL=mysql+pymysql://bfia:bfia@127.0.0.1:%s\n' "$dbport"
@@ -88,16 +90,19 @@ case ${1:-up} in
       printf 'export BFIA_TEST_S3_ROLE=arn:aws:iam:::role/bfia-run\n'
       printf 'export BFIA_TEST_HDFS="hdfs://%s:%s http://%s:%s"\n' "$host" "$HDFS_PORT" "$host" $((HDFS_PORT + 1))
       printf 'export BFIA_TEST_SWARM=%s/swarm BFIA_TEST_SWARM_HOST=%s\n' "$rt" "$(bash "$here/swarm.sh" host)"
+      printf 'export BFIA_TEST_KUBERNETES=%s/kubernetes BFIA_TEST_KUBERNETES_HOST=%s BFIA_TEST_KUBERNETES_REGISTRY=%s\n' "$rt" \
+        "$(bash "$here/kubernetes.sh" host)" "$(bash "$here/kubernetes.sh" registry)"
     } >"$rt/env"
     ;;
   python) python_up ;;
   down)
-    bash "$here/swarm.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
+    bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
     for f in "$rt/db.pid" "$rt/dockerd.pid"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
   status)
     if alive "$rt/db.pid"; then echo "mariadb up"; else echo "mariadb down"; fi
     if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi
     bash "$here/swarm.sh" status || true
+    bash "$here/kubernetes.sh" status || true
     S3_HOST=$(bridge) bash "$here/s3.sh" status || true
     HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true ;;
   *) die "usage: services.sh up|down|status|python" ;;

@@ -76,6 +76,14 @@ def _swarm() -> None:
     assert states.count("ready") == 3, states
 
 
+def _kubernetes() -> None:
+    from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
+
+    options = KubernetesOptions(f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf")
+    with contextlib.closing(KubernetesEngine("", "", options)) as engine:
+        engine.check()
+
+
 def _registry() -> None:
     if not Path(registry.PROGRAM).exists():
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
@@ -108,6 +116,7 @@ PROBES = {
     "s3": _s3,
     "hdfs": _hdfs,
     "swarm": _swarm,
+    "kubernetes": _kubernetes,
     "registry": _registry,
     "own_docker": own_docker.usable,
     "sshd": sshd.usable,

@@ -19,7 +19,13 @@ from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form
-from gateway.config.engine import DockerEngineSettings, NamedEngine, SwarmEngineSettings
+from gateway.config.engine import (
+    DockerEngineSettings,
+    KubernetesEngineSettings,
+    MainEngine,
+    NamedEngine,
+    SwarmEngineSettings,
+)
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import whole
@@ -196,10 +202,12 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
         )
     instance = instance or instance_of(settings.state_dir)
 
-    def made(place: DockerEngineSettings | SwarmEngineSettings | NamedEngine) -> Engine:
+    def made(place: MainEngine | NamedEngine) -> Engine:
+        if (cluster := _cluster_of(place)) is not None:
+            return _kubernetes(settings, cluster, installation)
         if _is_swarm(place):
             return _swarm(settings, place, installation)
-        assert not isinstance(place, SwarmEngineSettings)
+        assert not isinstance(place, SwarmEngineSettings | KubernetesEngineSettings)
         return _daemon(settings, place, place.base_url, installation, instance)
 
     assert settings.engine.main is not None
@@ -222,25 +230,64 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     places = {name: name for name in further}
     for name, one in further.items():
         places.setdefault(one.base_url, name)
-        if _is_swarm(one):
-            places.setdefault("swarm", name)
-    return {**places, "": "", main.base_url: ""} | ({"swarm": ""} if _is_swarm(main) else {})
+        places.setdefault(_device_of(one), name)
+    return {**places, "": "", getattr(main, "base_url", ""): "", _device_of(main): ""}
 
 
 def apart(settings: Settings) -> Apart:
     """Return the engines whose machines share no folder with this one."""
     everywhere = {"": settings.engine.main, **settings.engines}
-    swarms = {name: one for name, one in everywhere.items() if one is not None and _is_swarm(one)}
+    known = {name: one for name, one in everywhere.items() if one is not None}
+    swarms = {name: one for name, one in known.items() if _is_swarm(one)}
+    clusters = frozenset(name for name, one in known.items() if _cluster_of(one) is not None)
     return Apart(
-        frozenset(name for name, one in swarms.items() if one.storage_source is None),
-        frozenset(name for name, one in swarms.items() if one.runs_source is None),
+        clusters | {name for name, one in swarms.items() if one.storage_source is None},
+        clusters | {name for name, one in swarms.items() if one.runs_source is None},
     )
 
 
-def _is_swarm(
-    place: DockerEngineSettings | SwarmEngineSettings | NamedEngine,
-) -> TypeGuard[SwarmEngineSettings | NamedEngine]:
+def _is_swarm(place: MainEngine | NamedEngine) -> TypeGuard[SwarmEngineSettings | NamedEngine]:
     return isinstance(place, SwarmEngineSettings) or (isinstance(place, NamedEngine) and place.kind == "swarm")
+
+
+def _cluster_of(place: MainEngine | NamedEngine) -> KubernetesEngineSettings | None:
+    return place if isinstance(place, KubernetesEngineSettings) else getattr(place, "kubernetes", None)
+
+
+def _device_of(place: MainEngine | NamedEngine) -> str:
+    """Return the kind of device that providers name for such an engine; empty for Docker's."""
+    if _cluster_of(place) is not None:
+        return "k8s"
+    return "swarm" if _is_swarm(place) else ""
+
+
+def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installation: str) -> Engine:
+    try:
+        from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
+        from engines.kubernetes.jobs import Form as JobForm  # noqa: PLC0415
+    except ImportError as error:
+        rule = f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
+        raise Invalid([Problem("engine.kubernetes", rule)]) from error
+    docker = settings.engine.docker
+    form = JobForm(
+        user=docker.user,
+        read_only_root=docker.read_only_root,
+        node_selector=place.node_selector,
+        tolerations=tuple(one.model_dump(exclude_defaults=True) for one in place.tolerations),
+        runtime_class=place.runtime_class,
+        priority_class=place.priority_class,
+        grace=run_timing(settings).stop_grace,
+        room=settings.limits.run_log_bytes * 2,
+    )
+    options = KubernetesOptions(
+        kubeconfig=str(place.kubeconfig or ""),
+        context=place.context,
+        namespace=place.namespace,
+        pull=PullRules(frozenset(docker.registries), docker.pull_seconds),
+        form=form,
+        saved_log_size=settings.limits.run_log_bytes,
+    )
+    return KubernetesEngine(settings.node.id, installation, options)
 
 
 def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, installation: str) -> SwarmEngine:

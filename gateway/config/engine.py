@@ -90,11 +90,43 @@ class Allowance(Section):
         return value
 
 
+class Toleration(Section):
+    """A taint of machines that runs tolerate."""
+
+    key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Exists: whatever its value.")
+    value: str = Field(default="", description="Value of the taint, for Equal.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Which of its effects; null: all."
+    )
+
+
+class KubernetesEngineSettings(Section):
+    """Algorithms as Jobs of a Kubernetes, whose machines fetch images from engine.docker.registries."""
+
+    kubeconfig: Path | None = Field(
+        default=None, description="File; null: as KUBECONFIG says, in a pod its own service account."
+    )
+    context: str = Field(default="", description="Context of that file; empty: its current one.")
+    namespace: str = Field(default="", description="Where the runs are; empty: the context's namespace.")
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of machines that take runs.")
+    tolerations: list[Toleration] = Field(default_factory=list, description="Taints of machines that take runs.")
+    runtime_class: str = Field(default="", description="Runtime class of the runs; empty: the cluster's default.")
+    priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
+
+
 class NamedEngine(Section):
     """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
 
-    kind: Literal["docker", "swarm"] = Field(default="docker", description="What is at base_url.")
-    base_url: str = Field(pattern=_DAEMON, description="Its address: tcp://, ssh:// or unix://.")
+    kind: Literal["docker", "swarm", "kubernetes"] = Field(default="docker", description="What it is.")
+    base_url: str = Field(
+        default="",
+        pattern=f"^$|{_DAEMON}",
+        description="For docker and swarm: its address, tcp://, ssh:// or unix://.",
+    )
+    kubernetes: KubernetesEngineSettings | None = Field(
+        default=None, description="For kubernetes: which, and how."
+    )
     tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
     storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
     runs_source: StorageSource | None = Field(default=None, description="The same for the folder of run logs.")
@@ -109,6 +141,12 @@ class NamedEngine(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if (self.kind == "kubernetes") != (self.kubernetes is not None):
+            raise ValueError("kind kubernetes and the section kubernetes belong together")
+        if self.kind == "kubernetes" and (self.base_url or self.tls or self.storage_source or self.runs_source):
+            raise ValueError("base_url, tls, storage_source and runs_source are not for kind kubernetes")
+        if self.kind != "kubernetes" and not self.base_url:
+            raise ValueError(f"kind {self.kind} needs base_url")
         _check_tls(self.tls, self.base_url)
         if self.kind == "swarm":
             _check_shared(self)
@@ -220,20 +258,30 @@ def _no_foreign_engine(kind: Any) -> Any:
     return kind
 
 
+MainEngine = DockerEngineSettings | SwarmEngineSettings | KubernetesEngineSettings
+
+
 class EngineSettings(Section):
     """What runs the algorithms."""
 
-    kind: Annotated[Literal["docker", "swarm", "process"], BeforeValidator(_no_foreign_engine)] = Field(
-        description="docker, swarm, or process (runs vendor code with the gateway's own rights). No default."
+    kind: Annotated[Literal["docker", "swarm", "kubernetes", "process"], BeforeValidator(_no_foreign_engine)] = (
+        Field(description="docker, swarm, kubernetes, or process (runs vendor code as the gateway). No default.")
     )
     docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
     swarm: SwarmEngineSettings = Field(default=SwarmEngineSettings(), description="For kind swarm.")
+    kubernetes: KubernetesEngineSettings = Field(
+        default=KubernetesEngineSettings(), description="For kind kubernetes."
+    )
     process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
 
     @property
-    def main(self) -> DockerEngineSettings | SwarmEngineSettings | None:
-        """What is set of the daemon that runs containers; None for processes."""
-        known: dict[str, DockerEngineSettings | SwarmEngineSettings] = {"docker": self.docker, "swarm": self.swarm}
+    def main(self) -> MainEngine | None:
+        """What is set of the daemon or the cluster that runs containers; None for processes."""
+        known: dict[str, MainEngine] = {
+            "docker": self.docker,
+            "swarm": self.swarm,
+            "kubernetes": self.kubernetes,
+        }
         return known.get(self.kind)
 
     @model_validator(mode="after")

@@ -504,7 +504,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         listener = self.listen.container or self.listen.peer
-        needs = "engine.kind swarm needs" if self.engine.kind == "swarm" else ""
+        far = self.engine.kind in ("swarm", "kubernetes")
+        needs = f"engine.kind {self.engine.kind} needs" if far else ""
         needs = "engines need" if self.engines else needs
         if needs and listener.advertise is None:
             raise ValueError(
@@ -518,11 +519,11 @@ class Settings(BaseSettings):
         main = self.engine.main
         if self.engines and main is None:
             raise ValueError(
-                "engines need engine.kind docker or swarm: local processes see other folders than containers"
+                "engines need engine.kind docker, swarm or kubernetes: local processes see other folders"
             )
-        known = {main.base_url if main else ""}
+        known = {getattr(main, "base_url", "")}
         for name, one in self.engines.items():
-            if one.base_url in known:
+            if one.base_url and one.base_url in known:
                 raise ValueError(f"engines.{name}.base_url: {one.base_url} is there twice")
             known.add(one.base_url)
         return self

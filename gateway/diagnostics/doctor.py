@@ -227,6 +227,8 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
         *(one.tls for one in settings.engines.values()),
     ]
     files += [one.key for one in tls if one is not None and one.key is not None]
+    clusters = [settings.engine.kubernetes, *(one.kubernetes for one in settings.engines.values())]
+    files += [one.kubeconfig for one in clusters if one is not None and one.kubeconfig is not None]
     files += [peer.key] if peer is not None else []
     routes = _routes(settings).table.routes.values()
     files += [Path(route.identity.key) for route in routes if route.identity.key]
@@ -282,6 +284,8 @@ def _engine(node: Installation) -> Step:
         node.engine.check()
     except EngineError as error:
         daemon = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
+        if node.engine.kind == "kubernetes":
+            daemon = "check the API server, and engine.kubernetes.kubeconfig"
         remedy = daemon if node.settings.engine.main is not None else "check the state folder"
         return _failed(f"{error.reason}: {error}", remedy)
     others, away, capacities = _further(node.engine), [], []

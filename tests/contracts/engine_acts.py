@@ -36,7 +36,7 @@ def python(text: str, script: Script) -> Act:
 
 
 def _tell_environment(spec: LaunchSpec, inside: Inside) -> int:
-    inside.say("".join(f"{k}={v}\0" for k, v in spec.environment.items()).encode())
+    inside.say("".join(f"{k}={v}\0" for k, v in spec.environment.items()).encode().hex().encode())
     return 0
 
 
@@ -56,7 +56,7 @@ WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
 ENDS_WELL_ON_TERM = shell("trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5))
 IGNORES_TERM = shell("trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None))
 TELLS_ENVIRONMENT = python(
-    "import sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())", Script(body=_tell_environment)
+    "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_tell_environment)
 )
 WRITES_MUCH = python("print('x' * 70000 + 'the end', end='')", Script(0, b"x" * 70000 + b"the end"))
 COPIES = shell(

@@ -73,7 +73,7 @@ class EngineContract:
         assert engine.ensure_image(harness.image, told.append) == engine.image_digest(harness.image)
         assert told == []
         with pytest.raises(ImageNotFound, match="no-such-image"):
-            engine.ensure_image("no-such-image:1.0", told.append)
+            engine.ensure_image(harness.no_image, told.append)
 
     def test_an_image_other_than_the_approved_one_is_not_started(self, harness: Harness, engine: Engine) -> None:
         spec = a_spec(harness, exits(0), digest="sha256:" + "0" * 64)
@@ -152,7 +152,7 @@ class EngineContract:
         assert exit_.started_at <= exit_.finished_at
 
     def test_what_is_over_is_not_started_again_and_its_logs_are_saved_before_it_is_forgotten(
-        self, engine: Engine, run: Launch, tmp_path: Path
+        self, harness: Harness, engine: Engine, run: Launch, tmp_path: Path
     ) -> None:
         spec, target = run(exits(1)), tmp_path / "deep" / "er"
         exit_ = ended(engine, spec.name)
@@ -161,10 +161,9 @@ class EngineContract:
         engine.save_logs(spec.name, target)
         engine.remove(spec.name)
         engine.save_logs(spec.name, target)  # repeated after a crash: what was saved is not lost
-        assert {p.name: p.read_bytes() for p in target.iterdir()} == {
-            "stdout.log": b"out\n",
-            "stderr.log": b"err\n",
-        }
+        texts = {p.name: p.read_bytes() for p in target.iterdir()}
+        assert texts.pop("stdout.log") in harness.logged(b"out\n", b"err\n")
+        assert texts == {"stderr.log": b"err\n" if harness.streams else b""}
 
     def test_launching_from_many_threads_is_launching_once(self, harness: Harness) -> None:
         engines = [harness.engine(), harness.engine()]
@@ -224,7 +223,10 @@ class EngineContract:
         spec = a_spec(harness, TELLS_ENVIRONMENT, environment=environment)
         engine.launch(spec)
         assert ended(engine, spec.name).code == 0
-        told = dict(entry.split("=", 1) for entry in engine.logs(spec.name).stdout.decode().split("\0") if entry)
+        text = bytes.fromhex(
+            engine.logs(spec.name).stdout.decode()
+        ).decode()  # no line of it is changed on the way
+        told = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
         assert {name: told.get(name) for name in environment} == environment
         assert set(told) - set(environment) <= harness.adds
 
@@ -335,7 +337,7 @@ class EngineContract:
         anew.watch(heard)
         heard.of(over.name)  # without a watch on it
         assert anew.probe(over.name) == exit_
-        assert anew.logs(over.name).stdout == b"out\n"
+        assert anew.logs(over.name).stdout in harness.logged(b"out\n", b"err\n")
         assert isinstance(anew.probe(goes_on.name), Running)
         anew.launch(goes_on)
         assert anew.logs(goes_on.name).stdout == b"ready\n"

@@ -25,9 +25,12 @@ class Harness(Generic[E]):
 
     image: str = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
     """an image that exists"""
+    no_image = "no-such-image:1.0"
     capabilities: frozenset[str] = CAPABILITIES
     adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
     """variables that a run sees besides those it is given"""
+    streams = True
+    """whether stdout and stderr are told apart"""
     daemon = True
     """whether there is something that may be away"""
 
@@ -50,6 +53,10 @@ class Harness(Generic[E]):
 
     def command(self, act: Act) -> tuple[str, ...]:
         return act.command
+
+    def logged(self, stdout: bytes, stderr: bytes) -> set[bytes]:
+        """Return what may be in the log of stdout after a run has written one line to each stream."""
+        return {stdout} if self.streams else {stdout + stderr, stderr + stdout}
 
     def down(self) -> contextlib.AbstractContextManager[Engine]:
         """Give an engine that cannot do anything."""

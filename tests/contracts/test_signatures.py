@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from engines.base import EngineError, ImageMetadata, SignatureUnchecked
-from engines.docker import signatures
+from engines.base import EngineError, ImageMetadata
+from engines.docker import registry as registries
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
@@ -180,9 +180,9 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
 
 
 def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(signatures._Registry, "_credentials", lambda _: None)
-    monkeypatch.setattr(signatures.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
-    with signatures._Registry("registry.invalid", "acme/algo") as there:
+    monkeypatch.setattr(registries, "login_for", lambda _: None)
+    monkeypatch.setattr(registries.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
+    with registries.Registry("registry.invalid", "acme/algo") as there:
         assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
 
 
@@ -194,23 +194,23 @@ def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeyp
 def test_an_answer_to_the_question_for_a_token_is_bounded_too(
     said: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(signatures._Registry, "_credentials", lambda _: None)
+    monkeypatch.setattr(registries, "login_for", lambda _: None)
     with (
         answering({"/token": said}) as address,
-        signatures._Registry(address, "acme/algo") as there,
-        pytest.raises(SignatureUnchecked, match=why),
+        registries.Registry(address, "acme/algo") as there,
+        pytest.raises(registries.NoAnswer, match=why),
     ):
-        list(there.signatures("sha256:" + "0" * 64))
+        there.get("manifests/x", "*/*")
 
 
 def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(signatures, "_LONGEST", 0.0)
+    monkeypatch.setattr(registries, "_LONGEST", 0.0)
     with (
         answering({"/v2/": b"{}"}) as address,
-        signatures._Registry(address, "acme/algo") as there,
-        pytest.raises(SignatureUnchecked, match="too slowly"),
+        registries.Registry(address, "acme/algo") as there,
+        pytest.raises(registries.NoAnswer, match="too slowly"),
     ):
-        list(there.signatures("sha256:" + "0" * 64))
+        there.get("manifests/x", "*/*")
 
 
 @contextmanager

@@ -195,6 +195,7 @@ ADVERTISED = {"listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "htt
 
 
 DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
+K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,9 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
         (DOCKER, {"big": BIG | {"kind": "podman"}}, "engines.big.kind"),
         (DOCKER, {"a": BIG, "b": BIG}, "engines.b.base_url: tcp://h:1 is there twice"),
         (DOCKER, {"big": BIG | {"constraints": ["node.role==worker"]}}, "constraints belong to kind swarm"),
+        (DOCKER, {"k": {"kind": "kubernetes"}}, "the section kubernetes belong together"),
+        (DOCKER, {"k": K8S | {"base_url": "tcp://h:1"}}, "are not for kind kubernetes"),
+        (DOCKER, {"k": {"kind": "swarm"}}, "kind swarm needs base_url"),
         ({"kind": "process"}, {"big": BIG}, "engines need engine.kind docker"),
         ({"kind": "swarm", "swarm": {"storage_source": {"volume": "v"}}}, {}, "of a Swarm share no volumes"),
         ({"kind": "swarm", "swarm": {"constraints": ["gpu"]}}, {}, "engine.swarm.constraints[0]"),
@@ -236,6 +240,7 @@ def test_several_engines_reach_the_gateway_where_it_is_advertised() -> None:
     for more, said in (
         ({"engines": {"big": BIG}}, "engines need"),
         ({"engine": {"kind": "swarm"}}, "swarm needs"),
+        ({"engine": {"kind": "kubernetes"}}, "kubernetes needs"),
     ):
         assert f"{said} listen.container.advertise" in refusal(**{"engine": DOCKER, **more})
 
@@ -256,6 +261,14 @@ def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device() -> N
     swarm = loaded(engine={"kind": "swarm", "swarm": shared}, engines=more, **ADVERTISED)
     assert engines_by_place(swarm)["swarm"] == "" and engines_by_place(swarm)["tcp://h:2"] == "farm"
     assert apart(swarm) == Apart(frozenset({"farm"}), frozenset({"", "farm"}))
+
+
+def test_a_provider_reaches_a_cluster_by_its_name_or_the_device() -> None:
+    docker = loaded(engine={"kind": "docker"}, engines={"k": K8S, "l": K8S}, **ADVERTISED)
+    assert engines_by_place(docker) == {"": "", "k": "k", "l": "l", "k8s": "k"}
+    assert apart(docker) == Apart(frozenset({"k", "l"}), frozenset({"k", "l"}))
+    cluster = loaded(engine={"kind": "kubernetes"}, engines={"l": K8S}, **ADVERTISED)
+    assert engines_by_place(cluster) == {"": "", "l": "l", "k8s": ""} and apart(cluster).storage == {"", "l"}
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(

@@ -1,0 +1,142 @@
+"""Reads a registry, with the credentials of ``docker login``. What it sends is bounded in size and time."""
+
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import httpx
+from docker import auth
+from docker.errors import DockerException
+from docker.utils import parse_repository_tag
+
+from engines.base import EngineError
+
+_LARGEST = 1024 * 1024
+_READ_TIMEOUT = 10.0
+"""seconds for the next piece of a response"""
+_LONGEST = 120.0
+"""seconds for all requests about one image"""
+_CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
+_HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
+
+
+class NoAnswer(Exception):
+    """The registry did not answer, or refused; ``denied``: for want of a right."""
+
+    def __init__(self, text: str, denied: bool = False) -> None:
+        super().__init__(text)
+        self.denied = denied
+
+
+class Registry:
+    """One repository of a registry."""
+
+    def __init__(self, registry: str, repository: str) -> None:
+        """``registry``: ``host[:port]`` as in image names, or docker.io. Connects only when first used."""
+        self._registry = registry
+        self._until = time.monotonic() + _LONGEST
+        host = _HUBS_ADDRESS if registry == _HUB else registry
+        official = registry == _HUB and "/" not in repository
+        self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"
+        self._authorization: dict[str, str] = {}
+        self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not _is_local(host))
+
+    def __enter__(self) -> "Registry":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, accept: str) -> bytes | None:
+        """Return the content of a path, None if there is none. Raises `NoAnswer`, `EngineError`."""
+        url = f"{self._base}/{path}"
+        try:
+            status, body, challenge = self._request(url, accept)
+            if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
+                status, body, challenge = self._request(url, accept)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+            raise NoAnswer(f"{self._registry} does not respond: {type(error).__name__} {error}") from error
+        if status == httpx.codes.NOT_FOUND:
+            return None
+        if status != httpx.codes.OK:
+            denied = status in (401, 403)
+            hint = "; log in: docker login" if denied else ""
+            raise NoAnswer(f"{self._registry} responds with {status} to {path}{hint}", denied)
+        return body
+
+    def _request(self, url: str, accept: str) -> tuple[int, bytes, str]:
+        headers = {"accept": accept, **self._authorization}
+        with self._http.stream("GET", url, headers=headers) as answer:
+            return answer.status_code, self._whole(answer), answer.headers.get("www-authenticate", "")
+
+    def _whole(self, answer: httpx.Response) -> bytes:
+        """Return the body of a response. Raises ValueError for one that is too long or too slow."""
+        body = bytearray()
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > _LARGEST:
+                raise ValueError(f"{answer.url} has more than {_LARGEST} bytes")
+            if time.monotonic() >= self._until:
+                raise ValueError(f"{answer.url} responds too slowly")
+        return bytes(body)
+
+    def _log_in(self, challenge: str) -> bool:
+        """Answer the registry's challenge; return whether to try again."""
+        if self._authorization:
+            return False
+        login = login_for(self._registry)
+        own = httpx.BasicAuth(*login) if login else None
+        if challenge.lower().startswith("basic"):
+            request = httpx.Request("GET", self._base)
+            if own is None:
+                return False
+            next(own.auth_flow(request))
+            self._authorization = {"authorization": request.headers["authorization"]}
+            return True
+        challenged = dict(_CHALLENGE.findall(challenge))
+        realm = challenged.pop("realm", "")
+        plain = self._base.startswith("http:")
+        if urlsplit(realm).scheme not in (("http", "https") if plain else ("https",)):
+            return False  # credentials for https are never sent in the clear
+        with self._http.stream("GET", realm, params=challenged, auth=own) as answer:
+            body = self._whole(answer)
+        found = json.loads(body) if answer.status_code == httpx.codes.OK else {}
+        token = found.get("token") or found.get("access_token") if isinstance(found, Mapping) else None
+        self._authorization = {"authorization": f"Bearer {token}"} if isinstance(token, str) else {}
+        return bool(self._authorization)
+
+
+def repository_of(image: str) -> tuple[str, str, str]:
+    """Return registry, repository and tag or digest of an image's name; empty if that is not valid."""
+    try:
+        name, tag = parse_repository_tag(image)
+        registry, repository = auth.resolve_repository_name(name)
+    except DockerException:
+        return "", "", ""
+    return str(registry), str(repository), tag or "latest"
+
+
+def login_for(registry: str) -> tuple[str, str] | None:
+    """Return user and password that ``docker login`` has stored for a registry. Raises `EngineError`."""
+    try:
+        known = auth.load_config().resolve_authconfig(registry) or {}
+    except (DockerException, OSError, ValueError) as error:
+        raise EngineError(f"the credentials for {registry} cannot be read: {error}") from error
+    user, password = known.get("username"), known.get("password")
+    return (user, password) if user and password else None
+
+
+def _scheme(host: str) -> str:
+    return "http" if _is_local(host) else "https"
+
+
+def _is_local(host: str) -> bool:
+    """Whether Docker considers it a registry of this machine, which needs no certificate."""
+    name = host.rpartition(":")[0].strip("[]") if ":" in host else host
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,199 @@
+"""Calls to a cluster's API server, and its errors."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx2
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.generic_client import GenericSyncClient
+from lightkube.resources.core_v1 import Pod, PodLog
+from lightkube.types import PatchType
+
+from engines.base import EngineDown, EngineError
+
+MISSING, CONFLICT, FORBIDDEN, GONE = 404, 409, 403, 410
+"""statuses of what is not there, is there already, is not allowed or beyond a quota, is not remembered"""
+
+_TIMEOUT = 30.0
+"""seconds for one call"""
+_WATCH_SECONDS = 300
+"""after which the API server ends a watch"""
+_AWAY = (401, 408, 429)
+"""statuses, besides those from 500, that say nothing about the call"""
+
+
+class Gone(Exception):
+    """The API server does not remember what happened since the version that was asked for."""
+
+
+class Cluster:
+    """One namespace of a cluster, connected only when first used."""
+
+    def __init__(self, kubeconfig: str, context: str, namespace: str) -> None:
+        """All may be empty: then as the environment says, in a pod its own service account's."""
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def namespace(self) -> str:
+        """Where the runs are."""
+        return str(self._api().namespace)
+
+    def get(self, kind: type[Any], name: str) -> Any:
+        """Return an object, None if there is none."""
+        try:
+            return self._api().request("get", kind, name=name)
+        except ApiError as error:
+            if status_of(error) == MISSING:
+                return None
+            raise
+
+    def create(self, what: Any) -> Any:
+        """Create an object and return it."""
+        return self._api().request("post", obj=what)
+
+    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> Any:
+        """Change an object; None is returned if there is none."""
+        try:
+            headers = {"Content-Type": PatchType.MERGE.value}
+            return self._api().request("patch", kind, obj=change, name=name, headers=headers)
+        except ApiError as error:
+            if status_of(error) == MISSING:
+                return None
+            raise
+
+    def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
+        """Delete an object with what it owns, which may be gone."""
+        params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
+        with suppress(_Missing), _missing():
+            self._api().request("delete", kind, name=name, params=params)
+
+    def list(self, kind: type[Any], labels: str = "", fields: str = "") -> Sequence[Any]:
+        """Return the objects of a kind."""
+        return self.versioned(kind, labels, fields)[0]
+
+    def versioned(self, kind: type[Any], labels: str = "", fields: str = "") -> tuple[Sequence[Any], str]:
+        """Return the objects of a kind, and the version from which a watch goes on."""
+        api = self._api()
+        params = {"labelSelector": labels or None, "fieldSelector": fields or None}
+        found = api.list(api.prepare_request("list", kind, params=params))
+        return [*found], found.resourceVersion
+
+    @contextmanager
+    def watching(self, labels: str, version: str) -> Iterator["Stream"]:
+        """Give what happens to pods after a version."""
+        params = {
+            "labelSelector": labels,
+            "resourceVersion": version,
+            "timeoutSeconds": str(_WATCH_SECONDS),
+            "allowWatchBookmarks": "true",
+        }
+        api = self._api()
+        request = api.prepare_request("list", Pod, watch=True, params=params)
+        request.timeout = httpx2.Timeout(_TIMEOUT, read=_WATCH_SECONDS + _TIMEOUT)
+        with self._answer(request) as answer:
+            yield Stream(answer)
+
+    def log(self, pod: str, container: str) -> Iterator[bytes]:
+        """Yield what a container has written, piece by piece; nothing for one that is gone."""
+        request = self._api().prepare_request("get", PodLog, name=pod, params={"container": container})
+        with suppress(_Missing), _missing(), self._answer(request) as answer:
+            yield from answer.iter_bytes()
+
+    def close(self) -> None:
+        """Close connections; the next call opens new ones."""
+        with self._lock:
+            api, self._made = self._made, None
+        if api is not None:
+            api.close()
+
+    @contextmanager
+    def _answer(self, request: Any) -> Iterator[httpx2.Response]:
+        api = self._api()
+        answer = api.send(api.build_adapter_request(request), stream=True)
+        try:
+            if answer.is_error:
+                answer.read()
+                api.raise_for_status(answer)
+            yield answer
+        finally:
+            answer.close()
+
+    def _api(self) -> Any:
+        """Return the client, half of which has no types."""
+        with self._lock:
+            if self._made is None:
+                known = KubeConfig.from_file(self._kubeconfig) if self._kubeconfig else KubeConfig.from_env()
+                config = known.get(self._context or None)
+                if config is None:
+                    raise ConfigError("no cluster is named")
+                params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)
+                self._made = GenericSyncClient(params, config, namespace=self._namespace or None)
+            return self._made
+
+
+class Stream:
+    """What happens to pods, as it happens."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield the kind of each event, its version and its pod. Raises `Gone`, `EngineDown`, HTTPError."""
+        for line in self._answer.iter_lines():
+            event = json.loads(line)
+            kind, what = event["type"], event["object"]
+            if kind == "ERROR":
+                if what.get("code") == GONE:
+                    raise Gone
+                raise EngineDown(f"the cluster ended the watch: {what.get('message')}")
+            pod = None if kind == "BOOKMARK" else Pod.from_dict(what)
+            yield kind, str(what["metadata"]["resourceVersion"]), pod
+
+    def end(self) -> None:
+        """End it from another thread, which closing the response would not."""
+        wire = self._answer.extensions["network_stream"].get_extra_info("socket")
+        with suppress(OSError):
+            socket.socket.shutdown(wire, socket.SHUT_RDWR)
+
+
+def status_of(error: ApiError) -> int:
+    """Return the status of a refusal."""
+    return int(error.response.status_code)
+
+
+@contextmanager
+def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
+    """Raise what the API server refuses as ``otherwise``, and `EngineDown` if it is away or lets us not in."""
+    try:
+        yield
+    except ApiError as error:
+        status, text = status_of(error), str(error.status.message or error)
+        if status >= 500 or status in _AWAY:
+            raise EngineDown(f"the cluster is not ready ({status}): {text}") from error
+        raise otherwise(text) from error
+    except (httpx2.HTTPError, ConfigError, OSError, ValueError) as error:
+        raise EngineDown(f"the cluster does not answer: {error!r}") from error
+
+
+class _Missing(Exception):
+    """There is no such object."""
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if status_of(error) == MISSING:
+            raise _Missing from error
+        raise

@@ -1,0 +1,430 @@
+"""Runs algorithm images as Jobs of a Kubernetes, in one namespace of it.
+
+The cluster holds all state. A run is a Job of one pod, with its variables in a Secret that goes with it. A Job is
+created so that it starts nothing, then its Secret, then it is set going: what a gateway that is killed in between
+leaves, its next launch completes.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Node, Pod, ResourceQuota, Secret
+from lightkube.utils.quantity import parse_quantity
+
+from engines import logs as engines_logs
+from engines.base import (
+    Capacity,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Found,
+    ImageMetadata,
+    ImageNotFound,
+    Isolation,
+    LaunchSpec,
+    Logs,
+    Missing,
+    NotSupported,
+    Probe,
+    PullDenied,
+    PullTimeout,
+    Running,
+    Watch,
+    Written,
+    check_digest,
+    check_launch,
+    is_name,
+    owned,
+)
+from engines.docker.client import not_started
+from engines.docker.images import PullRules
+from engines.docker.registry import login_for
+from engines.kubernetes.client import CONFLICT, FORBIDDEN, Cluster, status_of, translated
+from engines.kubernetes.images import Image, Images
+from engines.kubernetes.jobs import (
+    BEGUN,
+    CONTAINER,
+    OWNER,
+    RUN,
+    Form,
+    PodView,
+    first,
+    job_of,
+    login_of,
+    owner_of,
+    pull_name,
+    secrets_of,
+)
+from engines.kubernetes.watch import PodWatch
+
+log = logging.getLogger(__name__)
+
+_ISOLATION = Isolation(
+    tasks=False,
+    host=False,
+    outside=False,
+    gaps=(
+        "what runs reach is up to the NetworkPolicy of their namespace, and the API server does not say whether "
+        "the cluster's network keeps to it: try it from a pod (docs/kubernetes.md)",
+    ),
+)
+_PAUSE = 0.1
+"""seconds between two looks at a run that begins or ends"""
+_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+_NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError"})
+_DENIED = ("unauthorized", "authorization failed", "denied", "forbidden", "no basic auth")
+_NO_IMAGE = ("not found", "manifest unknown", "name unknown")
+_CPU = ("limits.cpu", "requests.cpu", "cpu")
+_MEMORY = ("limits.memory", "requests.memory", "memory")
+
+
+@dataclass(frozen=True)
+class KubernetesOptions:
+    """Which cluster to use, and how to run there."""
+
+    kubeconfig: str = ""
+    """file; default as the environment says, in a pod its service account"""
+    context: str = ""
+    """of the file; default its current one"""
+    namespace: str = ""
+    """default the context's"""
+    pull: PullRules = field(default_factory=PullRules)
+    form: Form = field(default_factory=Form)
+    saved_log_size: int = 32 * 1024 * 1024
+    """bytes of the log that `save_logs` keeps"""
+    place_seconds: float = 30.0
+    """the longest that a run waits for a machine with room for it"""
+    kill_seconds: float = 60.0
+    """beyond its grace, for a run to end; a process may hang in its machine's kernel"""
+
+
+class KubernetesEngine:
+    """Jobs of one namespace; see `engines.base.Engine` for what each method promises."""
+
+    kind = "kubernetes"
+    capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
+
+    def __init__(self, node: str, installation: str, options: KubernetesOptions = KubernetesOptions()) -> None:
+        """Connects only when first used."""
+        self._node = node
+        self._installation = installation
+        self._options = options
+        self._owner = owner_of(node, installation)
+        self._cluster = Cluster(options.kubeconfig, options.context, options.namespace)
+        self._images = Images(options.pull)
+        self._watches: list[Watch] = []
+
+    def check(self) -> None:
+        """Return if the engine responds. Raises `EngineDown`."""
+        with translated(EngineDown):
+            self._cluster.get(Job, "none")
+
+    def capacity(self) -> Capacity:
+        """Return what the machines that may take runs have, at most the namespace's quota."""
+        with translated(EngineDown):
+            quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
+            machines = self._machines()
+        cpu, memory = (
+            [_number(hard[name]) for hard in quotas for name in names if name in hard] for names in (_CPU, _MEMORY)
+        )
+        if machines is not None:
+            cpu.append(sum(cores for cores, _ in machines))
+            memory.append(sum(bytes_ for _, bytes_ in machines))
+        if not cpu or not memory:
+            raise EngineDown(
+                "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
+                "quota of cpu and memory"
+            )
+        return Capacity(min(cpu), int(min(memory)))
+
+    def image_digest(self, image: str) -> str:
+        """Return the digest of the image's content, as its registry has it."""
+        return self.image_facts(image).digest
+
+    def image_facts(self, image: str) -> ImageMetadata:
+        """Return the image's metadata, as its registry has it."""
+        self.check()  # of a cluster that is away, nothing is known
+        found = self._images.find(image)
+        return ImageMetadata(found.id, found.labels, (found.reference,))
+
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        """Return the image's digest; a machine fetches it when it first needs it."""
+        return self._images.find(image).id
+
+    def offered(self, image: str, seconds: float) -> str:
+        """Return the digest of the manifest that the registry has for the image now."""
+        return self._images.find(image).reference.partition("@")[2]
+
+    def isolation(self) -> Isolation:
+        """Return that nothing is known to be closed."""
+        self.check()
+        return _ISOLATION
+
+    def launch(self, spec: LaunchSpec) -> None:
+        """Start the run unless it was started before. Return once it is up."""
+        check_launch(spec)
+        if spec.mounts:
+            raise NotSupported(
+                "no folder is shared with the machines of a cluster: use data at a storage elsewhere (storages)"
+            )
+        image = self._images.find(spec.image)
+        check_digest(spec, image.id)
+        with translated(CreateFailed):
+            job = self._job(spec.name) or self._create(spec, image)
+            if _is_begun(job):
+                return
+            try:
+                if not job.spec.parallelism:
+                    self._set_going(spec, image, job)
+                self._wait_until_up(job)
+            except _NeverBegan as error:
+                self.remove(spec.name)
+                raise error.why from error
+            self._mark_begun(spec.name)
+
+    def probe(self, name: str) -> Probe:
+        """Return the state of a run."""
+        with translated():
+            pod = self._pod(self._job(name))
+        return Missing() if pod is None else pod.probe()
+
+    def address(self, name: str) -> str:
+        """Return nothing: requests may come from the address of the run's machine, which others there share."""
+        return ""
+
+    def written(self, name: str, most: int) -> Written:
+        """Return nothing: only the machine knows, and it keeps to its own limits."""
+        return Written()
+
+    def stop(self, name: str, grace: float) -> None:
+        """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""
+        until = time.monotonic() + self._options.form.grace + self._options.kill_seconds
+        with translated():
+            asked = False
+            while (pod := self._pod(self._job(name))) is not None and isinstance(pod.probe(), Running):
+                if not asked:  # unlike deletion, a deadline keeps exit code and logs
+                    self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
+                    asked = True
+                if time.monotonic() >= until:
+                    raise EngineError("it still runs, although its machine was asked to kill it")
+                time.sleep(_PAUSE)
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Return its output so far; a cluster keeps both streams as one, which is ``stdout`` here."""
+        return Logs(engines_logs.last(self._log(name) or (), tail))
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        """Write stdout.log, with both streams, and an empty stderr.log into the directory."""
+        chunks = self._log(name)
+        if chunks is not None:
+            with engines_logs.translated():
+                engines_logs.save(directory, "stdout", chunks, self._options.saved_log_size)
+                engines_logs.save(directory, "stderr", ())
+
+    def remove(self, name: str) -> None:
+        """Remove the run with everything that belongs to it, killing it if it runs."""
+        with translated():
+            if (job := self._job(name)) is None:
+                return
+            pods = self._pods(job)
+            self._forget_secrets(name)
+            self._cluster.delete(Job, name)  # first: it would replace its pod
+            for pod in pods:
+                self._cluster.delete(Pod, pod.name, grace=1)
+
+    def list(self) -> Sequence[Found]:
+        """Return the runs of this node and this installation, and of no other."""
+        with translated():
+            jobs, pods = self._all()
+        found = []
+        for job in jobs:
+            labels = {k: v for k, v in (job.metadata.annotations or {}).items() if k.startswith("bfia.")}
+            pod = first(one for one in pods if one.job == job.metadata.uid)
+            found.append(Found(str(job.metadata.name), labels, Missing() if pod is None else pod.probe()))
+        return found
+
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+        """Call ``on_exit(name)`` soon after each exit."""
+        watch = PodWatch(self._cluster, f"{OWNER}={self._owner}", self._take_up, on_exit, on_away)
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        """Release threads and connections. Runs go on."""
+        for watch in self._watches:
+            watch.close()
+        self._cluster.close()
+
+    # ------------------------------------------------------------ beginning
+
+    def _create(self, spec: LaunchSpec, image: Image) -> Any:
+        """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
+        login = login_for(image.registry)
+        job = job_of(spec, image, self._owner, login is not None, self._options.form)
+        try:
+            return self._cluster.create(job)
+        except ApiError as error:
+            if status_of(error) != CONFLICT:
+                raise
+        if (found := self._job(spec.name)) is None:
+            raise CreateFailed(f"the name {spec.name} is taken by another installation")
+        return found
+
+    def _set_going(self, spec: LaunchSpec, image: Image, job: Any) -> None:
+        for secret in secrets_of(spec, job, self._owner, login_of(image.registry, login_for(image.registry))):
+            self._put(secret, job.metadata.uid)
+        self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
+
+    def _put(self, secret: Secret, job: str) -> None:
+        """Create a Secret of a Job, in place of one of an earlier Job of the same name."""
+        assert secret.metadata is not None and secret.metadata.name
+        try:
+            self._cluster.create(secret)
+        except ApiError as error:
+            if status_of(error) != CONFLICT:
+                raise
+            found = self._cluster.get(Secret, secret.metadata.name)
+            if found is None or [owner.uid for owner in found.metadata.ownerReferences or ()] != [job]:
+                self._cluster.delete(Secret, secret.metadata.name)
+                self._cluster.create(secret)
+
+    def _wait_until_up(self, job: Any) -> None:
+        """Raise `_NeverBegan`, `CreateFailed` for a Job that was removed."""
+        name = str(job.metadata.name)
+        placed = time.monotonic() + self._options.place_seconds
+        fetched = placed + self._options.pull.deadline
+        while True:
+            pod = first(self._pods(job))
+            if pod is not None and pod.begun:
+                return
+            if pod is None and self._job(name) is None:
+                raise CreateFailed("it was removed before it had begun")
+            if pod is not None and pod.failed:
+                raise _NeverBegan(not_started(pod.failed))
+            reason, text = ("", "") if pod is None else pod.waits_for
+            now = time.monotonic()
+            if reason in _NOT_STARTED:
+                raise _NeverBegan(not_started(text))
+            if reason in _IMAGE and (error := _image_error(reason, text)) is not None:
+                raise _NeverBegan(error)
+            if now > placed and (pod is None or not pod.machine):
+                why = text or self._event_about("Job", name) or "nothing was scheduled"
+                raise _NeverBegan(CreateFailed(f"no machine of the cluster takes it: {why}"))
+            if now > fetched:
+                late = PullTimeout if reason in _IMAGE else CreateFailed
+                why = text or self._event_about("Pod", pod.name if pod else name)
+                raise _NeverBegan(late(f"it did not begin in time on its machine ({reason or 'unknown'}): {why}"))
+            time.sleep(_PAUSE)
+
+    def _event_about(self, kind: str, name: str) -> str:
+        """Return what the cluster last said of a Job without a pod, such as about a quota, or of a pod."""
+        events = self._cluster.list(Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}")
+        warnings = [event for event in events if event.type == "Warning"]
+        return str(warnings[-1].message) if warnings else ""
+
+    def _mark_begun(self, name: str) -> None:
+        """Keep a run from being started a second time, by whatever removes its pod."""
+        self._cluster.patch(Job, name, {"metadata": {"annotations": {BEGUN: "true"}}})
+        self._forget_secrets(name)
+
+    def _forget_secrets(self, name: str) -> None:
+        for secret in (name, pull_name(name)):
+            self._cluster.delete(Secret, secret)
+
+    def _take_up(self) -> Sequence[str]:
+        """Complete what a gateway that was killed had begun; return the runs that no pod reports any more."""
+        lost = []
+        jobs, pods = self._all()
+        for job in jobs:
+            name = str(job.metadata.name)
+            pod = first(one for one in pods if one.job == job.metadata.uid)
+            if pod is not None and pod.begun:
+                if not _is_begun(job):
+                    self._mark_begun(name)
+            elif _is_begun(job):
+                lost.append(name)
+        return lost
+
+    # ------------------------------------------------------------ looking
+
+    def _job(self, name: str) -> Any:
+        """Return the Job of a run of ours."""
+        if not is_name(name):
+            return None
+        job = self._cluster.get(Job, name)
+        if job is None or not owned(job.metadata.annotations or {}, self._node, self._installation):
+            return None
+        return job
+
+    def _pod(self, job: Any) -> PodView | None:
+        return None if job is None else first(self._pods(job))
+
+    def _pods(self, job: Any) -> Sequence[PodView]:
+        found = map(PodView, self._cluster.list(Pod, f"{RUN}={job.metadata.name}"))
+        return [pod for pod in found if pod.job == job.metadata.uid]
+
+    def _all(self) -> tuple[Sequence[Any], Sequence[PodView]]:
+        label = f"{OWNER}={self._owner}"
+        return self._cluster.list(Job, label), [PodView(pod) for pod in self._cluster.list(Pod, label)]
+
+    def _log(self, name: str) -> Iterator[bytes] | None:
+        with translated():
+            pod = self._pod(self._job(name))
+        return None if pod is None or not pod.begun or pod.lost else self._written_by(pod)
+
+    def _written_by(self, pod: PodView) -> Iterator[bytes]:
+        with translated():
+            yield from self._cluster.log(pod.name, CONTAINER)
+
+    def _machines(self) -> Iterable[tuple[float, float]] | None:
+        """Return cores and memory of the machines that may take runs, None if we may not know."""
+        wanted = self._options.form.node_selector or {}
+        try:
+            nodes = self._cluster.list(Node, ",".join(f"{name}={value}" for name, value in wanted.items()))
+        except ApiError as error:
+            if status_of(error) == FORBIDDEN:
+                return None
+            raise
+        return [
+            (
+                _number(node.status.allocatable["cpu"]),
+                _number(node.status.allocatable["memory"]),
+            )
+            for node in nodes
+            if not node.spec.unschedulable
+            and any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+        ]
+
+
+class _NeverBegan(Exception):
+    """A run's program was not started; ``why`` is what that means."""
+
+    def __init__(self, why: EngineError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def _number(quantity: str) -> float:
+    return float(parse_quantity(quantity) or 0)
+
+
+def _is_begun(job: Any) -> bool:
+    return bool((job.metadata.annotations or {}).get(BEGUN))
+
+
+def _image_error(reason: str, text: str) -> EngineError | None:
+    """Return what a machine's words about an image stand for; None while it tries again."""
+    lowered = text.lower()
+    if any(word in lowered for word in _DENIED):
+        return PullDenied(text)
+    if any(word in lowered for word in _NO_IMAGE) or reason == "InvalidImageName":
+        return ImageNotFound(text, "push it to a registry that every machine reaches, and register it from there")
+    return None

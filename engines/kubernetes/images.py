@@ -1,0 +1,112 @@
+"""Images as their registry has them: the machines of a cluster fetch them there, by digest."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engines.base import ImageNotFound, PullDenied, PullFailed
+from engines.docker.images import PullRules
+from engines.docker.registry import NoAnswer, Registry, repository_of
+
+_INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_MANIFESTS = ", ".join(
+    (
+        *_INDEXES,
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as its registry has it just now."""
+
+    id: str
+    """digest of its configuration, by which Docker knows it as well"""
+    reference: str
+    """``repository@digest``, by which machines fetch this content and no other"""
+    registry: str
+    user: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runs_as_root(self) -> bool:
+        """Whether the image's own user is root, by name, by number, or because it names none."""
+        return self.user.partition(":")[0] in ("", "0", "root")
+
+    @property
+    def user_is_number(self) -> bool:
+        """Whether a machine can see from the image that its user is not root."""
+        return self.user.partition(":")[0].isdecimal()
+
+
+class Images:
+    """What the registries that the admin allows have."""
+
+    def __init__(self, rules: PullRules) -> None:
+        self._rules = rules
+
+    def find(self, name: str) -> Image:
+        """Return an image. Raises `ImageNotFound`, `PullDenied`, `PullFailed`."""
+        if not name:
+            raise ImageNotFound("the image has no name", "name one in the registration: metadata.image")
+        registry, repository, reference = repository_of(name)
+        if not registry:
+            raise ImageNotFound(
+                f"{name[:200]!r} is not a valid image name", "it reads registry/vendor/image:1.0.0"
+            )
+        if registry not in self._rules.registries:
+            raise PullDenied(
+                f"the registry {registry} of {name} is not among engine.docker.registries, from which machines of "
+                f"a cluster fetch images ({', '.join(sorted(self._rules.registries)) or 'none'})"
+            )
+        try:
+            with Registry(registry, repository) as there:
+                return _read(there, name, registry, reference)
+        except NoAnswer as error:
+            raise (PullDenied if error.denied else PullFailed)(f"{name}: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise PullFailed(f"{registry} gave no valid response about {name}") from error
+
+
+def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
+    body = _get(there, f"manifests/{reference}", _MANIFESTS, name)
+    whole = _digest(body)
+    manifest: Mapping[str, Any] = json.loads(body)
+    if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
+        manifest = json.loads(_get(there, f"manifests/{_of_this_kind(manifest)}", _MANIFESTS, name))
+    about = str(manifest["config"]["digest"])
+    text = _get(there, f"blobs/{about}", "*/*", name)
+    if _digest(text) != about:
+        raise PullFailed(f"{registry} sent something else than the configuration of {name}")
+    config = json.loads(text).get("config") or {}
+    # the name without its tag or digest; a colon before a slash belongs to a port
+    bare = name.partition("@")[0]
+    bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
+    return Image(about, f"{bare}@{whole}", registry, config.get("User") or "", dict(config.get("Labels") or {}))
+
+
+def _of_this_kind(index: Mapping[str, Any]) -> str:
+    """Return the digest of an index's manifest for machines like this one, else of the first for Linux."""
+    wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    linux = [one for one in index["manifests"] if one["platform"]["os"] == "linux"]
+    return str(next((one for one in linux if one["platform"]["architecture"] == wanted), linux[0])["digest"])
+
+
+def _get(there: Registry, path: str, accept: str, name: str) -> bytes:
+    body = there.get(path, accept)
+    if body is None:
+        raise ImageNotFound(f"the registry has no image {name}", "push it there, or correct its registration")
+    return body
+
+
+def _digest(body: bytes) -> str:
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"

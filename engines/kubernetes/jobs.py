@@ -1,0 +1,294 @@
+"""What a run is in a cluster: a Job of one pod that is never started again, and what its pod says of it.
+
+The variables of a run are in a Secret of the Job. It is deleted as soon as the run has begun: a second pod, which
+the cluster makes for a Job whose pod was removed from its machine, cannot start without it.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from lightkube.models.batch_v1 import JobSpec
+from lightkube.models.core_v1 import (
+    Capabilities,
+    Container,
+    EmptyDirVolumeSource,
+    EnvVar,
+    EnvVarSource,
+    LocalObjectReference,
+    PodSecurityContext,
+    PodSpec,
+    PodTemplateSpec,
+    ResourceRequirements,
+    SeccompProfile,
+    SecretKeySelector,
+    SecurityContext,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Secret
+
+from engines.base import Exited, LaunchSpec, Limits, Missing, Probe, Running, signal_of
+from engines.docker.daemon import NOBODY
+from engines.kubernetes.images import Image
+
+CONTAINER = "run"
+BEGUN = "bfia.begun"
+"""annotation of a Job whose program was started"""
+OWNER, RUN = "bfia-owner", "bfia-run"
+"""labels: of which node and installation, and which run; their values are hashed where they have to be"""
+
+_NEVER_BEGAN = frozenset({"StartError", "ContainerCannotRun"})
+_TAKEN_AWAY = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"})
+_FOR_EVER = 10**9
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all runs of an engine have in common."""
+
+    user: str = NOBODY
+    """of containers whose image would run as root"""
+    read_only_root: bool = False
+    node_selector: Mapping[str, str] | None = None
+    """labels of the machines that take runs"""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    runtime_class: str = ""
+    priority_class: str = ""
+    grace: float = 10.0
+    """seconds between SIGTERM and SIGKILL"""
+    room: int = 64 * 1024 * 1024
+    """bytes that a run may write to each folder that it alone sees"""
+    deadline: int = 7 * 24 * 3600
+    """seconds after which the cluster ends a run, should no gateway be there any more"""
+    kept: int = 7 * 24 * 3600
+    """seconds for which the cluster keeps what is over, should no gateway remove it"""
+
+
+class PodView:
+    """One pod of a run as the API server describes it."""
+
+    def __init__(self, pod: Any) -> None:
+        status = pod.status
+        self.name = str(pod.metadata.name)
+        self.run = str((pod.metadata.labels or {}).get(RUN, ""))
+        self.job = next((str(owner.uid) for owner in pod.metadata.ownerReferences or ()), "")
+        self.created = pod.metadata.creationTimestamp
+        self.machine = str(pod.spec.nodeName or "")
+        self._deleted = pod.metadata.deletionTimestamp is not None
+        self._phase = str(status.phase or "") if status else ""
+        self._reason = str(status.reason or "") if status else ""
+        self._message = str(status.message or "") if status else ""
+        self._conditions = {one.type: one for one in (status.conditions or () if status else ())}
+        seen = next(iter(status.containerStatuses or ()), None) if status else None
+        state = seen.state if seen else None
+        self._says_ready = bool(seen and seen.ready)
+        self._waiting = state.waiting if state else None
+        self._running = state.running if state else None
+        self._ended = state.terminated if state else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether its program was started."""
+        if self._ended is not None:
+            return self._ended.reason not in _NEVER_BEGAN and self._ended.startedAt is not None
+        return self._running is not None
+
+    @property
+    def failed(self) -> str:
+        """Why its program will not be started; empty while it may be."""
+        if self._ended is not None and not self.begun:
+            return str(self._ended.message or self._ended.reason)
+        if self._phase == "Failed" and self._ended is None and self._running is None:
+            return f"{self._reason}: {self._message}"
+        return ""
+
+    @property
+    def waits_for(self) -> tuple[str, str]:
+        """Return why its program was not started yet, as the cluster names it, and the cluster's sentence."""
+        if self._waiting is not None and self._waiting.reason != "ContainerCreating":
+            return str(self._waiting.reason or ""), str(self._waiting.message or self._waiting.reason or "")
+        scheduled = self._conditions.get("PodScheduled")
+        if scheduled is not None and scheduled.status == "False":
+            return str(scheduled.reason or ""), str(scheduled.message or "")
+        return "", ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its machine is gone, or has put it out."""
+        if self._running is not None:
+            ready = self._conditions.get("Ready")
+            return self._says_ready and ready is not None and ready.status != "True"
+        return self._deleted or self._reason in _TAKEN_AWAY
+
+    @property
+    def over(self) -> bool:
+        """Whether its run does not go on."""
+        return self._ended is not None or bool(self.failed) or self.lost
+
+    def probe(self) -> Probe:
+        """Return the state of a run whose pod this is."""
+        if not self.begun or self.lost:
+            return Missing()
+        if self._running is not None:
+            return Running(_time(self._running.startedAt))
+        ended: Any = self._ended
+        code = int(ended.exitCode)
+        oom = ended.reason == "OOMKilled"
+        return Exited(code, signal_of(code), oom, _time(ended.startedAt), _time(ended.finishedAt))
+
+
+def first(pods: Iterable[PodView]) -> PodView | None:
+    """Return a Job's own pod: the one that was made first."""
+    return min(pods, key=lambda pod: (pod.created, pod.name), default=None)
+
+
+def owner_of(node: str, installation: str) -> str:
+    """Return the value of the label `OWNER`, which may have neither any length nor any character."""
+    return hashlib.sha256(json.dumps([node, installation]).encode()).hexdigest()[:32]
+
+
+def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, form: Form) -> Job:
+    """Return a run's Job, which starts nothing before its ``parallelism`` is 1."""
+    ids = {OWNER: owner, RUN: spec.name}
+    deadline, grace = form.deadline, max(1, round(form.grace))
+    pod = PodSpec(
+        containers=[_container(spec, image, form)],
+        restartPolicy="Never",
+        activeDeadlineSeconds=deadline,
+        terminationGracePeriodSeconds=grace,
+        automountServiceAccountToken=False,
+        enableServiceLinks=False,
+        # so that the first process of the run is not the first of its namespace, which signals would not end
+        shareProcessNamespace=True,
+        securityContext=PodSecurityContext(seccompProfile=SeccompProfile(type="RuntimeDefault")),
+        volumes=[_folder(name, form) for name in _folders(spec, form)],
+        imagePullSecrets=[LocalObjectReference(name=pull_name(spec.name))] if pull else None,
+        nodeSelector=dict(form.node_selector) if form.node_selector else None,
+        # a machine that is gone would have its pods deleted, and another pod started
+        tolerations=[
+            *(
+                Toleration(key=f"node.kubernetes.io/{why}", operator="Exists", effect="NoExecute")
+                for why in ("not-ready", "unreachable")
+            ),
+            *(Toleration(**one) for one in form.tolerations),
+        ],
+        runtimeClassName=form.runtime_class or None,
+        priorityClassName=form.priority_class or None,
+    )
+    return Job(
+        metadata=ObjectMeta(
+            name=spec.name, labels=ids, annotations={**spec.labels, "bfia.image": spec.image, BEGUN: ""}
+        ),
+        spec=JobSpec(
+            template=PodTemplateSpec(metadata=ObjectMeta(labels=ids), spec=pod),
+            parallelism=0,
+            completions=1,
+            backoffLimit=0,
+            # the pod's own comes first: it keeps exit code and logs
+            activeDeadlineSeconds=deadline + grace + 600,
+            ttlSecondsAfterFinished=form.kept,
+        ),
+    )
+
+
+def secrets_of(spec: LaunchSpec, job: Job, owner: str, login: Mapping[str, Any] | None) -> list[Secret]:
+    """Return the Secrets of a run's Job: its variables, and what its image's registry wants."""
+    assert job.metadata is not None
+    owned_by = OwnerReference(
+        apiVersion="batch/v1", kind="Job", name=spec.name, uid=str(job.metadata.uid), controller=True
+    )
+
+    def secret(name: str, data: Mapping[str, bytes], kind: str) -> Secret:
+        about = ObjectMeta(name=name, labels={OWNER: owner, RUN: spec.name}, ownerReferences=[owned_by])
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        return Secret(metadata=about, data=encoded, type=kind)
+
+    values = {f"v{n}": value.encode() for n, value in enumerate(spec.environment.values())}
+    made = [secret(spec.name, values, "Opaque")]
+    if login is not None:
+        text = {".dockerconfigjson": json.dumps(login).encode()}
+        made.append(secret(pull_name(spec.name), text, "kubernetes.io/dockerconfigjson"))
+    return made
+
+
+def pull_name(run: str) -> str:
+    """Return the name of the Secret with the login at a run's registry."""
+    return f"{run}-pull"
+
+
+def login_of(registry: str, login: tuple[str, str] | None) -> Mapping[str, Any] | None:
+    """Return a registry's login as machines read it."""
+    if login is None:
+        return None
+    place = "https://index.docker.io/v1/" if registry == "docker.io" else registry
+    return {"auths": {place: {"auth": base64.b64encode(":".join(login).encode()).decode()}}}
+
+
+def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
+    user, _, group = form.user.partition(":")
+    ours = image.runs_as_root
+    return Container(
+        name=CONTAINER,
+        image=image.reference,
+        imagePullPolicy="IfNotPresent",
+        args=None if spec.command is None else [_plain(word) for word in spec.command],
+        env=[
+            EnvVar(
+                name=name,
+                valueFrom=EnvVarSource(secretKeyRef=SecretKeySelector(name=spec.name, key=f"v{n}")),
+            )
+            for n, name in enumerate(spec.environment)
+        ],
+        resources=ResourceRequirements(limits=_amounts(spec.limits), requests=_requests(spec)),
+        securityContext=SecurityContext(
+            allowPrivilegeEscalation=False,
+            privileged=False,
+            readOnlyRootFilesystem=form.read_only_root,
+            capabilities=Capabilities(drop=["ALL"], add=list(spec.capabilities) or None),
+            runAsUser=int(user) if ours else None,
+            runAsGroup=int(group or user) if ours else None,
+            # of a user with a name, machines cannot tell
+            runAsNonRoot=True if (ours and user != "0") or image.user_is_number else None,
+        ),
+        volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, form).items()],
+        terminationMessagePolicy="File",
+    )
+
+
+def _folders(spec: LaunchSpec, form: Form) -> dict[str, str]:
+    paths = [*spec.own, *(["/tmp"] if form.read_only_root else [])]
+    return {f"own-{n}": path for n, path in enumerate(paths)}
+
+
+def _folder(name: str, form: Form) -> Volume:
+    return Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(form.room)))
+
+
+def _amounts(limits: Limits) -> dict[str, str]:
+    """Return cores and memory; processes are limited by each machine's kubelet alone."""
+    most = {"cpu": None if limits.cpu is None else f"{max(1, round(limits.cpu * 1000))}m", "memory": limits.memory}
+    return {name: str(value) for name, value in most.items() if value is not None}
+
+
+def _requests(spec: LaunchSpec) -> dict[str, str]:
+    """Return what is kept free for a run; left out, it would be as much as the limit."""
+    return {"cpu": "0", "memory": "0", **_amounts(spec.reserved)}
+
+
+def _plain(word: str) -> str:
+    """Return what a cluster, which fills in ``$(NAME)``, hands on as this word."""
+    return word.replace("$", "$$")
+
+
+def _time(seen: Any) -> datetime | None:
+    if seen is None:
+        return None
+    return (datetime.fromisoformat(seen) if isinstance(seen, str) else seen).astimezone(UTC)

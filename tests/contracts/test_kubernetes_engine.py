@@ -1,0 +1,315 @@
+"""The engine contract over a Kubernetes of two machines, and what only that engine promises.
+
+Of the contract, two cases are there in their second form: what a capability that the engine lacks has to be.
+
+==========================================================  ====================================================
+``test_mounts_are_seen_as_asked``                           no folder is shared: refused with NOT_SUPPORTED
+``test_what_is_over_…``, ``test_a_new_object_…``            a cluster keeps both streams as one: in stdout.log
+==========================================================  ====================================================
+"""
+
+import contextlib
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube import Client, KubeConfig
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, Secret
+
+from engines.base import (
+    Capacity,
+    CreateFailed,
+    Engine,
+    EngineDown,
+    ImageNotFound,
+    Limits,
+    Missing,
+    PullDenied,
+    Running,
+)
+from engines.docker.images import PullRules
+from engines.kubernetes import KubernetesEngine, KubernetesOptions
+from engines.kubernetes.images import Image
+from engines.kubernetes.jobs import BEGUN, RUN, Form, job_of
+from engines.kubernetes.watch import PodWatch
+from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, shell, wait_for
+from tests.contracts.engine_contract import EngineContract
+from tests.contracts.harnesses import Harness
+from tests.e2e.nodes import ROOT
+from tests.memory_engine import Script
+
+pytestmark = pytest.mark.kubernetes
+NOTHING = Script()
+
+
+class KubernetesHarness(Harness[KubernetesEngine]):
+    """Two machines, and what the shipped role allows."""
+
+    isolates: frozenset[str] = frozenset()
+    """up to the cluster's network"""
+    capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
+    adds = Harness.adds | {
+        *(f"KUBERNETES_{name}" for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTPS", "PORT")),
+        *(f"KUBERNETES_PORT_443_TCP{name}" for name in ("", "_PROTO", "_PORT", "_ADDR")),
+    }
+    """of the cluster's own service"""
+    streams = False
+
+    def __init__(self, where: str = "1") -> None:
+        """``where``: on which machine; one of the tests takes the second away."""
+        super().__init__()
+        self.form = Form(grace=2.0, node_selector={"machine": where})
+        self.home = Path(os.environ["BFIA_TEST_KUBERNETES"])
+        self.registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
+        self.image = f"{self.registry}/{Harness.image}"
+        self.no_image = f"{self.registry}/no-such-image:1.0"
+
+    def _made(self, node: str, installation: str, **options: Any) -> KubernetesEngine:
+        options = {
+            "kubeconfig": str(self.home / "gateway.conf"),
+            "pull": PullRules(frozenset({self.registry})),
+            "form": self.form,
+            **options,
+        }
+        return KubernetesEngine(node, installation, KubernetesOptions(**options))
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[Engine]:
+        yield self.engine(kubeconfig=str(self.home / "nothing.conf"))
+
+
+@pytest.fixture
+def harness() -> Iterator[KubernetesHarness]:
+    with contextlib.closing(KubernetesHarness()) as harness:
+        yield harness
+
+
+class TestKubernetes(EngineContract):
+    """With the harness of this module."""
+
+
+@pytest.fixture
+def admin(harness: KubernetesHarness) -> Iterator[Client]:
+    with Client(KubeConfig.from_file(harness.home / "admin.conf"), namespace="bfia", trust_env=False) as client:
+        yield client
+
+
+def pods_of(admin: Client, run: str) -> list[Pod]:
+    return list(admin.list(Pod, labels={RUN: run}))
+
+
+def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: KubernetesHarness, admin: Client) -> None:
+    form = replace(
+        harness.form, read_only_root=True, priority_class="system-node-critical", tolerations=({"key": "gpu"},)
+    )
+    engine = harness.engine()
+    limits = Limits(cpu=1.5, memory=96 << 20)
+    spec = a_spec(harness, WAITS, limits=limits, reserved=Limits(memory=64 << 20), own=("/bfia/log",))
+    job = job_of(spec, engine._images.find(spec.image), engine._owner, False, form)
+    engine.launch(spec)
+    (pod,) = pods_of(admin, spec.name)
+    assert pod.spec and pod.spec.containers and job.spec and job.spec.template.spec
+    container, wanted = pod.spec.containers[0], job.spec.template.spec
+    bare, _, digest = container.image.partition("@")
+    assert bare == harness.image.rpartition(":")[0] and digest == engine.offered(harness.image, 5)
+    own = container.securityContext
+    assert (own.allowPrivilegeEscalation, own.privileged, own.runAsNonRoot) == (False, False, True)
+    assert (own.runAsUser, own.runAsGroup, own.capabilities.drop) == (65534, 65534, ["ALL"])
+    assert pod.spec.securityContext.seccompProfile.type == "RuntimeDefault"
+    assert (pod.spec.automountServiceAccountToken, pod.spec.restartPolicy) == (False, "Never")
+    assert container.resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
+    assert container.resources.requests == {"cpu": "0", "memory": str(64 << 20)}
+    found = admin.get(Job, spec.name).spec
+    assert (found.backoffLimit, found.parallelism, found.ttlSecondsAfterFinished) == (0, 1, 7 * 24 * 3600)
+    assert found.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
+    assert wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
+    assert wanted.containers[0].securityContext.readOnlyRootFilesystem
+    assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == ["/bfia/log", "/tmp"]
+
+
+def test_a_folder_of_its_own_can_be_written_and_no_other(harness: KubernetesHarness) -> None:
+    engine = harness.engine(form=replace(harness.form, read_only_root=True))
+    text = "touch /x && exit 3; id -u; echo a > /bfia/log/x && echo b > /tmp/x && cat /bfia/log/x /tmp/x"
+    spec = a_spec(harness, shell(text, NOTHING), own=("/bfia/log",))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0
+    assert engine.logs(spec.name).stdout.splitlines()[-3:] == [b"65534", b"a", b"b"]
+
+
+def test_nothing_that_reads_like_a_variable_is_filled_in(harness: KubernetesHarness) -> None:
+    told = "$(HOME) $$(told) $told"
+    engine = harness.engine()
+    spec = a_spec(harness, WAITS, environment={"told": told}, command=("printf", "%s", told))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0 and engine.logs(spec.name).stdout.decode() == told
+
+
+def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    """So that nothing can start it a second time: its pod is deleted, and the one in its place never begins."""
+    engine, heard = harness.engine(), Heard()
+    spec = a_spec(harness, WAITS, environment={"config.token": "confidential"})
+    engine.launch(spec)
+    engine.watch(heard)
+    (pod,) = pods_of(admin, spec.name)
+    assert "confidential" not in repr(pod.to_dict()) + repr(admin.get(Job, spec.name).to_dict())
+    assert [secret.metadata.name for secret in admin.list(Secret, labels={RUN: spec.name})] == []
+    admin.delete(Pod, pod.metadata.name, grace_period=1)
+    heard.of(spec.name)
+    assert engine.probe(spec.name) == Missing()
+    wait_for(lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid], "another")
+    anew, again = harness.engine(), Heard()
+    anew.watch(again)  # and nobody who begins later takes it for one that runs
+    again.of(spec.name)
+    anew.launch(spec)
+    assert anew.probe(spec.name) == Missing()
+    anew.remove(spec.name)
+
+
+def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
+    engine = harness.engine()
+    done, never = a_spec(harness, exits(0)), a_spec(harness, exits(0), environment={"not valid": ""})
+    engine.launch(done)
+    ended(engine, done.name)
+    engine.remove(done.name)
+    with pytest.raises(CreateFailed, match="env"):
+        engine.launch(never)
+    assert engine.list() == []
+    for run in (done.name, never.name):
+        for kind in (Job, Pod, Secret):
+            wait_for(lambda kind=kind, run=run: not list(admin.list(kind, labels={RUN: run})), f"no {kind} stays")
+
+
+def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness: KubernetesHarness, admin: Client) -> None:
+    engine = harness.engine()
+    spec = a_spec(harness, exits(4))
+    engine._create(spec, engine._images.find(spec.image))  # and there the gateway was killed
+    assert engine.probe(spec.name) == Missing() and pods_of(admin, spec.name) == []
+    anew = harness.engine()
+    anew.launch(spec)
+    assert ended(anew, spec.name).code == 4
+    admin.patch(Job, spec.name, {"metadata": {"annotations": {BEGUN: ""}}})  # or there
+    harness.engine().watch(Heard())
+    wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[BEGUN], "it is taken up")
+
+
+def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(harness: KubernetesHarness) -> None:
+    engine = harness.engine(place_seconds=1.0)
+    spec = a_spec(harness, exits(0), reserved=Limits(cpu=12))
+    with pytest.raises(CreateFailed, match=r"no machine of the cluster takes it: 0/2 nodes are available: .*cpu"):
+        engine.launch(spec)
+    assert engine.list() == []
+
+
+def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHarness) -> None:
+    engine = harness.engine()
+    with pytest.raises(PullDenied, match="registry docker"):
+        engine.image_digest("bfia-base:py311")
+    with pytest.raises(ImageNotFound, match="not a valid image name"):
+        engine.image_digest("https://a/b")
+    spec = a_spec(harness, exits(0))
+    gone = replace(engine._images.find(spec.image), reference=f"{harness.registry}/bfia-base@sha256:{'0' * 64}")
+    engine._images = Known(gone)  # type: ignore[assignment]
+    with pytest.raises(ImageNotFound, match="not found"):
+        engine.launch(spec)
+    assert engine.list() == []
+
+
+def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    """With more rights than a gateway needs: in a namespace of the test's own."""
+    name = f"bfia-quota-{uuid.uuid4().hex[:8]}"
+    admin.create(Namespace(metadata=ObjectMeta(name=name)))
+    try:
+        engine = harness.engine(kubeconfig=str(harness.home / "admin.conf"), namespace=name, place_seconds=2.0)
+        whole = engine.capacity()
+        assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
+        unknown = harness.engine(kubeconfig=str(harness.home / "admin.conf"), namespace=name)
+        unknown._machines = lambda: None  # type: ignore[method-assign]
+        with pytest.raises(EngineDown, match="may not list its nodes"):
+            unknown.capacity()
+        hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
+        quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
+        admin.create(quota, namespace=name)
+        assert engine.capacity() == Capacity(1.5, 64 << 20)
+        wait_for(lambda: admin.get(ResourceQuota, "q", namespace=name).status.hard, "it holds")
+        with pytest.raises(CreateFailed, match="exceeded quota"):
+            engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
+        assert engine.list() == []
+    finally:
+        admin.delete(Namespace, name)
+    assert harness.engine().capacity() == Capacity(16, 64 << 30)  # what the shipped one says
+
+
+def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forgotten(
+    harness: KubernetesHarness,
+) -> None:
+    engine, heard = harness.engine(), Heard()
+    watch = engine.watch(heard)
+    assert isinstance(watch, PodWatch)
+    for version in (None, "1", ""):
+        wait_for(lambda: watch._stream, "it watches")
+        if version is not None:
+            watch._version = version
+        watch._stream.end()  # type: ignore[union-attr]
+        spec = a_spec(harness, exits(0))
+        engine.launch(spec)
+        heard.of(spec.name)
+
+
+# ------------------------------------------------------------ the second machine, which is lost
+
+
+@pytest.mark.xdist_group("the second machine")
+def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    """The second machine loses its link: its run is missing, others go on; back again, it ends what it had."""
+    with contextlib.closing(KubernetesHarness("2")) as second:
+        near, far = harness.engine(), second.engine()
+        stays, lost = a_spec(harness, WAITS), a_spec(second, WAITS)
+        near.launch(stays)
+        far.launch(lost)
+        heard = Heard()
+        far.watch(heard)
+        try:
+            _machine("cut")
+            heard.of(lost.name)
+            assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
+            assert len(pods_of(admin, lost.name)) == 1
+            assert far.logs(lost.name).stdout == b""
+            far.stop(lost.name, 1)
+            far.remove(lost.name)
+            assert far.list() == []
+        finally:
+            _machine("mend")
+        wait_for(lambda: pods_of(admin, lost.name) == [], "what it still ran is ended")
+        again = a_spec(second, exits(0))
+        far.launch(again)
+        assert ended(far, again.name).code == 0
+
+
+def _machine(act: str) -> None:
+    home = Path(os.environ["BFIA_TEST_KUBERNETES"]).parent
+    command = ["bash", str(ROOT / ".ci" / "kubernetes.sh"), act, "2"]
+    subprocess.run(command, check=True, env={**os.environ, "BFIA_RT": str(home)}, timeout=180)
+
+
+class Known:
+    """Images of which one is found, whatever the registry has."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    def find(self, name: str) -> Image:
+        return self._image

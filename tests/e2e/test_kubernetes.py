@@ -1,0 +1,92 @@
+"""The user's two files unchanged: one node's containers in a Kubernetes, the other's in a Swarm, data at S3."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import storages as real
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation
+from tests.e2e.test_storages import TRAIN, names, settings_of
+from tests.e2e.test_swarm import MANAGER, WORKER, daemon
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
+IMAGE = "unionpay:2.0.0"
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[tuple[real.Place, real.Place]]:
+    with real.bucket() as one, real.bucket() as other:
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def two(
+    reference_image: str, buckets: tuple[real.Place, real.Place], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Federation]:
+    """The guest's containers run in the cluster, the host's on a machine of the Swarm."""
+    registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
+    saved = tmp_path_factory.mktemp("image") / "image.tar"
+    for line in (
+        ["tag", IMAGE, f"{registry}/{IMAGE}"],
+        ["push", "-q", f"{registry}/{IMAGE}"],
+        ["rmi", "-f", f"{registry}/{IMAGE}"],
+        ["save", "-o", str(saved), IMAGE],
+        *(["-H", daemon(number), "load", "-q", "-i", str(saved)] for number in (MANAGER, WORKER)),
+    ):
+        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    saved.unlink()
+    made = Federation(tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
+    kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
+    engines: dict[str, tuple[str, dict[str, Any]]] = {
+        jobs.GUEST: (
+            os.environ["BFIA_TEST_KUBERNETES_HOST"],
+            {
+                "kind": "kubernetes",
+                "kubernetes": {"kubeconfig": kubeconfig, "node_selector": {"machine": "1"}},
+                "docker": {"registries": [registry]},
+            },
+        ),
+        jobs.HOST: (
+            os.environ["BFIA_TEST_SWARM_HOST"],
+            {
+                "kind": "swarm",
+                "swarm": {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]},
+            },
+        ),
+    }
+    for (node, (host, engine)), bucket in zip(engines.items(), buckets, strict=True):
+        own = made[node].settings
+        where = f"{host}:{own['listen']['container']['bind'].rpartition(':')[2]}"
+        own["listen"]["container"] = {"bind": where, "advertise": f"http://{where}"}
+        own["engine"] = engine
+        own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+    with made as federation:
+        for node, image in ((jobs.GUEST, f"{registry}/{IMAGE}"), (jobs.HOST, IMAGE)):
+            body = jobs.example("register_unionpay.json")
+            body["metadata"]["image"] = image
+            federation[node].register(body)
+            jobs.upload(federation[node], "guest" if node == jobs.GUEST else "host")
+        yield federation
+
+
+def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
+    two: Federation, buckets: tuple[real.Place, real.Place]
+) -> None:
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    shown = guest.get("/api/v1/engine")
+    assert (shown["kind"], shown["answers"]) == ("kubernetes", True) and "NetworkPolicy" in str(shown["isolation"])
+    job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
+    guest.wait_job(job_id, 400)
+    parties = ((guest, "guest", "kubernetes", buckets[0]), (host, "host", "swarm", buckets[1]))
+    for node, role, engine, bucket in parties:
+        (run,) = [one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN]
+        assert (run["status"], run["engine"]) == ("SUCCESS", engine)
+        assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
+        assert os.listdir(node.storage) in ([], [".staging"])
+        kept_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
+        assert role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
+    assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
