@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# services.sh up|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, S3 and HDFS for the test suite, without systemd.
+# services.sh up|begin|wait|down|status|python: Docker, a Swarm, a Kubernetes, MariaDB, S3 and HDFS for the test suite, without systemd.
 # `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
 # S3 and HDFS are at the address of Docker's bridge: the same for the host and its containers.
+# `begin` is `up` without waiting for Kubernetes, whose source may have to be compiled; `wait` waits for it.
 # `python` only sees to a Python 3.11 that makes virtual environments.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -58,29 +59,36 @@ mariadb_up() {
     "create user if not exists bfia@'127.0.0.1' identified by 'bfia'; grant all on \`bfia\\_%\`.* to bfia@'127.0.0.1'"
 }
 
-base_image() {
-  local made # by the script as it is now
-  made=$(docker image inspect -f '{{ index .Config.Labels "made-by" }}' bfia-base:py311 2>/dev/null || true)
-  [ "$made" = "$(sha256sum <"$here/mkbase.sh" | cut -c1-12)" ] ||
-    bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
+base_is_there() { # made by the script as it is now
+  local made
+  made=$(docker image inspect -f '{{ index .Config.Labels "made-by" }}' bfia-base:py311 2>/dev/null)
+  [ "$made" = "$(sha256sum <"$here/mkbase.sh" | cut -c1-12)" ]
 }
 
 bridge() { ip -4 -o address show docker0 | awk '{ sub("/.*", "", $4); print $4 }'; }
 
-case ${1:-up} in
-  up)
+kubernetes_up() {
+  while alive "$rt/kubernetes.pid"; do sleep 0.2; done
+  bash "$here/kubernetes.sh" status >/dev/null || { tail "$rt/kubernetes.log" >&2; die "kubernetes is not ready"; }
+}
+
+set -- "${1:-up}"
+case $1 in
+  up | begin)
     # shellcheck disable=SC2046
     install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
       openssh-server iproute2 chromium fonts-noto-cjk $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kubernetes.sh" packages)
-    bash "$here/kubernetes.sh" install & compiled=$! # minutes, where it is not kept from before
+    (nice bash "$here/kubernetes.sh" install && wait_for "base image" 600 base_is_there && bash "$here/kubernetes.sh" start) \
+      >"$rt/kubernetes.log" 2>&1 </dev/null & # minutes, where it is not kept from before
+    echo $! >"$rt/kubernetes.pid"
     python_up; docker_up
     host=$(bridge); export S3_HOST=$host HDFS_HOST=$host
     bash "$here/s3.sh" start & s3=$!
     (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start) & hdfs=$!
-    mariadb_up; base_image
+    mariadb_up
+    base_is_there || bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
     bash "$here/swarm.sh" start || bash "$here/swarm.sh" start # a daemon may lose its start on a busy machine
     wait $s3; wait $hdfs
-    wait $compiled; bash "$here/kubernetes.sh" start
     {
       printf 'export DOCKER_HOST=unix://%s\n' "$sock"
       printf 'export BFIA_TEST_DB_URL=mysql+pymysql://bfia:bfia@127.0.0.1:%s\n' "$dbport"
@@ -93,7 +101,8 @@ case ${1:-up} in
       printf 'export BFIA_TEST_KUBERNETES=%s/kubernetes BFIA_TEST_KUBERNETES_HOST=%s BFIA_TEST_KUBERNETES_REGISTRY=%s\n' "$rt" \
         "$(bash "$here/kubernetes.sh" host)" "$(bash "$here/kubernetes.sh" registry)"
     } >"$rt/env"
-    ;;
+    if [ "$1" = up ]; then kubernetes_up; fi ;;
+  wait) kubernetes_up ;;
   python) python_up ;;
   down)
     bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
@@ -105,5 +114,5 @@ case ${1:-up} in
     bash "$here/kubernetes.sh" status || true
     S3_HOST=$(bridge) bash "$here/s3.sh" status || true
     HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true ;;
-  *) die "usage: services.sh up|down|status|python" ;;
+  *) die "usage: services.sh up|begin|wait|down|status|python" ;;
 esac

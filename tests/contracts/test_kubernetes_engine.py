@@ -10,12 +10,14 @@ Of the contract, two cases are there in their second form: what a capability tha
 
 import contextlib
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from lightkube import Client, KubeConfig
@@ -29,6 +31,7 @@ from engines.base import (
     CreateFailed,
     Engine,
     EngineDown,
+    Exited,
     ImageNotFound,
     Limits,
     Missing,
@@ -38,13 +41,14 @@ from engines.base import (
 from engines.docker.images import PullRules
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.images import Image
-from engines.kubernetes.jobs import BEGUN, RUN, Form, job_of
+from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
 from engines.kubernetes.watch import PodWatch
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import Harness
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
+from tests.services.cable import cable_to
 
 pytestmark = pytest.mark.kubernetes
 NOTHING = Script()
@@ -265,6 +269,65 @@ def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forg
         spec = a_spec(harness, exits(0))
         engine.launch(spec)
         heard.of(spec.name)
+
+
+def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
+    harness: KubernetesHarness, tmp_path: Path
+) -> None:
+    text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
+    (server,) = re.findall(r'server: "(https://[^"]+)"', text)
+    where = urlsplit(server)
+    with cable_to(str(where.hostname), int(where.port or 0)) as cable:
+        file = tmp_path / "cable.conf"
+        file.write_text(text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8")
+        engine, heard, away = harness.engine(kubeconfig=str(file)), Heard(), Heard()
+        spec = a_spec(harness, WAITS)
+        engine.launch(spec)
+        engine.watch(heard, away)
+        wait_for(lambda: isinstance(engine.probe(spec.name), Running), "it runs")
+        cable.cut()
+        away.of("")
+        for call in (engine.check, engine.list, lambda: engine.probe(spec.name), lambda: engine.logs(spec.name)):
+            with pytest.raises(EngineDown, match="does not answer"):
+                call()
+        harness.engine().stop(spec.name, 1)  # it ends meanwhile
+        cable.mend()
+        heard.of(spec.name)
+        assert ended(engine, spec.name).code == 143 and engine.logs(spec.name).stdout == b"ready\n"
+        engine.close()  # before the cable is
+
+
+def a_pod(status: dict[str, Any], **metadata: Any) -> PodView:
+    about = {"name": "p", "labels": {RUN: "r"}, **metadata}
+    spec = {"containers": [], "nodeName": "m"}
+    return PodView(Pod.from_dict({"metadata": about, "spec": spec, "status": status}))
+
+
+THEN = "2026-11-26T04:00:00Z"
+SEEN = {"name": "run", "image": "", "imageID": "", "restartCount": 0}
+RUNS = SEEN | {"ready": True, "state": {"running": {"startedAt": THEN}}}
+OVER = {"terminated": {"exitCode": 137, "startedAt": THEN, "finishedAt": THEN}}
+ENDED = SEEN | {"ready": False, "state": OVER}
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "seen", "over"),
+    [
+        ({"phase": "Pending"}, {}, Missing, False),
+        ({"phase": "Running", "containerStatuses": [RUNS]}, {}, Running, False),
+        ({"phase": "Failed", "containerStatuses": [RUNS], "reason": "DeadlineExceeded"}, {}, Running, False),
+        ({"phase": "Running", "containerStatuses": [RUNS]}, {"deletionTimestamp": THEN}, Running, False),
+        ({"phase": "Failed", "containerStatuses": [ENDED]}, {}, Exited, True),
+        ({"phase": "Failed", "containerStatuses": [ENDED], "reason": "Evicted"}, {}, Missing, True),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, {}, Missing, True),
+        ({"phase": "Failed", "containerStatuses": [ENDED]}, {"deletionTimestamp": THEN}, Missing, True),
+    ],
+)
+def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
+    status: dict[str, Any], metadata: dict[str, Any], seen: type[object], over: bool
+) -> None:
+    pod = a_pod(status, **metadata)
+    assert (type(pod.probe()), pod.over) == (seen, over)
 
 
 # ------------------------------------------------------------ the second machine, which is lost

@@ -1,15 +1,19 @@
 """The user's two files unchanged: one node's containers in a Kubernetes, the other's in a Swarm, data at S3."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation
+from tests.e2e.nodes import ROOT, Federation
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER, daemon
 
@@ -71,6 +75,33 @@ def two(
             federation[node].register(body)
             jobs.upload(federation[node], "guest" if node == jobs.GUEST else "host")
         yield federation
+
+
+def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
+    """But for the disruption budget's version, which is younger than the tests' cluster."""
+    folder = ROOT / "compose" / "kubernetes"
+    whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
+    made = kubectl("apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", given=whole).split()
+    assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(made)
+    assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 14
+    sets = [part for part in yaml.safe_load_all(whole) if part["kind"] == "StatefulSet"]
+    given = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
+    variables = {
+        one["name"]: one.get("value") for one in sets[0]["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    container = variables["BFIA_GATEWAY__LISTEN__CONTAINER"].replace("$(POD_IP)", "10.0.0.1")
+    given["listen"]["container"] = json.loads(container)
+    settings = Settings(**given)
+    assert settings.engine.main is settings.engine.kubernetes and settings.auth.mode == "on"
+
+
+def kubectl(*words: str, given: str = "") -> str:
+    line = ["bash", str(ROOT / ".ci" / "kubernetes.sh"), "kubectl", *words]
+    home = Path(os.environ["BFIA_TEST_KUBERNETES"]).parent
+    known = {**os.environ, "BFIA_RT": str(home)}
+    done = subprocess.run(line, input=given, capture_output=True, text=True, check=False, env=known)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(

@@ -1,0 +1,80 @@
+"""A cable to a server that a test can cut: connections through it break, and new ones until it is mended."""
+
+import contextlib
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+
+class Cable(socketserver.ThreadingTCPServer):
+    """Passes on what comes to its ``server_address``."""
+
+    daemon_threads = True
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Passage)
+        self.target = target
+        self.whole = True
+        self._lock = threading.Lock()
+        self._ends: set[socket.socket] = set()
+
+    def cut(self) -> None:
+        """Break what is connected, and what will be."""
+        with self._lock:
+            self.whole = False
+            for end in self._ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Let new connections through."""
+        self.whole = True
+
+    @contextlib.contextmanager
+    def passing(self, *ends: socket.socket) -> Iterator[bool]:
+        """Say whether the cable is whole; while inside, `cut` breaks these."""
+        with self._lock:
+            self._ends.update(ends)
+            whole = self.whole
+        try:
+            yield whole
+        finally:
+            with self._lock:
+                self._ends.difference_update(ends)
+
+
+class _Passage(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        cable = cast(Cable, self.server)
+        near = cast(socket.socket, self.request)
+        with socket.create_connection(cable.target) as far, cable.passing(near, far) as whole:
+            if whole:
+                back = threading.Thread(target=_pump, args=(far, near))
+                back.start()
+                _pump(near, far)
+                back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def cable_to(host: str, port: int) -> Iterator[Cable]:
+    """Give a cable, cut at the end."""
+    with Cable((host, port)) as cable:
+        thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield cable
+        finally:
+            cable.cut()
+            cable.shutdown()
+            thread.join()
