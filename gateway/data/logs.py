@@ -349,9 +349,10 @@ class LogCopies:
     def _copy(self, run: Run) -> Copied:
         began = self._monotonic()
         fresh = self._workspace.logs(run) / "copying"
-        trouble = ""
+        trouble, there = "", False
         try:
             self._engine.save_logs(run.name, fresh)
+            there = fresh.exists()  # not so once the container is removed: its log is being saved
             for stream in STREAMS:
                 copy, new = self.paths(run, stream)[0], fresh / f"{stream}.log"
                 if new.exists() and (not copy.exists() or _extended(copy, new)):
@@ -364,7 +365,7 @@ class LogCopies:
             shutil.rmtree(fresh, ignore_errors=True)
         at, after_exit = self._monotonic(), run.exit is not None
         again_at = at + max(_SHORTEST_PAUSE, _SHARE * (at - began))
-        return Copied(after_exit and not trouble, trouble, after_exit, again_at)
+        return Copied(after_exit and there and not trouble, trouble, after_exit, again_at)
 
 
 def _extended(copy: Path, new: Path) -> bool:

@@ -218,6 +218,19 @@ def test_the_log_of_a_removed_container_is_what_was_copied(node: Node):
     assert [line.text for line in some.lines] == ["one"] and some.over
 
 
+def test_a_log_is_not_complete_while_its_container_is_being_removed(node: Node):
+    node.write(b"one\n")
+    node.all()
+    node.write(b"two")
+    node.exit()
+    run = node.run()
+    node.engine.save_logs(run.name, node.workspace.logs(run))
+    node.engine.remove(run.name)
+    assert not node.read(role="guest").over
+    node.change("guest", collect=OK)
+    assert node.all(role="guest") == ["one", "two"] and node.read(role="guest").over
+
+
 def test_a_copy_is_not_made_more_often_than_its_size_allows(node: Node, monkeypatch: pytest.MonkeyPatch):
     clock = itertools.count()
     copies: list[float] = []
