@@ -31,6 +31,7 @@ from tests import storages as real
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
+from tests.services.browser import PROGRAM
 from tools.bench import channel as ways
 from tools.bench import console, load, readme, requests
 from tools.bench.failover import failover
@@ -478,6 +479,9 @@ def beside_ended(asked: argparse.Namespace) -> None:
 
 
 def in_the_browser(asked: argparse.Namespace) -> None:
+    if not Path(PROGRAM).exists():
+        print(f"Pages are not measured: there is no {PROGRAM}\n")
+        return
     with two_nodes(by_process()) as (node, _):
         job_id = node.submit(chain(3))
         load.until_over(node, job_id)
