@@ -21,7 +21,7 @@ images=127.0.0.1:$((port + 3)) # the registry as images' names have it, of which
 install() {
   [ -e "$home/.done" ] && return
   install_packages "${packages[@]}"
-  local work apt at release; work=$(mktemp -d); mkdir -p "$work/lists/partial" "$work/go/src/k8s.io" "$home"
+  local work apt at; work=$(mktemp -d); mkdir -p "$work/lists/partial" "$work/go/src/k8s.io" "$home"
   # shellcheck disable=SC2064
   trap "rm -rf $work" EXIT
   at=$(apt-get indextargets --format '$(SITE) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' | awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')
@@ -30,9 +30,15 @@ install() {
   apt=(-qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/lists" -o APT::Sandbox::User=root -o Acquire::Retries=3)
   apt-get "${apt[@]}" update
   (cd "$work" && apt-get "${apt[@]}" source --download-only kubernetes && dpkg-source --no-check -x kubernetes_*.dsc go/src/k8s.io/kubernetes) >"$home/log"
-  cd "$work/go/src/k8s.io/kubernetes"
-  export GOPATH=$work/go GO111MODULE=off CGO_ENABLED=0 GOCACHE=$work/cache
-  release=$(sed -n '1s/.*really\([0-9.]*\).*/\1/p' debian/changelog)
+  build "$work"
+  touch "$home/.done"
+  say "Kubernetes is compiled"
+}
+
+build() ( # FOLDER with the source; what this says decides whether an older result serves
+  cd "$1/go/src/k8s.io/kubernetes"
+  export GOPATH=$1/go GO111MODULE=off CGO_ENABLED=0 GOCACHE=$1/cache
+  local release; release=$(sed -n '1s/.*really\([0-9.]*\).*/\1/p' debian/changelog)
   say "compiling Kubernetes $release"
   local vendor=k8s.io/kubernetes/vendor described # the only generated file that the source comes without
   described=$(grep -rl --include=*.go '^// +k8s:openapi-gen=' staging/src/k8s.io pkg | grep -v '/code-generator/\|/sample-apiserver/\|/zz_generated' |
@@ -44,17 +50,14 @@ install() {
     pkg/kubelet/kubelet_pods.go
   grep -q 'podWorkerTerminal = containersTerminal && (' pkg/kubelet/kubelet_pods.go || die "this version does not need the change any more"
   mkdir cmd/all; cp "$here/kubernetes/main.go" cmd/all/
-  local IFS=.; set -- $release; unset IFS
   go build -trimpath -tags providerless,dockerless -o "$home/all" -ldflags "-s -w -X $vendor/k8s.io/client-go/pkg/version.gitVersion=v$release \
-    -X $vendor/k8s.io/component-base/version.gitVersion=v$release -X $vendor/k8s.io/component-base/version.gitMajor=$1 \
-    -X $vendor/k8s.io/component-base/version.gitMinor=$2" ./cmd/all
+    -X $vendor/k8s.io/component-base/version.gitVersion=v$release -X $vendor/k8s.io/component-base/version.gitMajor=${release%%.*} \
+    -X $vendor/k8s.io/component-base/version.gitMinor=$(cut -d. -f2 <<<"$release")" ./cmd/all
   go build -trimpath -o "$home/pause" -ldflags "-s -w" "$here/kubernetes/pause.go"
   local name; for name in kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do ln -sf all "$home/$name"; done
-  cd /; touch "$home/.done"
-  say "Kubernetes $release is compiled"
-}
+)
 
-made=$({ declare -f install; cat "$here"/kubernetes/*.go; } | sha256sum | cut -c1-12)
+made=$({ declare -f build; cat "$here"/kubernetes/*.go; } | sha256sum | cut -c1-12)
 home=${XDG_CACHE_HOME:-$HOME/.cache}/bfia-kubernetes/$made
 
 # ------------------------------------------------------------ the control plane, on the host
@@ -85,7 +88,7 @@ spawn() { # NAME COMMAND...
   echo $! >"$dir/$name.pid"
 }
 
-kubectl() { KUBECONFIG=$dir/admin.conf "$home/kubectl" --cache-dir="$dir/cache" "$@"; }
+kubectl() { KUBECONFIG=$dir/admin.conf "$dir/bin/kubectl" --cache-dir="$dir/cache" "$@"; }
 
 control_up() {
   local etcd=http://127.0.0.1:$((port + 1))
@@ -135,6 +138,8 @@ network_up() {
     in_ns "$n" ip address add "$net.1$n/24" dev "$tag$n"
     in_ns "$n" ip link set "$tag$n" up
     in_ns "$n" ip route add default via "$net.1"
+    # the one service that pods use, as kube-proxy would do it
+    in_ns "$n" iptables -t nat -A PREROUTING -d 10.217.0.1 -p tcp --dport 443 -j DNAT --to "$net.1:$port"
   done
   link h
   ip address add "$net.1/24" dev "${tag}h"
@@ -243,7 +248,7 @@ case ${1:-} in
     [ -e "$home/.done" ] || die "kubernetes.sh install comes first"
     if ! ready >/dev/null 2>&1; then
       bash "$0" stop
-      mkdir -p "$dir"
+      mkdir -p "$dir"; ln -s "$home" "$dir/bin"
       network_up; certificates
       access "$dir/admin.conf" default "client-certificate: $pki/admin.crt, client-key: $pki/admin.key"
       registry_up & filled=$!

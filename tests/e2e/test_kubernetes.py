@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import yaml
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation
+from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER, daemon
 
@@ -93,6 +95,43 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
     given["listen"]["container"] = json.loads(container)
     settings = Settings(**given)
     assert settings.engine.main is settings.engine.kubernetes and settings.auth.mode == "on"
+
+
+def test_a_gateway_in_the_cluster_is_ready_with_the_shipped_role() -> None:
+    """One of the manifests' gateways, in a namespace of the test's own: without what no test cluster has."""
+    image = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/bfia-gateway:test"
+    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+    known = {**os.environ, "PYTHON": sys.executable, "EXTRA": "k8s"}
+    build = ["bash", str(ROOT / "compose" / "build.sh"), base, image]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=known)
+    subprocess.run(["docker", "push", "-q", image], check=True, stdout=subprocess.DEVNULL)
+    parts = {}
+    for part in yaml.safe_load_all(kubectl("kustomize", str(ROOT / "compose" / "kubernetes"))):
+        parts[part["kind"], part["metadata"]["name"].partition("-gateway-")[0]] = part
+    settings = parts["ConfigMap", "bfia"]["data"]
+    given = yaml.safe_load(settings["node.yml"])
+    del given["storages"]
+    settings["node.yml"] = json.dumps(given)
+    gateway = parts["StatefulSet", "bfia-gateway"]["spec"]
+    gateway["replicas"] = 1
+    pod = gateway["template"]["spec"]
+    pod["containers"][0]["image"] = image
+    pod["volumes"] = [one for one in pod["volumes"] if one["name"] != "storage"]
+    pod["volumes"] += [{"name": name, "emptyDir": {}} for name in ("storage", "state")]
+    del gateway["volumeClaimTemplates"], parts["PersistentVolumeClaim", "bfia-storage"]
+    del parts["PodDisruptionBudget", "bfia-gateway"]
+    secrets = {"token": "t" * 32, "s3": "x", "database": "sqlite:////var/lib/bfia/state/gateway.db"}
+    name = f"bfia-node-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    try:
+        literals = [f"--from-literal={key}={value}" for key, value in secrets.items()]
+        kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals)
+        kubectl("-n", name, "apply", "-f", "-", given=yaml.safe_dump_all(parts.values()))
+        wait_for(lambda: "bfia-gateway-0" in kubectl("-n", name, "get", "pods", "-o", "name"), about="its pod")
+        kubectl("-n", name, "wait", "--for=condition=Ready", "--timeout=180s", "pod/bfia-gateway-0")
+        assert "engine=kubernetes" in kubectl("-n", name, "logs", "bfia-gateway-0")
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")
 
 
 def kubectl(*words: str, given: str = "") -> str:
