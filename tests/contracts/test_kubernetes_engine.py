@@ -8,7 +8,9 @@ Of the contract, two cases are there in their second form: what a capability tha
 ==========================================================  ====================================================
 """
 
+import base64
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -177,6 +179,26 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
     anew.launch(spec)
     assert anew.probe(spec.name) == Missing()
     anew.remove(spec.name)
+
+
+def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
+    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.kubernetes.engine.login_for", lambda registry: ("user", "confidential"))
+    engine, made = harness.engine(), []
+    create = engine._cluster.create
+    monkeypatch.setattr(engine._cluster, "create", lambda what: made.append(create(what)) or made[-1])
+    spec = a_spec(harness, WAITS)
+    engine.launch(spec)
+    (pod,) = pods_of(admin, spec.name)
+    job, variables, login = made
+    assert [one.name for one in pod.spec.imagePullSecrets] == [login.metadata.name]
+    assert (login.type, variables.type) == ("kubernetes.io/dockerconfigjson", "Opaque")
+    auths = json.loads(base64.b64decode(login.data[".dockerconfigjson"]))["auths"]
+    assert auths == {harness.registry: {"auth": base64.b64encode(b"user:confidential").decode()}}
+    for secret in (variables, login):
+        assert [owner.uid for owner in secret.metadata.ownerReferences] == [job.metadata.uid]
+    assert list(admin.list(Secret, labels={RUN: spec.name})) == []
 
 
 def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
