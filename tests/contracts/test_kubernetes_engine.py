@@ -174,7 +174,7 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
     assert engine.probe(spec.name) == Missing()
     wait_for(lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid], "another")
     anew, again = harness.engine(), Heard()
-    anew.watch(again)  # and nobody who begins later takes it for one that runs
+    anew.watch(again)  # a gateway that begins later does not take it for one that runs
     again.of(spec.name)
     anew.launch(spec)
     assert anew.probe(spec.name) == Missing()

@@ -104,7 +104,8 @@ def test_a_gateway_in_the_cluster_is_ready_with_the_shipped_role() -> None:
     known = {**os.environ, "PYTHON": sys.executable, "EXTRA": "k8s"}
     build = ["bash", str(ROOT / "compose" / "build.sh"), base, image]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=known)
-    subprocess.run(["docker", "push", "-q", image], check=True, stdout=subprocess.DEVNULL)
+    for line in (["push", "-q", image], ["rmi", image]):
+        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
     parts = {}
     for part in yaml.safe_load_all(kubectl("kustomize", str(ROOT / "compose" / "kubernetes"))):
         parts[part["kind"], part["metadata"]["name"].partition("-gateway-")[0]] = part
