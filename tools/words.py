@@ -1,4 +1,4 @@
-"""Finds words that this project does not use, in identifiers, comments, docstrings and messages.
+"""Finds words that this project does not use: in identifiers, comments, docstrings, messages and Chinese texts.
 
     python tools/words.py [FILE...]      # everything that git tracks, without arguments
 
@@ -63,11 +63,19 @@ PROSE = {
     r"\bwithh(old|eld)": "redact",
 }
 
+CHINESE = {
+    "供应方|供应商|算法提供方|(?<!身份)(?<!算法)提供方": "算法提供商 (provider), 厂商 (vendor) or 身份提供方",
+    "退役|停用(算法提供商|厂商|的版本)": "下线 (retire)",
+}
+CHINESE_IN = ("*.zh-CN.md", "*/zh.yml", "*/reasons.yml", "*/words.js")
+
 
 def tracked() -> list[Path]:
-    """Return the Python files of the product and its tools."""
-    listed = subprocess.run(["git", "ls-files", *ROOTS], check=True, capture_output=True, text=True).stdout.split()
-    return [path for name in listed if name.endswith(".py") and (path := Path(name)).is_file()]
+    """Return the Python files of the product and its tools, and the files with Chinese texts."""
+    line = ["git", "ls-files", *ROOTS, *CHINESE_IN]
+    listed = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+    found = [path for name in listed if (path := Path(name)).is_file()]
+    return [path for path in found if path.suffix == ".py" or any(map(path.match, CHINESE_IN))]
 
 
 def parts(name: str) -> list[str]:
@@ -101,6 +109,11 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 def problems(path: Path) -> Iterator[str]:
     """Yield a line for each word that should be another."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        for pattern, instead in CHINESE.items():
+            for match in re.finditer(pattern, text):
+                yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}: say {instead}"
+        return
     for line, name in identifiers(ast.parse(text)):
         for word in parts(name):
             if word in IDENTIFIERS:
