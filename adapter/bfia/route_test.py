@@ -302,8 +302,8 @@ class _Test:
         skew = there - (greeting["sent"] + greeting["received"]) / 2
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
-            return _failed(text, "let both nodes follow a time server", f"{skew:+.1f} s")
-        return _ok(f"{skew:+.1f} s")
+            return _failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
+        return _ok(f"{round(skew, 1) + 0:+.1f} s")
 
     def _body(self) -> Step:
         try:

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partialmethod
 from typing import Any
 
 from gateway.language.catalogue import CHINESE, ENGLISH, of_environment, translate
 
 _PANELS = (
     *("ARGUMENTS_PANEL_TITLE", "OPTIONS_PANEL_TITLE", "COMMANDS_PANEL_TITLE", "ERRORS_PANEL_TITLE"),
-    "REQUIRED_LONG_STRING",
+    *("REQUIRED_LONG_STRING", "RICH_HELP"),
 )
 _chosen = [ENGLISH]
 
@@ -58,8 +58,10 @@ def translated(command: Any) -> Any:
 @cache
 def _frame() -> None:
     """Translate what is around help, and what the parser refuses."""
-    from typer import rich_utils
+    from typer import Context, rich_utils
 
+    usage = partialmethod(Context.formatter_class.write_usage, prefix=t("Usage:"))
+    Context.formatter_class.write_usage = usage  # type: ignore[assignment,method-assign]
     for panel in _PANELS:
         setattr(rich_utils, panel, t(getattr(rich_utils, panel)))
     show = rich_utils.rich_format_error

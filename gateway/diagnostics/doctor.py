@@ -268,7 +268,10 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
         skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
     if store is not None:
         skews["database"] = database_time(store) - now()
-    found = ", ".join(f"{name} {skew:+.1f} s" for name, skew in skews.items()) or "nothing to compare with"
+    found = (
+        ", ".join(f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items())
+        or "nothing to compare with"
+    )
     wrong = {name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS}
     if not wrong:
         return _ok(found)

@@ -24,7 +24,8 @@ _TEXTS = frozenset(
 """fields of the API with texts for people"""
 _LONGEST = 20_000
 """characters of a text that is looked for"""
-_GOT = " (got "
+_GOT, _NEXT = " (got ", "); "
+"""before the value of a problem, and after it where another follows"""
 _MOST_WORDS = 8
 """before a rule: where it was broken"""
 
@@ -86,6 +87,8 @@ def translate(text: str, language: str) -> str:
     return (
         _whole(text)
         or _parts(text, "\n", "\n")
+        or (_parts(text, _NEXT, "；", ends=")") if _GOT in text else "")
+        or _problem(text, known=True)
         or _parts(text, "; ", "；", every=True)
         or _whole(text, joined=True)
         or _parts(text, "; ", "；")
@@ -140,26 +143,33 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
         return ""
     values = list(zip(template.names, found.groups(), strict=True))
     alien = (_GOT,) if joined else (_GOT, "; ")  # ends of problems, and further texts
-    if any(one in value for name, value in values if not name[0].isupper() for one in alien):
+    bare = [value for name, value in values if not name[0].isupper()]
+    if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
         return ""
     return template.translation.format_map(
         {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
     )
 
 
-def _parts(text: str, between: str, then: str, *, every: bool = False) -> str:
-    parts = text.split(between)
+def _parts(text: str, between: str, then: str, *, every: bool = False, ends: str = "") -> str:
+    *first, last = text.split(between)
+    parts = [*(part + ends for part in first), last]
     done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
     unchanged = [part for part, new in zip(parts, done, strict=True) if part == new]
     return then.join(done) if len(unchanged) < (1 if every else len(parts)) else ""
 
 
-def _problem(text: str) -> str:
-    """Return ``path: rule (got value)`` with its rule translated; empty where there is no such text."""
+def _problem(text: str, *, known: bool = False) -> str:
+    """Return ``path: rule (got value)`` with its rule translated; empty where there is no such text.
+
+    ``known``: only where the whole rule has a translation.
+    """
     rule, got, found = text.partition(_GOT) if text.endswith(")") else (text, "", "")
     at, done = 0, _whole(rule)
     while not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS:
-        done = _whole(rule[at:])
+        done = _whole(rule[at:]) if "; " not in rule[:at] else ""
+    if known and not done:
+        return ""
     rest = f"（实际为 {found.removesuffix(')')}）" if got else ""
     return rule[:at] + done + rest if done else rule + rest if got else ""
 

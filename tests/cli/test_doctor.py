@@ -214,6 +214,7 @@ def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
 
 def test_a_clock_that_is_off_is_named(tmp_path: Path):
     assert clock_of(tmp_path / "storage", None).result is Result.OK
+    assert "-0.0 " not in clock_of(tmp_path, None, lambda: time.time() + 0.02).found
     late = clock_of(tmp_path, None, lambda: time.time() + 3600)
     assert late.result is Result.FAILED and "3600 s off" in late.cause and late.remedy
 

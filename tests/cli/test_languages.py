@@ -143,6 +143,19 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
             "JG1: INVALID config.x: 本节点的存储中没有数据集 a#b（实际为 'a#b'）",
         ),
         ("x is odd (got 1)", "x is odd（实际为 1）"),
+        (
+            "a: must be unique in the flow (got 1); b: dataset c#d at JG2: x is odd; apply for it there (got 2)",
+            "a: 在流程中必须唯一（实际为 1）；b: JG2 的数据集 c#d：x is odd；请向其申请（实际为 2）",
+        ),
+        (
+            "must be an image that can be inspected"
+            " (NO_DIGEST: the engine cannot tell this image from another with the same name)",
+            "镜像必须能够检视（NO_DIGEST: 引擎无法区分该镜像与同名的其他镜像）",
+        ),
+        (
+            "cannot listen on [::]:80: Address already in use; end what listens there, or change listen in n.yml",
+            "无法监听 [::]:80：地址已被占用；请结束占用该地址的程序，或修改 n.yml 中的 listen",
+        ),
         ("the job would fail (1 in the way, 11 to look at)", "作业会失败（1 项障碍，11 项需注意）"),
         ("1 dataset", "1 个数据集"),
         ("some datasets", "some datasets"),
@@ -166,8 +179,8 @@ def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_ch
     assert [c.name for c in CLAUSES if catalogue.translate(c.remedy, "zh") not in page] == []
 
 
-def lacking(rooms: str, calls: set[str], at: int, words: int) -> list[str]:
-    """Return the texts of calls below some rooms that have more than so many words and no translation."""
+def texts_of(rooms: str, calls: set[str], at: int, words: int) -> list[str]:
+    """Return the texts of calls below some rooms that have more than so many words."""
     found = []
     for file in sorted(file for room in rooms.split() for file in (ROOT / room).rglob("*.py")):
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -176,18 +189,29 @@ def lacking(rooms: str, calls: set[str], at: int, words: int) -> list[str]:
                 continue
             given = call.args[at]
             parts = given.values if isinstance(given, ast.JoinedStr) else [given]
-            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "X9" for p in parts)
-            wordy = len(re.findall("[a-z]{2,}", text)) > words
-            if wordy and not re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh")):
-                found.append(f"{file.name}: {text}")
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "9" for p in parts)
+            if len(re.findall("[a-z]{2,}", text)) > words:
+                found.append(text)
     return found
 
 
 def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
     """Those whose words are all values, such as a name and a time, need none."""
-    assert lacking("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3) == []
     product = "gateway adapter engines provider_registry route_table"
-    assert lacking(product, {"Problem", "problem", "_problem"}, 1, 2) == []
+    rules = texts_of(product, {"Problem", "problem", "_problem"}, 1, 2)
+    for text in [*texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3), *rules]:
+        assert re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh")), text
+    for rule in rules:
+        behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
+        expected = f"config.a: {catalogue.translate(rule, 'zh')}（实际为 'b'）"
+        assert behind.replace("：", ": ") == expected.replace("：", ": ")
+
+
+def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
+    refused = run("--lang", "zh", "job", "list", "--nope").stderr
+    assert "用法：" in refused and "查看帮助：" in refused and "没有选项" in refused
+    assert "用法：" in run("--lang", "zh", "job", "list", "--help").stdout
+    assert not re.search("Usage|Try |Possible", refused)
 
 
 _STATES = {"job {}": JOB, "job {} here": JOB, "task {}": TASK, "run {}": RUN}
