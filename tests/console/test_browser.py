@@ -255,7 +255,9 @@ def test_a_table_is_uploaded_granted_and_revoked(
     for name, text in (("namespace", "bank"), ("name", language), ("id column", "id"), ("label column", "y")):
         page.locator(f"input[name='{name}']").fill(text)
     page.locator("input[type=file]").set_input_files(table)
-    page.locator("form button.main").click()
+    with page.expect_request("**/upload/file") as sent:
+        page.locator("form button.main").click()
+    assert sent.value.header_value("accept-language") == language[:2]
     expect(page.locator("form .box.bad")).to_contain_text("id")  # an id that is there twice
     table.write_text("id;y\n1;0\n2;1\n")
     page.locator("input[type=file]").set_input_files(table)

@@ -60,6 +60,7 @@ function uploading(again) {
     const request = new XMLHttpRequest();
     request.open("POST", "/v2/component/upload/file");
     request.setRequestHeader("x-console", "1");
+    request.setRequestHeader("accept-language", lang());
     request.upload.onprogress = (e) => { bar.hidden = false; if (e.lengthComputable) bar.value = e.loaded / e.total; };
     request.upload.onload = () => { bar.removeAttribute("value"); said_.replaceChildren(h("p", { class: "faint" }, t("checking"))); };
     request.onloadend = async () => {
