@@ -228,7 +228,7 @@ class _Test:
             return self._other_product()
         except PeerUnreachable as error:
             remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
-            if self._url.scheme == "http" and _speaks_tls(self._url.hostname or "", self._port):
+            if self._url.scheme == "http" and speaks_tls(self._url.hostname or "", self._port):
                 return _failed(
                     "https is spoken there, and the entry says http", "begin the entry's url with https"
                 )
@@ -410,7 +410,7 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
     return _trusted(certificate, version, identity)
 
 
-def _speaks_tls(host: str, port: int) -> bool:
+def speaks_tls(host: str, port: int) -> bool:
     """Tell whether a port that gave no answer to plain HTTP takes a TLS handshake, whatever its certificate."""
     any_ = ssl.create_default_context()
     any_.check_hostname, any_.verify_mode = False, ssl.CERT_NONE

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from urllib.parse import urlsplit
 
 from bfia_gateway_client.calls import completed, each
 from bfia_gateway_client.errors import GatewayError, NoAnswer
@@ -118,7 +119,7 @@ class Client:
             yield
         except NoAnswer as error:
             text = f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
-            raise CallFailed(text, EXIT_NO_ANSWER, error.reason) from error
+            raise CallFailed(self._other_scheme(error.message) or text, EXIT_NO_ANSWER, error.reason) from error
         except GatewayError as error:
             text = _NO_TOKEN if error.reason == "NO_TOKEN" else error.message
             if error.reason == "PATH_UNKNOWN":
@@ -126,6 +127,19 @@ class Client:
                 text += f"; {operators}, and {self.url} is another one"
             code = EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED
             raise CallFailed(text, code, error.reason, error.data) from error
+
+    def _other_scheme(self, cause: str) -> str:
+        """Return how to name a node whose address has http for https, or the other way round; else nothing."""
+        scheme, _, rest = self.url.partition("://")
+        if "wrong version number" in cause:
+            return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
+        if scheme == "http" and ("RemoteProtocolError" in cause or "ReadError" in cause):
+            from adapter.bfia.route_test import speaks_tls  # it takes long
+
+            parts = urlsplit(self.url)
+            if speaks_tls(parts.hostname or "", parts.port or 80):
+                return f"https is spoken at {self.url}, not http: name the node by --url https://{rest}"
+        return ""
 
 
 def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:

@@ -24,6 +24,7 @@ from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
+from tests.certificates import Authority
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, everything, written
 from tests.e2e.nodes import ROOT, free_ports
@@ -85,6 +86,21 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
 
 
 # ---------------------------------------------------------------- the node and its token
+
+
+def test_an_address_with_the_other_scheme_is_named_with_the_right_one(tmp_path: Path):
+    plain, secure = free_ports(2)
+    files = Authority(tmp_path / "tls").sign("node")
+    tls = {"certificate": files.certificate, "key": files.key}
+    peer, any_port = {"bind": f"127.0.0.1:{secure}", "tls": tls}, {"bind": "127.0.0.1:0"}
+    listen = {"peer": peer, "container": any_port, "operator": {"bind": f"127.0.0.1:{plain}"}}
+    with running(tmp_path / "node", listen=listen):
+        for wrong, right, port in (("https", "http", plain), ("http", "https", secure)):
+            failed = call("job", "list", "--url", f"{wrong}://127.0.0.1:{port}")
+            expected = (
+                f"{right} is spoken at {wrong}://127.0.0.1:{port}, not {wrong}: name the node by --url {right}://"
+            )
+            assert failed.exit_code == 3 and f"{expected}127.0.0.1:{port}\n" in failed.stderr
 
 
 def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
