@@ -59,6 +59,7 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
         for file, one in made.items():
             file.write_text(one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name))
+            file.chmod(0o644)  # COPY keeps it, and another user runs the image
     except OSError as error:
         raise CallFailed(f"{folder} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from None
     yield {"files": sorted(map(str, made))}

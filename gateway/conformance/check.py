@@ -126,7 +126,13 @@ def _evidence(
             all_given = tried(every)
     progress(f"{component.name}: together")
     seen = Evidence(
-        component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component, inputs)
+        component,
+        together,
+        known_only,
+        all_given,
+        confined=sandbox.confined,
+        lacks=_lacking(component, inputs),
+        made_up=bool(component.inputs) and not inputs,
     )
     values = {**defaults(component), **known} if seen.best is all_given else known
     alone: tuple[Trace, ...] = ()

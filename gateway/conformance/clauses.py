@@ -98,7 +98,8 @@ def _first_step(seen: Evidence) -> str:
     if channel.refused(traces):
         return "correct the request to the channel that was refused"
     if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
-        return f"find the cause in the last lines of {', '.join(failing)}"
+        own = "; their tables were made up, so give yours by --data ROLE=FILE.csv" if seen.made_up else ""
+        return f"find the cause in the last lines of {', '.join(failing)}{own}"
     if channel.unsent(traces):
         return "let both sides name the same topic, and push it with x-ptp-target-node-id of who waits"
     hung = [trace.party for trace in traces if trace.was_stopped]

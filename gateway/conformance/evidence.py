@@ -203,6 +203,8 @@ class Evidence:
     """its runs can write into their outputs and nowhere else in the storage"""
     lacks: tuple[str, ...] = ()
     """inputs that could not be made up, such as models"""
+    made_up: bool = False
+    """no table was given"""
 
     @property
     def best(self) -> Trial:

@@ -115,13 +115,13 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
     [
         (FAILING, ("guest.model",), "give guest.model by --data"),
         (replace(HANGS, requests=Requests(channel_calls=[WAITS, REFUSED])), (), "that was refused"),
-        (FAILING, (), "the last lines of guest.0"),
+        (FAILING, (), "the last lines of guest.0; their tables were made up"),
         (replace(HANGS, requests=Requests(channel_calls=[WAITS])), (), "name the same topic"),
         (HANGS, (), "find what guest.0 waits for"),
     ],
 )
 def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str, ...], step: str):
-    seen = Evidence(count(), Trial((trace,)), lacks=lacks)
+    seen = Evidence(count(), Trial((trace,)), lacks=lacks, made_up=True)
     (works,) = (clause for clause in CLAUSES if clause.name == "works")
     finding = works.judge(seen)
     assert finding.result == "failed" and step in finding.remedy

@@ -23,7 +23,9 @@ def init(folder: Path, *words: str) -> list[str]:
 
 
 def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
+    os.umask(0o077)  # as the command does
     written = init(tmp_path / "new")
+    assert {Path(f).stat().st_mode & 0o777 for f in written} == {0o644}, "an image's own user reads them"
     assert [Path(f).name for f in written] == ["Dockerfile", "main.py", "register.json", "test_my_overlap.py"]
     again = CliRunner().invoke(app, ["provider", "init", "my-overlap", "-o", str(tmp_path / "new"), "--force"])
     assert f'python3) {tmp_path / "new" / "main.py"}"' in again.stdout
