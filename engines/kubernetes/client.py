@@ -43,11 +43,6 @@ class Cluster:
         self._lock = threading.Lock()
         self._made: Any = None
 
-    @property
-    def namespace(self) -> str:
-        """Where the runs are."""
-        return str(self._api().namespace)
-
     def get(self, kind: type[Any], name: str) -> Any:
         """Return an object, None if there is none."""
         try:
@@ -74,7 +69,7 @@ class Cluster:
     def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
         """Delete an object with what it owns, which may be gone."""
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
-        with suppress(_Missing), _missing():
+        with _if_there():
             self._api().request("delete", kind, name=name, params=params)
 
     def list(self, kind: type[Any], labels: str = "", fields: str = "") -> Sequence[Any]:
@@ -106,7 +101,7 @@ class Cluster:
     def log(self, pod: str, container: str) -> Iterator[bytes]:
         """Yield what a container has written, piece by piece; nothing for one that is gone."""
         request = self._api().prepare_request("get", PodLog, name=pod, params={"container": container})
-        with suppress(_Missing), _missing(), self._answer(request) as answer:
+        with _if_there(), self._answer(request) as answer:
             yield from answer.iter_bytes()
 
     def close(self) -> None:
@@ -185,15 +180,11 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
         raise EngineDown(f"the cluster does not answer: {error!r}") from error
 
 
-class _Missing(Exception):
-    """There is no such object."""
-
-
 @contextmanager
-def _missing() -> Iterator[None]:
+def _if_there() -> Iterator[None]:
+    """Do nothing where the object is missing."""
     try:
         yield
     except ApiError as error:
-        if status_of(error) == MISSING:
-            raise _Missing from error
-        raise
+        if status_of(error) != MISSING:
+            raise

@@ -122,7 +122,7 @@ def params(
 
 
 def _be_strict(body: dict[str, Any]) -> None:
-    """Set ``strict`` of the common settings; a body that has no place for it is refused as it is."""
+    """Set ``strict`` of the common settings; a body with no place for it stays as given, and is refused."""
     for key in ("config", "job_params", "common"):
         body = body.setdefault(key, {})
         if not isinstance(body, dict):

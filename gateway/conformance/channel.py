@@ -48,7 +48,7 @@ def unclaimed(traces: Sequence[Trace]) -> list[str]:
 
 
 def waiting(traces: Sequence[Trace]) -> str:
-    """Return in a line what running parties wait for, and what nobody has read; empty where there is none."""
+    """Return in one line the topics that parties wait for and those still unread; empty for none."""
     return "; ".join([*unsent(traces)[:_SHOWN], *unclaimed(traces)[:_SHOWN]])
 
 

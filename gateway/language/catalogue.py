@@ -160,7 +160,7 @@ def _parts(text: str, between: str, then: str, *, every: bool = False, ends: str
 
 
 def _problem(text: str, *, known: bool = False) -> str:
-    """Return ``path: rule (got value)`` with its rule translated; empty where there is no such text.
+    """Return ``path: rule (got value)`` with its rule translated; empty if it has no translation.
 
     ``known``: only where the whole rule has a translation.
     """

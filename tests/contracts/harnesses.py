@@ -30,7 +30,7 @@ class Harness(Generic[E]):
     adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
     """variables that a run sees besides those it is given"""
     streams = True
-    """whether stdout and stderr are told apart"""
+    """whether stdout and stderr are separate streams"""
     daemon = True
     """whether there is something that may be away"""
 

@@ -175,7 +175,7 @@ def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
 
 @pytest.mark.hdfs
 def test_hdfs_believes_the_name_that_a_client_gives() -> None:
-    """A user for each run would keep nobody out: ADR 39."""
+    """Separate users for runs would not restrict access: ADR 39."""
     with real.folder() as place:
         url = f"{real.hdfs()[1]}/webhdfs/v1{place.name}/own"
 
