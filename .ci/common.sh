@@ -37,3 +37,37 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y -qq --no-install-recommends "${missing[@]}" \
     >"$rt/apt.log" 2>&1 || { tail -20 "$rt/apt.log" >&2; die "apt-get install failed"; }
 }
+
+# ------------------------------------------------------------ machines: network namespaces $tag1, $tag2, … on one hub, at $net.11, $net.12, …
+
+in_ns() { local ns=$1; shift; nsenter --net="/var/run/netns/$tag$ns" "$@"; }
+
+link() { # NAME: a cable from there to the hub
+  ip link add "$tag$1" type veth peer name "$tag$1b" netns "${tag}0"
+  in_ns 0 ip link set "$tag$1b" master hub up
+}
+
+network_up() {
+  local n
+  ip netns add "${tag}0"
+  in_ns 0 ip link add hub type bridge
+  in_ns 0 ip link set hub up
+  for n in $machines; do
+    ip netns add "$tag$n"
+    link "$n"
+    ip link set "$tag$n" netns "$tag$n"
+    in_ns "$n" ip link set lo up
+    in_ns "$n" ip address add "$net.1$n/24" dev "$tag$n"
+    in_ns "$n" ip link set "$tag$n" up
+    in_ns "$n" ip route add default via "$net.1"
+  done
+  link h
+  ip address add "$net.1/24" dev "${tag}h"
+  ip link set "${tag}h" up
+}
+
+network_down() {
+  local n
+  ip link del "${tag}h" 2>/dev/null || true
+  for n in 0 $machines; do ip netns del "$tag$n" 2>/dev/null || true; done
+}

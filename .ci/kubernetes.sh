@@ -123,43 +123,11 @@ registry_up() {
 
 # ------------------------------------------------------------ machines
 
-in_ns() { local ns=$1; shift; nsenter --net="/var/run/netns/$tag$ns" "$@"; }
-
-network_up() {
-  local n
-  ip netns add "${tag}0"
-  in_ns 0 ip link add hub type bridge
-  in_ns 0 ip link set hub up
-  for n in $machines; do
-    ip netns add "$tag$n"
-    link "$n"
-    ip link set "$tag$n" netns "$tag$n"
-    in_ns "$n" ip link set lo up
-    in_ns "$n" ip address add "$net.1$n/24" dev "$tag$n"
-    in_ns "$n" ip link set "$tag$n" up
-    in_ns "$n" ip route add default via "$net.1"
-    # the one service that pods use, as kube-proxy would do it
-    in_ns "$n" iptables -t nat -A PREROUTING -d 10.217.0.1 -p tcp --dport 443 -j DNAT --to "$net.1:$port"
-  done
-  link h
-  ip address add "$net.1/24" dev "${tag}h"
-  ip link set "${tag}h" up
-}
-
-link() { # NAME: a cable from here to the hub
-  ip link add "$tag$1" type veth peer name "$tag$1b" netns "${tag}0"
-  in_ns 0 ip link set "$tag$1b" master hub up
-}
-
-network_down() {
-  local n
-  ip link del "${tag}h" 2>/dev/null || true
-  for n in 0 $machines; do ip netns del "$tag$n" 2>/dev/null || true; done
-}
-
 machine_up() { # N: what it has at fixed places is its own, in a mount namespace
   local n=$1 at=$dir/$1 one
   mkdir -p "$at"/{kubelet,containerd,cni,pods,links,net.d}
+  # the one service that pods use, as kube-proxy would do it
+  in_ns "$n" iptables -t nat -A PREROUTING -d 10.217.0.1 -p tcp --dport 443 -j DNAT --to "$net.1:$port"
   for one in /sys/fs/cgroup/*/; do [ -e "$one/cgroup.procs" ] && mkdir -p "$one$tag$n"; done 2>/dev/null
   cat >"$at/containerd.toml" <<TOML
 version = 2

@@ -12,38 +12,7 @@ net=${BFIA_SWARM_NET:-10.213.77}
 machines="1 2 3"
 export DOCKER_CONFIG=$dir/config
 
-in_ns() { local ns=$1; shift; nsenter --net="/var/run/netns/$tag$ns" "$@"; }
 docker_at() { local n=$1; shift; DOCKER_HOST=unix://$dir/$n/s docker "$@"; }
-
-link() { # ends of a cable: NAMESPACE NAME ADDRESS...
-  ip link add "$tag$1" type veth peer name "$tag$1b" netns "${tag}0"
-  in_ns 0 ip link set "$tag$1b" master hub up
-}
-
-network_up() {
-  local n
-  ip netns add "${tag}0"
-  in_ns 0 ip link add hub type bridge
-  in_ns 0 ip link set hub up
-  for n in $machines; do
-    ip netns add "$tag$n"
-    link "$n"
-    ip link set "$tag$n" netns "$tag$n"
-    in_ns "$n" ip link set lo up
-    in_ns "$n" ip address add "$net.1$n/24" dev "$tag$n"
-    in_ns "$n" ip link set "$tag$n" up
-    in_ns "$n" ip route add default via "$net.1"
-  done
-  link h
-  ip address add "$net.1/24" dev "${tag}h"
-  ip link set "${tag}h" up
-}
-
-network_down() {
-  local n
-  ip link del "${tag}h" 2>/dev/null || true
-  for n in 0 $machines; do ip netns del "$tag$n" 2>/dev/null || true; done
-}
 
 machine_up() { # N: its daemon. The machine's own data is small, and never that of another
   local n=$1 at=$dir/$1
