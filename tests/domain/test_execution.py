@@ -61,6 +61,7 @@ NEW = a_run(status=RUNNING)
 FULL = Failure("STORAGE_FULL", "it is full")
 ENDS_SOON = a_run(status=STOPPING, reporting=REPORTED_RUNNING)
 STARTS = a_run(status=LAUNCHING)
+AWAY = Failure("ENGINE_DOWN", "the cluster does not answer")
 
 
 def only(local: LocalJob) -> Run:
@@ -98,6 +99,12 @@ DUE: dict[str, tuple[Run, Sequence[Event | float], Mapping[float, list]]] = {
     "probed long after its start": (UP, [200, Inspected(ID, at(201))], {259.9: [], 260: [PROBE]}),
     "probed hours after its start": (UP, [9000, Inspected(ID, at(9001))], {9059.9: [], 9060: [PROBE]}),
     "the launch failed": (STARTS, [LaunchFailed(ID, NO_IMAGE, at(1))], {1: [COLLECT, TELL_FAILED]}),
+    "its engine is away": (a_run(), [0, LaunchFailed(ID, AWAY, at(1))], {1.1: [], 1.2: [LAUNCH]}),
+    "stopped while its engine is away": (
+        a_run(),
+        [0, LaunchFailed(ID, AWAY, at(1)), stopped(1.1, "a")],
+        {2: [COLLECT, TELL_FAILED]},
+    ),
     "given up with its gateway, then up": (
         a_run(owner="frozen", status=LAUNCHING, launch=sent(0)),
         [OwnerLost("frozen", "me", at(9)), 10, Done(COLLECT, at(10)), Launched(ID, at(10))],
@@ -175,6 +182,23 @@ def test_what_changes_nothing(local: LocalJob, events: Sequence[Event]):
 ENDS: dict[str, tuple[Run, Sequence[Event | float], tuple[RunStatus, str | None]]] = {
     "stopped in vain": (STARTS, [stopped(1, "a"), LaunchFailed(ID, NO_IMAGE, at(2))], (FAILED, "IMAGE_NOT_FOUND")),
     "stopped while it waits": (a_run(), [stopped(1, "a")], (FAILED, "STOPPED")),
+    "its engine is away for a minute": (
+        a_run(),
+        [
+            0,
+            LaunchFailed(ID, AWAY, at(1)),
+            2,
+            LaunchFailed(ID, AWAY, at(60.9)),
+            62,
+            LaunchFailed(ID, AWAY, at(62)),
+        ],
+        (FAILED, "ENGINE_DOWN"),
+    ),
+    "its engine comes back": (
+        a_run(),
+        [0, LaunchFailed(ID, AWAY, at(1)), 2, Launched(ID, at(3)), said(TaskStatus.SUCCESS, 62), exited(0, 62)],
+        (SUCCESS, None),
+    ),
     "over before it was up": (STARTS, [exited(0, 0.5), stopped(1, "a"), Launched(ID, at(2))], (FAILED, "STOPPED")),
     "stopped with 0": (NEW, [stopped(1), said(TaskStatus.SUCCESS, 2), exited(0, 3)], (FAILED, "STOPPED")),
     "stopped by a signal": (NEW, [stopped(1), exited(143, 3)], (FAILED, "STOPPED")),

@@ -207,7 +207,8 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             if isinstance(event, messages.LaunchFailed) and event.engine_message:
                 run = next((r for r in local.runs if r.run_id == event.run), None)
                 who = {"task": run.task_name, "role": run.party.label} if run else {}
-                local = local.noted(event.at, "engine message", **who, message=event.engine_message)
+                if run is None or run.over:  # else it is launched again
+                    local = local.noted(event.at, "engine message", **who, message=event.engine_message)
             return local
         case _:
             assert_never(event)

@@ -71,8 +71,7 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
         case messages.Launched():
             return _launched(run, event, timing, probe_at)
         case messages.LaunchFailed() if run.status is RunStatus.LAUNCHING:
-            launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
-            return finished(replace(run, launch=launch), event.at, event.failure)
+            return _not_launched(run, event, timing)
         case messages.EngineSilent() if not run.over:
             if run.probe_at is not None and run.probe_at > event.at:  # a connection that breaks over and over
                 probe_at = min(probe_at, run.probe_at)
@@ -132,8 +131,20 @@ def _launched(run: Run, event: messages.Launched, timing: RunTiming, probe_at: d
         probe_at=probe_at,
         image_digest=event.image_digest,
         granted=event.granted,
+        away_at=None,
     )
     return conclude(run, event.at, timing, last=False)
+
+
+def _not_launched(run: Run, event: messages.LaunchFailed, timing: RunTiming) -> Run:
+    """Have a run whose engine is away launched again for as long as one that is up would wait for it."""
+    since = run.away_at or event.at
+    lasting = event.at >= since + timedelta(seconds=timing.engine_timeout)
+    if event.failure.reason == "ENGINE_DOWN" and run.stop_at is None and not lasting:
+        due = event.at + timing.retry(run.launch.tries - 1, run.name)
+        return replace(run, away_at=since, launch=replace(run.launch, state=CallState.LOST, due_at=due))
+    launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
+    return finished(replace(run, launch=launch), event.at, event.failure)
 
 
 def _sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
@@ -245,7 +256,8 @@ def stopped(run: Run, at: datetime) -> Run:
     if run.over or run.stop_at is not None:
         return run
     run = replace(run, stop_at=at)
-    if run.status is RunStatus.WAITING or (run.status is RunStatus.RUNNING and run.exit is not None):
+    not_at_it = run.status is RunStatus.LAUNCHING and run.launch.state is CallState.LOST
+    if run.status is RunStatus.WAITING or not_at_it or (run.status is RunStatus.RUNNING and run.exit is not None):
         return finished(run, at, _stopped(run))
     if run.status is RunStatus.RUNNING:
         return replace(run, status=move(RUN, run.status, RunStatus.STOPPING))
