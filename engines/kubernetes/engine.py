@@ -301,12 +301,19 @@ class KubernetesEngine:
         name = str(job.metadata.name)
         placed = time.monotonic() + self._options.place_seconds
         fetched = placed + self._options.pull.deadline
+        own = ""
         while True:
             pod = first(self._pods(job))
             if pod is not None and pod.begun:
                 return
             if pod is None and self._job(name) is None:
                 raise CreateFailed("it was removed before it had begun")
+            seen = pod.name if pod is not None else ""
+            own = own or seen
+            if own != seen or (
+                pod is not None and pod.deleted
+            ):  # the one in its place must not begin, as it may have
+                raise _NeverBegan(CreateFailed("its pod was evicted or deleted before it was seen to have begun"))
             if pod is not None and pod.failed:
                 raise _NeverBegan(not_started(pod.failed))
             reason, text = ("", "") if pod is None else pod.waits_for
@@ -315,7 +322,9 @@ class KubernetesEngine:
                 raise _NeverBegan(not_started(text))
             if reason in _IMAGE and (error := _image_error(reason, text)) is not None:
                 raise _NeverBegan(error)
-            if now > placed and (pod is None or not pod.machine):
+            if now > placed and (pod is None or not pod.taken_up):
+                if pod is not None and pod.machine:
+                    raise _NeverBegan(CreateFailed(f"{pod.machine}, on which it was placed, does not take it up"))
                 why = text or self._event_about("Job", name) or "nothing was scheduled"
                 raise _NeverBegan(CreateFailed(f"no machine of the cluster takes it: {why}"))
             if now > fetched:

@@ -82,7 +82,9 @@ class PodView:
         self.job = next((str(owner.uid) for owner in pod.metadata.ownerReferences or ()), "")
         self.created = pod.metadata.creationTimestamp
         self.machine = str(pod.spec.nodeName or "")
-        self._deleted = pod.metadata.deletionTimestamp is not None
+        self.taken_up = bool(status and status.startTime)
+        """whether its machine knows of it"""
+        self.deleted = pod.metadata.deletionTimestamp is not None
         self._phase = str(status.phase or "") if status else ""
         self._reason = str(status.reason or "") if status else ""
         self._message = str(status.message or "") if status else ""
@@ -126,7 +128,7 @@ class PodView:
         if self._running is not None:
             ready = self._conditions.get("Ready")
             return self._says_ready and ready is not None and ready.status != "True"
-        return self._deleted or self._reason in _TAKEN_AWAY
+        return self.deleted or self._reason in _TAKEN_AWAY
 
     @property
     def over(self) -> bool:

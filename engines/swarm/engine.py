@@ -36,7 +36,7 @@ from engines.base import (
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
-from engines.swarm.tasks import ENDING, Form, Task, alone, newest, template
+from engines.swarm.tasks import ENDING, Form, Task, alone, ends, newest, template
 from engines.watch import Follower
 
 log = logging.getLogger(__name__)
@@ -116,8 +116,11 @@ class SwarmEngine(DaemonEngine):
                 raise _failure(str(error)) from error
 
     def probe(self, name: str) -> Probe:
-        task = self._task(name)
-        if task is None or not task.begun or (task.perhaps_lost and self._is_gone(task.machine)):
+        service = self._service(name)
+        task = self._task_of(service)
+        if service is None or task is None or not task.begun:
+            return Missing()
+        if (task.put_out and not ends(service)) or (task.perhaps_lost and self._is_gone(task.machine)):
             return Missing()
         return task.probe()
 
@@ -203,6 +206,8 @@ class SwarmEngine(DaemonEngine):
             now = time.monotonic()
             if task is not None and task.over:
                 raise _NeverBegan(task.error)
+            if task is not None and task.perhaps_lost and self._is_gone(task.machine):
+                raise _NeverBegan("the machine on which it was placed is gone")
             if now > placed and (task is None or not task.machine):
                 why = task.error if task is not None else "nothing was scheduled"
                 raise _NeverBegan(f"no machine of the Swarm takes it: {why}")
@@ -252,7 +257,9 @@ class SwarmEngine(DaemonEngine):
 
     def _task(self, name: str) -> Task | None:
         """Return the task of a run of ours, None before there is one."""
-        service = self._service(name)
+        return self._task_of(self._service(name))
+
+    def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
         if service is None:
             return None
         with translated():

@@ -73,7 +73,7 @@ class Task:
         self._code = int(container.get("ExitCode") or 0)
         spec = seen["Spec"]
         self.name = str((spec["ContainerSpec"].get("Labels") or {}).get(RUN, ""))
-        self.replaces = NOWHERE in ((spec.get("Placement") or {}).get("Constraints") or ())
+        self.replaces = _fits_nowhere(spec)
         """whether it only ends the run"""
 
     @property
@@ -91,6 +91,11 @@ class Task:
         return self.state not in _BEFORE and self.state not in ("rejected", "orphaned")
 
     @property
+    def put_out(self) -> bool:
+        """Whether Swarm has ended it: as it was asked to, or as its machine was drained."""
+        return self.state == "shutdown"
+
+    @property
     def perhaps_lost(self) -> bool:
         """Whether it may be on a machine that is gone: Swarm wants it to end, and it has not."""
         return not self.over and self.wanted in ("shutdown", "remove") and bool(self.machine)
@@ -100,6 +105,15 @@ class Task:
         if not self.over:
             return Running(self.created)
         return Exited(self._code, signal_of(self._code), False, self.created, max(self._at, self.created))
+
+
+def ends(service: Mapping[str, Any]) -> bool:
+    """Whether a service was changed so that its run ends."""
+    return _fits_nowhere(service["Spec"]["TaskTemplate"])
+
+
+def _fits_nowhere(template: Mapping[str, Any]) -> bool:
+    return NOWHERE in ((template.get("Placement") or {}).get("Constraints") or ())
 
 
 def newest(seen: Iterable[Mapping[str, Any]]) -> list[Task]:

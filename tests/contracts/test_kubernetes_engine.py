@@ -13,9 +13,9 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,9 @@ from engines.kubernetes.watch import PodWatch
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import Harness
-from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.cable import cable_to
+from tests.services.clusters import machine, the_last_of
 
 pytestmark = pytest.mark.kubernetes
 NOTHING = Script()
@@ -236,6 +236,22 @@ def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(harness: Kub
     assert engine.list() == []
 
 
+def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    engine, spec = harness.engine(), a_spec(harness, exits(0), reserved=Limits(cpu=12))
+    with ThreadPoolExecutor(1) as pool:
+        launched = pool.submit(engine.launch, spec)
+        wait_for(lambda: pods_of(admin, spec.name), "its pod")
+        admin.delete(Pod, pods_of(admin, spec.name)[0].metadata.name)
+        with pytest.raises(CreateFailed, match="evicted or deleted before it was seen to have begun"):
+            launched.result()
+    assert engine.list() == []
+    wait_for(
+        lambda: not [*pods_of(admin, spec.name), *admin.list(Secret, labels={RUN: spec.name})], "nothing stays"
+    )
+
+
 def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHarness) -> None:
     engine = harness.engine()
     with pytest.raises(PullDenied, match="registry docker"):
@@ -299,7 +315,7 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
     text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
     (server,) = re.findall(r'server: "(https://[^"]+)"', text)
     where = urlsplit(server)
-    with cable_to(str(where.hostname), int(where.port or 0)) as cable:
+    with cable_to((str(where.hostname), int(where.port or 0))) as cable:
         file = tmp_path / "cable.conf"
         file.write_text(text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8")
         engine, heard, away = harness.engine(kubeconfig=str(file)), Heard(), Heard()
@@ -355,20 +371,21 @@ def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
 # ------------------------------------------------------------ the second machine, which is lost
 
 
-@pytest.mark.xdist_group("the second machine")
 def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
     harness: KubernetesHarness, admin: Client
 ) -> None:
     """The second machine loses its link: its run is missing, others go on; back again, it ends what it had."""
-    with contextlib.closing(KubernetesHarness("2")) as second:
+    with the_last_of("kubernetes"), contextlib.closing(KubernetesHarness("2")) as second:
         near, far = harness.engine(), second.engine()
-        stays, lost = a_spec(harness, WAITS), a_spec(second, WAITS)
+        stays, lost, never = a_spec(harness, WAITS), a_spec(second, WAITS), a_spec(second, WAITS)
         near.launch(stays)
         far.launch(lost)
         heard = Heard()
         far.watch(heard)
         try:
-            _machine("cut")
+            machine("kubernetes", "cut")
+            with pytest.raises(CreateFailed, match="machine2, on which it was placed, does not take it up"):
+                second.engine(place_seconds=2.0).launch(never)
             heard.of(lost.name)
             assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
             assert len(pods_of(admin, lost.name)) == 1
@@ -377,17 +394,12 @@ def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
             far.remove(lost.name)
             assert far.list() == []
         finally:
-            _machine("mend")
-        wait_for(lambda: pods_of(admin, lost.name) == [], "what it still ran is ended")
+            machine("kubernetes", "mend")
+        for run in (lost, never):
+            wait_for(lambda run=run: pods_of(admin, run.name) == [], "what it still had is ended")
         again = a_spec(second, exits(0))
         far.launch(again)
         assert ended(far, again.name).code == 0
-
-
-def _machine(act: str) -> None:
-    home = Path(os.environ["BFIA_TEST_KUBERNETES"]).parent
-    command = ["bash", str(ROOT / ".ci" / "kubernetes.sh"), act, "2"]
-    subprocess.run(command, check=True, env={**os.environ, "BFIA_RT": str(home)}, timeout=180)
 
 
 class Known:

@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +42,7 @@ from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import SwarmHarness
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
+from tests.services.clusters import drained, machine, the_last_of
 
 pytestmark = pytest.mark.swarm
 NOTHING = Script()
@@ -209,41 +209,57 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
 
 # ------------------------------------------------------------ the third machine, which is lost or closed
 
-OF_THE_THIRD = pytest.mark.xdist_group("the third machine")
-
 
 @pytest.fixture
 def third() -> Iterator[SwarmHarness]:
-    with contextlib.closing(SwarmHarness("==3")) as harness:
+    with the_last_of("swarm"), contextlib.closing(SwarmHarness("==3")) as harness:
         yield harness
 
 
-@OF_THE_THIRD
 def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(third: SwarmHarness) -> None:
     """The third machine loses its link: its run is missing, others go on; back again, it has ended what it had."""
     with contextlib.closing(SwarmHarness()) as harness:
         near, far = harness.engine(), third.engine()
-        stays, lost = a_spec(harness, WAITS), a_spec(third, WAITS)
+        stays, lost, never = a_spec(harness, WAITS), a_spec(third, WAITS), a_spec(third, WAITS)
         near.launch(stays)
         far.launch(lost)
         heard = Heard()
         far.watch(heard)
         try:
-            _machine("cut", 3)
+            machine("swarm", "cut")
+            with pytest.raises(CreateFailed, match="the machine on which it was placed is gone"):
+                far.launch(never)
             heard.of(lost.name)
             assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
             far.stop(lost.name, 1)
             far.remove(lost.name)
             assert far.list() == []
         finally:
-            _machine("mend", 3)
+            machine("swarm", "mend")
         again = a_spec(third, exits(0))
         far.launch(again)
         assert ended(far, again.name).code == 0
 
 
+def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
+    """Also one that SIGTERM ends with code 0; a stop of ours keeps its code, there as well."""
+    engine, heard = third.engine(), Heard()
+    lost, stopped = (a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait", NOTHING)) for _ in "ab")
+    for spec in (lost, stopped):
+        engine.launch(spec)
+        said(engine, spec.name, b"up")
+    engine.stop(stopped.name, 1)
+    engine.watch(heard)
+    with drained():
+        heard.of(lost.name)
+        assert engine.probe(lost.name) == Missing()
+        assert ended(engine, stopped.name).code == 0
+        engine.stop(lost.name, 1)
+        engine.remove(lost.name)
+    assert [found.name for found in engine.list()] == [stopped.name]
+
+
 @pytest.mark.s3
-@OF_THE_THIRD
 def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(third: SwarmHarness) -> None:
     """The block of docs/swarm.md, word for word but for its addresses, at the machine's own packet filter."""
     host, storage = os.environ["BFIA_TEST_SWARM_HOST"], urlsplit(os.environ["BFIA_TEST_S3"])
@@ -267,19 +283,13 @@ def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(thir
         tries = "  try: socket.create_connection(to, 3); print(*to)\n  except OSError: pass"
         code = f"import socket\nfor to in {targets!r}:\n{tries}"
         for rule in rules:
-            _machine("in", 3, *shlex.split(rule))
+            machine("swarm", "in", *shlex.split(rule))
         try:
             spec = a_spec(third, WAITS, command=("python3", "-c", code))
             engine.launch(spec)
             assert ended(engine, spec.name).code == 0
         finally:
             for rule in rules:
-                _machine("in", 3, *shlex.split(rule.replace(" -I ", " -D ")))
+                machine("swarm", "in", *shlex.split(rule.replace(" -I ", " -D ")))
         reached = engine.logs(spec.name).stdout.decode().splitlines()
         assert reached == [f"{host} {door}", f"{storage.hostname} {storage.port}"]
-
-
-def _machine(act: str, number: int, *words: str) -> None:
-    home = Path(os.environ["BFIA_TEST_SWARM"]).parent
-    command = ["bash", str(ROOT / ".ci" / "swarm.sh"), act, str(number), *words]
-    subprocess.run(command, check=True, env={**os.environ, "BFIA_RT": str(home)}, timeout=120)

@@ -162,6 +162,12 @@ class Node:
         made = {k: {"host": "127.0.0.1", "port": v} if isinstance(v, int) else v for k, v in entries.items()}
         (self.home / "routes.yml").write_text(yaml.safe_dump(made))
 
+    def reached_at(self, host: str) -> None:
+        """Have containers on other machines reach it at that address of this one."""
+        listener = self.settings["listen"]["container"]
+        where = f"{host}:{listener['bind'].rpartition(':')[2]}"
+        listener |= {"bind": where, "advertise": f"http://{where}"}
+
     @property
     def storage(self) -> Path:
         return self.home / "storage"

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from tests import storages as real
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
-from tests.e2e.test_swarm import MANAGER, WORKER, daemon
+from tests.e2e.test_swarm import MANAGER, WORKER
+from tests.services.clusters import daemon, kubectl
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
 IMAGE = "unionpay:2.0.0"
@@ -66,8 +66,7 @@ def two(
     }
     for (node, (host, engine)), bucket in zip(engines.items(), buckets, strict=True):
         own = made[node].settings
-        where = f"{host}:{own['listen']['container']['bind'].rpartition(':')[2]}"
-        own["listen"]["container"] = {"bind": where, "advertise": f"http://{where}"}
+        made[node].reached_at(host)
         own["engine"] = engine
         own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
     with made as federation:
@@ -116,6 +115,7 @@ def test_a_gateway_in_the_cluster_is_ready_with_the_shipped_role() -> None:
     gateway = parts["StatefulSet", "bfia-gateway"]["spec"]
     gateway["replicas"] = 1
     pod = gateway["template"]["spec"]
+    pod["nodeSelector"] = {"machine": "1"}
     pod["containers"][0]["image"] = image
     pod["volumes"] = [one for one in pod["volumes"] if one["name"] != "storage"]
     pod["volumes"] += [{"name": name, "emptyDir": {}} for name in ("storage", "state")]
@@ -133,15 +133,6 @@ def test_a_gateway_in_the_cluster_is_ready_with_the_shipped_role() -> None:
         assert "engine=kubernetes" in kubectl("-n", name, "logs", "bfia-gateway-0")
     finally:
         kubectl("delete", "namespace", name, "--wait=false")
-
-
-def kubectl(*words: str, given: str = "") -> str:
-    line = ["bash", str(ROOT / ".ci" / "kubernetes.sh"), "kubectl", *words]
-    home = Path(os.environ["BFIA_TEST_KUBERNETES"]).parent
-    known = {**os.environ, "BFIA_RT": str(home)}
-    done = subprocess.run(line, input=given, capture_output=True, text=True, check=False, env=known)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(

@@ -17,14 +17,11 @@ from tests import storages as real
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation
 from tests.e2e.test_storages import TRAIN, names, settings_of
+from tests.services.clusters import daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm]
 
 MANAGER, WORKER = 1, 2
-
-
-def daemon(number: int) -> str:
-    return f"unix://{os.environ['BFIA_TEST_SWARM']}/{number}/s"
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +43,7 @@ def two(
         subprocess.run(load, check=True, stdout=subprocess.DEVNULL)
     saved.unlink()
     own = made[jobs.GUEST].settings
-    where = f"{os.environ['BFIA_TEST_SWARM_HOST']}:{own['listen']['container']['bind'].rpartition(':')[2]}"
-    own["listen"]["container"] = {"bind": where, "advertise": f"http://{where}"}
+    made[jobs.GUEST].reached_at(os.environ["BFIA_TEST_SWARM_HOST"])
     placed = {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]}
     own["engine"] = {"kind": "swarm", "swarm": placed}
     own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])

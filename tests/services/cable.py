@@ -13,7 +13,8 @@ class Cable(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int] | str) -> None:
+        """``target``: host and port, or the path of a socket."""
         super().__init__(("127.0.0.1", 0), _Passage)
         self.target = target
         self.whole = True
@@ -49,12 +50,20 @@ class _Passage(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         cable = cast(Cable, self.server)
         near = cast(socket.socket, self.request)
-        with socket.create_connection(cable.target) as far, cable.passing(near, far) as whole:
+        with _connected(cable.target) as far, cable.passing(near, far) as whole:
             if whole:
                 back = threading.Thread(target=_pump, args=(far, near))
                 back.start()
                 _pump(near, far)
                 back.join()
+
+
+def _connected(target: tuple[str, int] | str) -> socket.socket:
+    if not isinstance(target, str):
+        return socket.create_connection(target)
+    far = socket.socket(socket.AF_UNIX)
+    far.connect(target)
+    return far
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
@@ -67,9 +76,9 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def cable_to(host: str, port: int) -> Iterator[Cable]:
+def cable_to(target: tuple[str, int] | str) -> Iterator[Cable]:
     """Give a cable, cut at the end."""
-    with Cable((host, port)) as cable:
+    with Cable(target) as cable:
         thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

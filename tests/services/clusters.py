@@ -1,0 +1,64 @@
+"""The suite's Kubernetes and Swarm: commands to them, and the one machine of each that tests may take away."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+from filelock import FileLock
+
+from tests.forks import ROOT
+
+LAST = {"kubernetes": 2, "swarm": 3}
+"""the machine of each that a test may cut off or close while it has `the_last_of`"""
+
+
+def kubectl(*words: str, given: str = "") -> str:
+    """Return what the command says, as the cluster's admin. Raises AssertionError."""
+    return _said("kubernetes", "kubectl", *words, given=given)
+
+
+def machine(cluster: str, act: str, *words: str, number: int = 0) -> None:
+    """``cut`` or ``mend`` a machine's cable, or run a command ``in`` its network; without a number the last."""
+    _said(cluster, act, str(number or LAST[cluster]), *words)
+
+
+def daemon(number: int) -> str:
+    """Return the address of one of the Swarm's daemons; the first is the manager."""
+    return f"unix://{os.environ['BFIA_TEST_SWARM']}/{number}/s"
+
+
+@contextlib.contextmanager
+def the_last_of(cluster: str) -> Iterator[None]:
+    """Have the machine that may be taken away to oneself."""
+    home = Path(os.environ[f"BFIA_TEST_{cluster.upper()}"])
+    with FileLock(str(home / "last-machine.lock")):
+        yield
+
+
+@contextlib.contextmanager
+def drained() -> Iterator[None]:
+    """Have the Swarm put out what runs on the last machine, and place nothing there."""
+    with contextlib.closing(docker.APIClient(daemon(LAST["swarm"]))) as api:
+        node = api.info()["Swarm"]["NodeID"]
+
+    def update(wanted: str) -> None:
+        words = ["docker", "-H", daemon(1), "node", "update", "--availability", wanted, node]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+    update("drain")
+    try:
+        yield
+    finally:
+        update("active")
+
+
+def _said(cluster: str, *words: str, given: str = "") -> str:
+    home = Path(os.environ[f"BFIA_TEST_{cluster.upper()}"]).parent
+    line = ["bash", str(ROOT / ".ci" / f"{cluster}.sh"), *words]
+    known = {**os.environ, "BFIA_RT": str(home)}
+    done = subprocess.run(line, input=given, capture_output=True, text=True, check=False, env=known, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
