@@ -85,8 +85,9 @@ bench: setup ## measure against bare containers, in one run
 
 SEED ?= 1
 COUNT ?= 0
-chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all)
-	$(RUN) -m tools.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
+chaos: ENGINE := $(if $(filter file,$(origin ENGINE)),both,$(ENGINE)) # other than the demo's
+chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all ENGINE=process|docker|k8s|swarm)
+	$(RUN) -m tools.chaos --engine $(ENGINE) --seed $(SEED) --count $(COUNT) $(ARGS)
 
 proto: ## renew the code made from the transport layer's protobuf messages
 	$(VENV)/bin/uv tool run --from grpcio-tools python -m grpc_tools.protoc -I. --python_out=. adapter/bfia/channel/ptp.proto

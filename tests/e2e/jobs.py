@@ -165,7 +165,9 @@ def echo_job(guest: str = GUEST, host: str = HOST, common: Any = None, **paramet
     return body
 
 
-def job_of(register: Path, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any) -> Any:
+def job_of(
+    register: Path | str, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any
+) -> Any:
     """Return a job of tasks that last so many seconds; ``flow`` names whose output a task needs."""
     body = echo_job()
     (one,) = copy.deepcopy(A_JOB)["dag"]["components"]

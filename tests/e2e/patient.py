@@ -8,9 +8,11 @@ Where it is ``silent`` it reports nothing, leaves its outputs or not (``leaves``
 Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
 """
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import urllib.error
@@ -23,12 +25,30 @@ told = dict(os.environ)
 task, role = told["config.task_id"], told["config.self_role"]
 wanted = {k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k}
 
+
+def registered(what: str, name: str) -> int:
+    """Write down that this container was started, in a folder or at ``host:port``; return how many were so far."""
+    if os.path.isabs(register):
+        before = len(list(Path(register).glob(f"{what}.*")))
+        (Path(register) / f"{what}.{name}").touch()
+        return before
+    host, _, port = register.partition(":")
+    while True:  # the machine's cable may be cut
+        with (
+            contextlib.suppress(OSError, ValueError),
+            socket.create_connection((host, int(port)), 5) as connection,
+        ):
+            connection.sendall(f"{what}.{name}\n".encode())
+            return int(connection.recv(100))
+        time.sleep(0.1)
+
+
 if wanted.get("stubborn") == "True":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-register = Path(wanted["register"])
-before = len(list(register.glob(f"{wanted['name']}.{role}.*")))
-started_as = os.getpid() if os.getpid() > 1 else uuid.uuid4().hex  # each one in a container of its own is number 1
-(register / f"{wanted['name']}.{role}.{started_as}").touch()
+register = wanted["register"]
+# in an image's containers process numbers are all the same
+started_as = f"{task}.{uuid.uuid4().hex}" if __file__ == "/patient.py" else os.getpid()
+before = registered(f"{wanted['name']}.{role}", str(started_as))
 print(f"container number {before} of {wanted['name']} as {role}", flush=True)
 
 

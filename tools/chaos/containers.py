@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,12 @@ PATIENT = ROOT / "tests" / "e2e" / "patient.py"
 class Containers(ABC):
     """Each says in a folder, the register, that it was started."""
 
+    image = IMAGE
+    host = ""
+    """the nodes' address for them, where that is not loopback"""
+    installations: tuple[str, ...] = ()
+    """of the nodes, once these are there"""
+
     def __init__(self, register: Path) -> None:
         self._register = register
         register.mkdir()
@@ -31,8 +38,27 @@ class Containers(ABC):
     def register(self) -> Path:
         return self._register
 
+    @property
+    def registers_at(self) -> str:
+        """Return where they find the register."""
+        return str(self._register)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """Return further settings of the nodes."""
+        return {}
+
+    @property
+    def faults(self) -> Mapping[str, Callable[[Random], None]]:
+        """Return those of their engine alone: each comes, stays for a while and passes."""
+        return {}
+
+    def reasons(self, fault: str) -> tuple[str, ...]:
+        """Return what a fault of the engine alone, as it just was, may end a job for."""
+        return ()
+
     def started(self) -> list[str]:
-        """Return one name per start: task, role, and what tells it from others."""
+        """Return one name per start: task, role, in an image also the attempt, and what tells it from others."""
         return sorted(path.name for path in self._register.iterdir())
 
     def forget(self) -> None:

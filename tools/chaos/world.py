@@ -2,10 +2,12 @@
 
 The guest's may be two gateways, which the host reaches in turn.
 
-With Docker the daemon is the world's own too, and everything is in its network namespace.
+With Docker the daemon is the world's own too, and everything is in its network namespace. A Kubernetes or a Swarm
+is that of the suite.
 """
 
 import contextlib
+import copy
 import os
 import shutil
 import signal
@@ -26,10 +28,13 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, free_ports, wait_for
 from tests.services.own_docker import OwnDocker, enter
 from tools.chaos import pair
+from tools.chaos.clusters import Cluster, Pods, Tasks
 from tools.chaos.containers import Containers, DockerContainers, Processes
 from tools.chaos.proxy import Proxy
 
-ENGINES = ("process", "docker")
+ENGINES = ("process", "docker", "k8s", "swarm")
+
+CLUSTERS: dict[str, type[Cluster]] = {"k8s": Pods, "swarm": Tasks}
 
 X = TypeVar("X")
 
@@ -80,6 +85,12 @@ class Database:
             cursor.execute(f"create database {name}")
         return f"mysql+pymysql://bfia:bfia@127.0.0.1:{self.port}/{name}"
 
+    def installation(self, name: str) -> str:
+        """Return the id that a node has given to a database."""
+        with self._connection() as connection, connection.cursor() as cursor:
+            cursor.execute(f"select id from {name}.installation")
+            return str((cursor.fetchone() or ("",))[0])
+
     def _connection(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
         return pymysql.connect(unix_socket=str(self._home / "s.sock"), user="root")
 
@@ -126,10 +137,6 @@ class World:
         return (*(self.guest.gateways if isinstance(self.guest, pair.Pair) else (self.guest,)), self.host)
 
     @property
-    def register(self) -> Path:
-        return self.containers.register
-
-    @property
     def nodes(self) -> tuple[Node, Node]:
         return self.guest, self.host
 
@@ -142,6 +149,9 @@ def within(engine: str, home: Path, work: Callable[[World], X], paired: bool = F
     """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two gateways."""
     if engine == "process":
         with _built(home, Processes(home / "register"), None, paired) as world:
+            return work(world)
+    if engine in CLUSTERS:
+        with CLUSTERS[engine](home / "register") as cluster, _built(home, cluster, None, paired) as world:
             return work(world)
     found: list[X] = []
     failed: list[BaseException] = []
@@ -183,6 +193,9 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
             url = database.url(f"bfia_{name}")
             for node in nodes:
                 node.settings["node"] = {"id": nodes[0].id}
+                node.settings |= containers.more
+                if containers.host:
+                    node.reached_at(containers.host)
                 node.settings["database"] = {"url": url}
                 node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
                 node.pace = {"lost_gateway": pair.LOST_AFTER}
@@ -192,8 +205,12 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
         del second.settings["route_table"]  # one gateway of a database has the file, all have its routes
         stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
         stack.enter_context(federation)
+        containers.installations = tuple(database.installation(f"bfia_{name}") for name in ("guest", "host"))
+        provider = copy.deepcopy(A_PROVIDER)
+        provider["metadata"]["image"] = containers.image
+        provider["components_description"]["Echo"]["storageEngine"] += ["s3"]
         for node in (first, host):
-            node.register(A_PROVIDER)
+            node.register(provider)
         if paired:
             wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), about="the second has the routes")
         guest = pair.one_node(first, second) if paired else first
