@@ -117,6 +117,8 @@ class Limits:
     """bytes, swap included"""
     pids: int | None = 512
     """processes and threads"""
+    gpu: int = 0
+    """whole devices, which nobody else has meanwhile"""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ class Capacity:
     """cores"""
     memory: int
     """bytes"""
+    gpu: int = 0
+    """whole devices"""
 
 
 @dataclass(frozen=True)

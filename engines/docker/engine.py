@@ -43,6 +43,8 @@ from engines.base import (
 )
 from engines.docker.client import EventWatch, asked, network_is_gone, remove, translated
 from engines.docker.daemon import NOBODY, DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.gpus import LABEL as GPUS
+from engines.docker.gpus import Gpus, named, request
 from engines.docker.images import Image
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
@@ -122,6 +124,7 @@ class ContainerdEngine(DaemonEngine):
             options.user,
             options.dns,
         )
+        self._gpus = Gpus(self._client)
         self._doors: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
 
@@ -133,7 +136,7 @@ class ContainerdEngine(DaemonEngine):
         with translated(EngineDown):
             info = self._client().info()
         try:
-            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept)
+            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(named(info)))
         except (KeyError, TypeError, ValueError) as error:
             raise EngineDown(f"the engine does not report its capacity: {error}") from error
 
@@ -285,7 +288,8 @@ class ContainerdEngine(DaemonEngine):
         """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
         api = self._client()
         try:
-            container = self._create(spec, image, mounts, network, hosts)
+            with self._gpus.chosen(spec.name, spec.limits.gpu) as devices:
+                container = self._create(spec, image, mounts, network, hosts, devices)
         except APIError as error:
             if error.status_code != _CONFLICT:
                 raise
@@ -300,6 +304,9 @@ class ContainerdEngine(DaemonEngine):
                 return True
             container = found["Id"]  # created by a gateway that did not start it
         try:
+            if spec.limits.gpu and self._gpus.contested(spec.name):
+                remove(api, container)
+                return False
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(container, image, spec.command, spec.environment, targets)
             api.start(container)
@@ -309,7 +316,13 @@ class ContainerdEngine(DaemonEngine):
         return True
 
     def _create(
-        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str, hosts: Mapping[str, str]
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
+        gpus: Sequence[str],
     ) -> str:
         api = self._client()
         limits = spec.limits
@@ -324,6 +337,7 @@ class ContainerdEngine(DaemonEngine):
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
+            device_requests=request(gpus),
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
@@ -338,7 +352,7 @@ class ContainerdEngine(DaemonEngine):
             command=None if spec.command is None else list(spec.command),
             name=spec.name,
             environment=dict(spec.environment),
-            labels={**spec.labels, IMAGE: spec.image},
+            labels={**spec.labels, IMAGE: spec.image, **({GPUS: ",".join(gpus)} if gpus else {})},
             user=self._options.user if image.runs_as_root else None,
             host_config=host,
         )

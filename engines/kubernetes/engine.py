@@ -7,7 +7,7 @@ leaves, its next launch completes.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,18 +132,20 @@ class KubernetesEngine:
         with translated(EngineDown):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
-        cpu, memory = (
-            [_number(hard[name]) for hard in quotas for name in names if name in hard] for names in (_CPU, _MEMORY)
+        cpu, memory, gpu = (
+            [_number(hard[name]) for hard in quotas for name in names if name in hard]
+            for names in (_CPU, _MEMORY, (f"requests.{self._options.form.gpu}",))
         )
         if machines is not None:
-            cpu.append(sum(cores for cores, _ in machines))
-            memory.append(sum(bytes_ for _, bytes_ in machines))
+            cpu.append(sum(machine.cpu for machine in machines))
+            memory.append(sum(machine.memory for machine in machines))
+            gpu.append(sum(machine.gpu for machine in machines))
         if not cpu or not memory:
             raise EngineDown(
                 "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
                 "quota of cpu and memory"
             )
-        return Capacity(min(cpu), int(min(memory)))
+        return Capacity(min(cpu), int(min(memory)), int(min(gpu, default=0)))
 
     def image_digest(self, image: str) -> str:
         """Return the digest of the image's content, as its registry has it."""
@@ -393,8 +395,8 @@ class KubernetesEngine:
         with translated():
             yield from self._cluster.log(pod.name, CONTAINER)
 
-    def _machines(self) -> Iterable[tuple[float, float]] | None:
-        """Return cores and memory of the machines that may take runs, None if we may not know."""
+    def _machines(self) -> Sequence[Capacity] | None:
+        """Return what the machines have that may take runs, None if we may not know."""
         wanted = self._options.form.node_selector or {}
         try:
             nodes = self._cluster.list(Node, ",".join(f"{name}={value}" for name, value in wanted.items()))
@@ -403,9 +405,10 @@ class KubernetesEngine:
                 return None
             raise
         return [
-            (
+            Capacity(
                 _number(node.status.allocatable["cpu"]),
-                _number(node.status.allocatable["memory"]),
+                int(_number(node.status.allocatable["memory"])),
+                int(_number(node.status.allocatable.get(self._options.form.gpu, "0"))),
             )
             for node in nodes
             if not node.spec.unschedulable

@@ -60,6 +60,8 @@ class Form:
     node_selector: Mapping[str, str] | None = None
     """labels of the machines that take runs"""
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    gpu: str = "nvidia.com/gpu"
+    """the machines' extended resource that is their GPUs"""
     runtime_class: str = ""
     priority_class: str = ""
     grace: float = 10.0
@@ -237,6 +239,7 @@ def login_of(registry: str, login: tuple[str, str] | None) -> Mapping[str, Any] 
 def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
     user, _, group = form.user.partition(":")
     ours = image.runs_as_root
+    gpus = {form.gpu: str(spec.limits.gpu)} if spec.limits.gpu else {}
     return Container(
         name=CONTAINER,
         image=image.reference,
@@ -249,7 +252,9 @@ def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
             )
             for n, name in enumerate(spec.environment)
         ],
-        resources=ResourceRequirements(limits=_amounts(spec.limits), requests=_requests(spec)),
+        resources=ResourceRequirements(
+            limits={**_amounts(spec.limits), **gpus}, requests={**_requests(spec), **gpus}
+        ),
         securityContext=SecurityContext(
             allowPrivilegeEscalation=False,
             privileged=False,

@@ -140,6 +140,8 @@ class ProcessEngine:
             raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
         if spec.capabilities:
             raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
+        if spec.limits.gpu:
+            raise NotSupported("this engine cannot set GPUs aside: its runs see all that the machine has")
         check_digest(spec, self.image_digest(spec.image))
         whole_cores = _whole_cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)

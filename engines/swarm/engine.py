@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from docker.errors import APIError, NotFound
+from docker.utils import version_lt
 
 from engines.base import (
     Capacity,
@@ -36,7 +37,7 @@ from engines.base import (
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
-from engines.swarm.tasks import ENDING, Form, Task, alone, ends, newest, template
+from engines.swarm.tasks import ENDING, Form, Task, alone, devices, ends, newest, template
 from engines.watch import Follower
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,9 @@ _ISOLATION = Isolation(
         "filter close docker_gwbridge but for this gateway and its storages (docs/swarm.md)",
     ),
 )
+GPUS_SINCE = "1.42"
+"""API of managers that keep a task with generic resources when a network is attached to its machine, as every
+run's is; earlier ones reject it"""
 _CONFLICT = 409
 _PAUSE, _EVERY = 0.1, 1.0
 """seconds between two looks at a run that begins or ends, and at all runs"""
@@ -90,7 +94,11 @@ class SwarmEngine(DaemonEngine):
 
     def capacity(self) -> Capacity:
         machines = self._machines()
-        return Capacity(sum(cores for cores, _ in machines), sum(memory for _, memory in machines))
+        return Capacity(
+            sum(machine.cpu for machine in machines),
+            sum(machine.memory for machine in machines),
+            sum(machine.gpu for machine in machines),
+        )
 
     def isolation(self) -> Isolation:
         self.check()
@@ -173,7 +181,7 @@ class SwarmEngine(DaemonEngine):
         """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
         api = self._api()
         mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
-        cores = min((cores for cores, _ in self._machines()), default=1.0)
+        cores = min((machine.cpu for machine in self._machines()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
         what = next(iter(image.repo_digests), image.id)
         until = time.monotonic() + _NETWORK_SECONDS
@@ -284,8 +292,8 @@ class SwarmEngine(DaemonEngine):
             except NotFound:
                 return True
 
-    def _machines(self) -> Sequence[tuple[float, int]]:
-        """Return cores and memory of the machines that take runs. Raises `EngineDown`."""
+    def _machines(self) -> Sequence[Capacity]:
+        """Return what the machines have that take runs. Raises `EngineDown`."""
         with translated(EngineDown):
             nodes = self._api().nodes()
         has = [
@@ -293,7 +301,12 @@ class SwarmEngine(DaemonEngine):
             for node in nodes
             if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
         ]
-        return [(one["NanoCPUs"] / 1e9, int(one["MemoryBytes"])) for one in has]
+        counted = not version_lt(self._client().api_version, GPUS_SINCE)
+        gpu = self._options.form.gpu
+        return [
+            Capacity(one["NanoCPUs"] / 1e9, int(one["MemoryBytes"]), devices(one, gpu) if counted else 0)
+            for one in has
+        ]
 
     def _log_place(self, name: str) -> str:
         task = self._task(name)

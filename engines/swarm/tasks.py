@@ -49,6 +49,8 @@ class Form:
     read_only_root: bool = False
     constraints: tuple[str, ...] = ()
     """where runs may be placed, as of `docker service create --constraint`"""
+    gpu: str = "NVIDIA-GPU"
+    """the machines' generic resource that is their GPUs"""
     grace: float = 10.0
     """seconds between SIGTERM and SIGKILL"""
     log_size: int = 10 * 1024 * 1024
@@ -157,7 +159,7 @@ def template(
         log_driver=DriverConfig(LogConfig.types.JSON, {"max-size": str(form.log_size), "max-file": "3"}),
         networks=[NetworkAttachmentConfig(network)],
     )
-    made["Resources"] = _resources(spec, cores)
+    made["Resources"] = _resources(spec, cores, form.gpu)
     made["Placement"] = {"Constraints": [*form.constraints]}
     return made
 
@@ -167,7 +169,7 @@ def alone() -> dict[str, Any]:
     return {"mode": ServiceMode("replicated", replicas=1), "endpoint_spec": EndpointSpec(mode="dnsrr")}
 
 
-def _resources(spec: LaunchSpec, cores: float) -> dict[str, Any]:
+def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
     limits, kept = spec.limits, spec.reserved
     cpu = limits.cpu if limits.cpu is None or kept.cpu is not None else min(limits.cpu, cores)
     most = {
@@ -175,11 +177,24 @@ def _resources(spec: LaunchSpec, cores: float) -> dict[str, Any]:
         "MemoryBytes": limits.memory,
         "Pids": limits.pids,
     }
-    least = {"NanoCPUs": None if kept.cpu is None else round(kept.cpu * _NANO), "MemoryBytes": kept.memory}
+    gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}] if limits.gpu else None
+    least = {
+        "NanoCPUs": None if kept.cpu is None else round(kept.cpu * _NANO),
+        "MemoryBytes": kept.memory,
+        "GenericResources": gpus,
+    }
     return {
         "Limits": {name: value for name, value in most.items() if value is not None},
         "Reservations": {name: value for name, value in least.items() if value is not None},
     }
+
+
+def devices(has: Mapping[str, Any], kind: str) -> int:
+    """Return how many of a generic resource a machine has: each by its name, or a number of them."""
+    generic = has.get("GenericResources") or ()
+    names = [one for one in generic if (one.get("NamedResourceSpec") or {}).get("Kind") == kind]
+    counts = [one.get("DiscreteResourceSpec") or {} for one in generic]
+    return len(names) + sum(int(one["Value"]) for one in counts if one.get("Kind") == kind)
 
 
 def _plain(text: str) -> str:

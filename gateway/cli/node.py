@@ -165,7 +165,7 @@ def migrate(
 
 # ---------------------------------------------------------------- resources
 
-_KINDS = {"cpu": "cpu", "memory_gib": "memory GiB", "disk_gib": "disk GiB"}
+_KINDS = {"cpu": "cpu", "memory_gib": "memory GiB", "disk_gib": "disk GiB", "gpu": "gpu"}
 _COUNTS = {
     "returns_ignored": "returns with nothing to return",
     "returned_by_reconciler": "jobs that ended and still held something",
@@ -179,20 +179,23 @@ def resources(node: Client) -> Output:
     found = node.get("/api/v1/resources")
     yield found
     engines = found.get("engines", [])
+    totals = [found["total"], *(one["total"] or {} for one in engines)]
+    kinds = [kind for kind in _KINDS if kind != "gpu" or any(of.get("gpu") for of in totals)]
+    headings = [_KINDS[kind] for kind in kinds]
     for number, engine in enumerate(engines or [{}]):
-        totals = engine if number else found  # the disk belongs to the node, with its first engine
-        rows = [[key, *_amounts(totals[key])] for key in ("total", "held", "remaining")]
+        of = engine if number else found  # the disk belongs to the node, with its first engine
+        rows = [[key, *_amounts(of[key], kinds)] for key in ("total", "held", "remaining")]
         name = f", engine {engine['engine']}" if len(engines) > 1 else ""
-        table(f"node {found['node']}{name}", ["", *_KINDS.values()], rows)
+        table(f"node {found['node']}{name}", ["", *headings], rows)
         if number and (engine["away"] or engine["cause"]):
             say(": ".join(filter(None, (engine["away"], engine["cause"]))))
     if found["holders"]:
         held = [
-            [one["job_id"], engine, *_amounts(amounts), one["since"]]
+            [one["job_id"], engine, *_amounts(amounts, kinds), one["since"]]
             for one in found["holders"]
             for engine, amounts in _by_engine(one, engines[0]["engine"] if engines else "")
         ]
-        table("\nreserved", ["job", "engine", *_KINDS.values(), "since"], held)
+        table("\nreserved", ["job", "engine", *headings, "since"], held)
     if found["waiting"]:
         columns: Columns = {"job": "job_id", "priority": "priority", "since": "since", "why": "reason"}
         listing(found, "waiting", "", columns, "\nwaiting, in this order")
@@ -204,13 +207,13 @@ def resources(node: Client) -> Output:
 def _by_engine(one: Mapping[str, Any], main: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each engine of which a job holds something, and how much."""
     further = one.get("engines", {})
-    if not further or any(one[kind] for kind in _KINDS):
+    if not further or any(one.get(kind) for kind in _KINDS):
         yield main, one
     yield from further.items()
 
 
-def _amounts(one: Mapping[str, Any] | None) -> list[str]:
-    return ["?" for _ in _KINDS] if one is None else [f"{one.get(kind, 0):g}" for kind in _KINDS]
+def _amounts(one: Mapping[str, Any] | None, kinds: list[str]) -> list[str]:
+    return ["?" for _ in kinds] if one is None else [f"{one.get(kind, 0):g}" for kind in kinds]
 
 
 # ---------------------------------------------------------------- settings

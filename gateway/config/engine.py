@@ -10,6 +10,8 @@ from gateway.domain.problems import foreign_engine, foreign_engine_rule
 
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
 Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
+_GENERIC = r"^[\w.-]+$"
+_GPU = "A Swarm's generic resource that is the machines' GPUs, as in node-generic-resources."
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
@@ -111,6 +113,11 @@ class KubernetesEngineSettings(Section):
     namespace: str = Field(default="", description="Where the runs are; empty: the context's namespace.")
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of machines that take runs.")
     tolerations: list[Toleration] = Field(default_factory=list, description="Taints of machines that take runs.")
+    gpu: str = Field(
+        default="nvidia.com/gpu",
+        pattern=r"^[\w.-]+/[\w.-]+$",
+        description="The machines' extended resource that is their GPUs, such as huawei.com/Ascend910.",
+    )
     runtime_class: str = Field(default="", description="Runtime class of the runs; empty: the cluster's default.")
     priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
 
@@ -138,6 +145,7 @@ class NamedEngine(Section):
     constraints: list[Constraint] = Field(
         default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
     )
+    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -150,8 +158,8 @@ class NamedEngine(Section):
         _check_tls(self.tls, self.base_url)
         if self.kind == "swarm":
             _check_shared(self)
-        elif self.constraints:
-            raise ValueError("constraints belong to kind swarm")
+        elif self.constraints or "gpu" in self.model_fields_set:
+            raise ValueError("constraints and gpu belong to kind swarm")
         return self
 
 
@@ -173,6 +181,7 @@ class SwarmEngineSettings(Section):
     constraints: list[Constraint] = Field(
         default_factory=list, description="Machines that may take runs, as of docker service create --constraint."
     )
+    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -285,6 +285,7 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
 def _engine(node: Installation) -> Step:
     try:
         node.engine.check()
+        gpus = node.engine.capacity().gpu
     except EngineError as error:
         daemon = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
         if node.engine.kind == "kubernetes":
@@ -295,10 +296,11 @@ def _engine(node: Installation) -> Step:
     for name, other in others.items():
         try:
             has = other.capacity()
-            capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory).text()}")
+            capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-    found = f"{node.engine.kind}, and {counted(len(others), 'further engine')}" if others else node.engine.kind
+    found = f"{node.engine.kind} with gpu {gpus}" if gpus else node.engine.kind
+    found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
     if away:
         remedy = "start that engine, or check its entry and certificates"

@@ -22,35 +22,45 @@ GIB = 1024**3
 
 @dataclass(frozen=True)
 class Amounts:
-    """CPU, memory and disk together."""
+    """CPU, memory, disk and GPUs together."""
 
     cpu: int = 0  # thousandths of a core
     memory: int = 0  # bytes
     disk: int = 0  # bytes
+    gpu: int = 0  # whole devices
 
     @classmethod
-    def of(cls, cpu: float | None = None, memory: float | None = None, disk: float | None = None) -> Self:
-        """Count cores and bytes; what is not limited counts as nothing, any other share at least as one unit."""
-        return cls(math.ceil((cpu or 0) * CORE), math.ceil(memory or 0), math.ceil(disk or 0))
+    def of(
+        cls,
+        cpu: float | None = None,
+        memory: float | None = None,
+        disk: float | None = None,
+        gpu: float | None = None,
+    ) -> Self:
+        """Count cores, bytes and devices; what has no limit counts as nothing, any share at least as one unit."""
+        return cls(math.ceil((cpu or 0) * CORE), math.ceil(memory or 0), math.ceil(disk or 0), math.ceil(gpu or 0))
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(self.cpu + other.cpu, self.memory + other.memory, self.disk + other.disk)
+        return Amounts(
+            self.cpu + other.cpu, self.memory + other.memory, self.disk + other.disk, self.gpu + other.gpu
+        )
 
     def __sub__(self, other: "Amounts") -> "Amounts":
-        return Amounts(self.cpu - other.cpu, self.memory - other.memory, self.disk - other.disk)
+        return self + other * -1
 
     def __mul__(self, times: int) -> "Amounts":
-        return Amounts(self.cpu * times, self.memory * times, self.disk * times)
+        return Amounts(self.cpu * times, self.memory * times, self.disk * times, self.gpu * times)
 
     def __bool__(self) -> bool:
-        return bool(self.cpu or self.memory or self.disk)
+        return bool(self.cpu or self.memory or self.disk or self.gpu)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        yield from (("cpu", self.cpu), ("memory", self.memory), ("disk", self.disk))
+        yield from (("cpu", self.cpu), ("memory", self.memory), ("disk", self.disk), ("gpu", self.gpu))
 
     def scaled(self, share: float) -> "Amounts":
-        """Return this share of everything, rounded down."""
-        return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share))
+        """Return this share of everything, rounded down, but a GPU at least where there is any."""
+        gpu = max(int(self.gpu * share), min(self.gpu, 1))
+        return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
     def fits(self, free: "Amounts") -> bool:
         """Whether the capacity is enough; of what is not needed there may be none, or less."""
@@ -67,11 +77,12 @@ class Amounts:
         return min((max(have[kind], 0) // amount for kind, amount in self if amount), default=None)
 
     def as_dict(self) -> dict[str, float]:
-        """Return cores and GiB."""
+        """Return cores, GiB and devices."""
         return {
             "cpu": self.cpu / CORE,
             "memory_gib": round(self.memory / GIB, 3),
             "disk_gib": round(self.disk / GIB, 3),
+            "gpu": self.gpu,
         }
 
     def text(self, kinds: Iterable[str] = ()) -> str:
@@ -88,6 +99,8 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 def _text(kind: str, amount: int) -> str:
     if kind == "cpu":
         return f"cpu {amount / CORE:g}"
+    if kind == "gpu":
+        return f"gpu {amount}"
     return f"{kind} {amount / GIB:.4g} GiB"
 
 
@@ -165,7 +178,7 @@ class Defaults:
 
 MOST = 2.0**32
 """cores or GiB that no machine has"""
-UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
+UNITS = {"cpu": 1, "memory": GIB, "disk": GIB, "gpu": 1}
 
 
 # ---------------------------------------------------------------- what a job asks for
@@ -178,12 +191,13 @@ class Granted:
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
-    origins: Mapping[str, str] = field(default_factory=dict)  # cpu, memory, disk -> where the amount comes from
+    gpu: float | None = None  # devices; None: none
+    origins: Mapping[str, str] = field(default_factory=dict)  # cpu, memory, disk, gpu -> where it comes from
 
     @property
     def amounts(self) -> Amounts:
         """The same as amounts; what has no limit takes nothing."""
-        return Amounts.of(self.cpu, self.memory, self.disk)
+        return Amounts.of(self.cpu, self.memory, self.disk, self.gpu)
 
 
 def priority(spec: JobSpec) -> int:
@@ -212,7 +226,7 @@ def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
         number = amount(value)
         if number is not None and number > 0:
             values[kind], origins[kind] = number * UNITS[kind], origin
-    return Granted(values["cpu"], values["memory"], values["disk"], origins)
+    return Granted(values["cpu"], values["memory"], values["disk"], values.get("gpu"), origins)
 
 
 def amount(value: Any) -> float | None:
@@ -331,8 +345,8 @@ def _at_least_none(amounts: Amounts) -> Amounts:
 
 # What a job needs at a node, by the engines that its tasks run at, and how much of it the job is to hold.
 #
-# Each engine has cores and memory of its own. The disk is the storage's, which all engines of a node share: it is
-# held with the main engine's part, wherever a task runs.
+# Each engine has cores, memory and GPUs of its own. The disk is the storage's, which all engines of a node share:
+# it is held with the main engine's part, wherever a task runs.
 
 
 @dataclass(frozen=True)

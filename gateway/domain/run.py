@@ -278,11 +278,11 @@ class LocalJob:
 def amounts(run: Run) -> Amounts:
     """Return what a run borrows."""
     limits = run.limits
-    return Amounts.of(limits.get("cpu"), limits.get("memory"), limits.get("disk"))
+    return Amounts.of(limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu"))
 
 
 def portions(local: LocalJob, run: Run) -> Portions:
-    """Return what a run borrows, and where: cores and memory of its engine, disk of the storage.
+    """Return what a run borrows, and where: cores, memory and GPUs of its engine, disk of the storage.
 
     A job that was taken in before further engines were counted has all of it from the main one.
     """

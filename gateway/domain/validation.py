@@ -312,11 +312,18 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
         amounts = settings.get("resources") if at != f"{_AT}.common" else None
         if isinstance(amounts, Mapping):
             for kind in resources.UNITS:
-                if amounts.get(kind) is not None and resources.amount(amounts[kind]) is None:
-                    rule = "must be a number that a machine can have, or -1 for the node's default"
+                if amounts.get(kind) is not None and (rule := _amount_rule(kind, resources.amount(amounts[kind]))):
                     yield Problem(f"{at}.resources.{kind}", rule, amounts[kind])
         elif amounts is not None:
-            yield Problem(f"{at}.resources", "must be an object of cpu, memory and disk", amounts)
+            yield Problem(f"{at}.resources", "must be an object of cpu, memory, disk and gpu", amounts)
+
+
+def _amount_rule(kind: str, number: float | None) -> str:
+    """Return what is wrong with an amount; empty for nothing."""
+    if kind == "gpu":
+        whole = number is not None and number.is_integer() and number >= -1
+        return "" if whole else "must be a whole number of devices, 0 or -1 for none"
+    return "" if number is not None else "must be a number that a machine can have, or -1 for the node's default"
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:

@@ -257,4 +257,5 @@ def _limits(limits: Mapping[str, float | None]) -> Limits:
         cpu=limits.get("cpu"),
         memory=None if memory is None else int(memory),
         pids=None if pids is None else int(pids),
+        gpu=int(limits.get("gpu") or 0),
     )

@@ -297,6 +297,7 @@ class TaskPlanner:
                 "memory": granted.memory,
                 "disk": granted.disk,
                 "pids": self._defaults.for_role(party.role)[0].pids,
+                **({"gpu": granted.gpu} if granted.gpu else {}),
             },
             limit_origins=granted.origins,
             roles=component.roles,

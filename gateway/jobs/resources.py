@@ -197,7 +197,7 @@ class EngineCapacities:
         memory = (
             has.memory if cap is None or cap.memory_gib is None else min(has.memory, int(cap.memory_gib * GIB))
         )
-        return Amounts.of(cores * own.cpu_overcommit, memory * own.memory_overcommit)
+        return Amounts.of(cores * own.cpu_overcommit, memory * own.memory_overcommit, gpu=has.gpu)
 
     @cached_property
     def _disk(self) -> int:
@@ -291,7 +291,11 @@ class Resources:
         if reason:
             raise Refused(reason, reason="RESOURCES_BUSY")
         if news:
-            self._note(local.id, "resources held", **{k: v for k, v in _amounts_of(claim).items() if v != {}})
+            self._note(
+                local.id,
+                "resources held",
+                **{k: v for k, v in _amounts_of(claim).items() if v or k not in _WHERE_ANY},
+            )
 
     def give_back(self, job_id: str) -> None:
         """Take back what a job holds that has not begun. Without anything held: counted, nothing changes."""
@@ -412,6 +416,8 @@ def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
 
 
 # ------------------------------------------------------------ how it is shown
+
+_WHERE_ANY = ("engines", "gpu")
 
 
 def _of(engine: str, amounts: Amounts) -> dict[str, float]:

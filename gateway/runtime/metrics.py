@@ -82,11 +82,15 @@ class Metrics(Collector):
         yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
         yield from _of_sessions(self._channel)
         for name, text, amounts in (
-            ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes.", ledger.total),
+            ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes, GPUs.", ledger.total),
             ("held", "What jobs hold of it.", ledger.held),
             ("free", "What others may hold.", ledger.free),
         ):
-            numbers = {kind: amount / CORE if kind == "cpu" else amount for kind, amount in amounts}
+            numbers = {
+                kind: amount / CORE if kind == "cpu" else amount
+                for kind, amount in amounts
+                if kind != "gpu" or ledger.total.gpu
+            }
             yield _gauge(f"bfia_resources_{name}", text, ["kind"], numbers)
         yield from _of_engines(ledger)
         waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
@@ -124,12 +128,13 @@ def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
         return
     held = {engine: ledger.held_at(engine) for engine in ledger.further}
     for name, text, of in (
-        ("total", "What an engine beside the main one has for jobs: cores, bytes.", ledger.further),
+        ("total", "What an engine beside the main one has for jobs: cores, bytes, GPUs.", ledger.further),
         ("held", "What jobs hold of it.", held),
         ("free", "What others may hold; of one that does not answer, nothing.", ledger.available),
     ):
         numbers = {(engine, "cpu"): of[engine].cpu / CORE for engine in ledger.further}
         numbers |= {(engine, "memory"): of[engine].memory for engine in ledger.further}
+        numbers |= {(engine, "gpu"): of[engine].gpu for engine, has in ledger.further.items() if has.gpu}
         yield _gauge(f"bfia_engine_resources_{name}", text, ["engine", "kind"], numbers)
     answers = {engine: engine not in ledger.away for engine in ledger.further.keys() | ledger.away.keys()}
     yield _gauge("bfia_engine_answers", "1: the engine answers, 0: it is away.", ["engine"], answers)

@@ -109,7 +109,7 @@ class Claims:
 def _claim(row: Any) -> Claim:
     same = {name: getattr(row, name) for name in _SAME}
     further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
-    amounts = Amounts(row.cpu, row.memory, row.disk)
+    amounts = Amounts(row.cpu, row.memory, row.disk, row.gpu)
     return Claim(amounts=amounts, state=ClaimState(row.state), further=further, **same)
 
 
@@ -118,7 +118,7 @@ _SAME = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "rea
 
 
 def _row(claim: Claim) -> dict[str, Any]:
-    further = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
+    further = {name: [a.cpu, a.memory, a.disk, a.gpu] for name, a in claim.further.items()}
     same = {name: getattr(claim, name) for name in _SAME}
     return {**same, **vars(claim.amounts), "state": claim.state, "further": further or None}
 

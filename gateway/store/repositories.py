@@ -419,12 +419,12 @@ class EngineTotals(InDatabase):
     def known(self) -> Mapping[str, Capacity]:
         """Return what each engine had when it last answered."""
         rows = self._database.rows(sa.select(schema.resource_engine))
-        return {row.engine: Capacity(row.cpu, row.memory) for row in rows}
+        return {row.engine: Capacity(row.cpu, row.memory, row.gpu) for row in rows}
 
     def keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
         """Write down what an engine has; one whose name is too long for that is forgotten with the process."""
         if len(engine) <= self._LONGEST:
-            values = {"cpu": capacity.cpu, "memory": capacity.memory, "seen_at": at}
+            values = {**vars(capacity), "seen_at": at}
             self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 

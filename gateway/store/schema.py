@@ -299,9 +299,10 @@ resource_claim = _table(
     sa.Column("scheduler", Id, nullable=False),
     sa.Column("reason", LongText, nullable=False),
     sa.Column("further", _Json),
+    sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes. ``further``
-is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
+"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes, devices.
+``further`` is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
 
 resource_engine = _table(
     "resource_engine",
@@ -309,8 +310,9 @@ resource_engine = _table(
     sa.Column("cpu", Seconds, nullable=False),
     sa.Column("memory", sa.BigInteger, nullable=False),
     sa.Column("seen_at", _Moment, nullable=False),
+    sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""What each engine beside the main one had when it last answered: cores, bytes."""
+"""What each engine beside the main one had when it last answered: cores, bytes, devices."""
 
 resource_pool = _table(
     "resource_pool",

@@ -271,7 +271,7 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     def engine_of(settings: Any) -> Engine:
         def one(name: str, *images: str) -> Engine:
             scripts = {image: Script() for image in images}
-            has = Capacity(3, 8 * GIB)
+            has = Capacity(3, 8 * GIB, 0 if name else 2)
             return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name], capacity=has)
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
@@ -290,7 +290,8 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     assert (
         steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
     )
-    assert f"2 further engines: {FAR} (memory) has cpu 3, memory 8 GiB" in steps["engine"].found
+    expected = f"memory with gpu 2, and 2 further engines: {FAR} (memory) has cpu 3, memory 8 GiB"
+    assert steps["engine"].found == expected
     said = steps["images"].cause
     assert (
         f"main:1 at ssh://{FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said

@@ -3,14 +3,27 @@
 from functools import partial
 from pathlib import Path
 
+from engines.base import Capacity
 from gateway.domain.resources import Amounts, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec
 from tests.cli import asking, written
 from tests.inprocess import ME, ask, running
+from tests.memory_engine import MemoryEngine
 
 cli = partial(asking, "resources")
+
+
+def test_gpus_are_shown_where_there_are_any(tmp_path: Path):
+    for gpus in (0, 2):
+        engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus))
+        with running(tmp_path / str(gpus), make_engine=engine) as node:
+            found = written("resources", node)
+            assert found["total"]["gpu"] == found["remaining"]["gpu"] == gpus
+            heading = next(line for line in cli(node).stdout.splitlines() if "cpu" in line)
+            metrics = ask(node, "operator", "GET", "/metrics").text
+            assert ("gpu" in heading, 'free{kind="gpu"} 2.0' in metrics) == (gpus > 0, gpus > 0)
 
 
 def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):

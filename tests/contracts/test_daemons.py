@@ -136,13 +136,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 installation=installation,
                 images={image: Script(code=None)},
                 world=world,
-                capacity=Capacity(cores, 8 * GIB),
+                capacity=Capacity(cores, 8 * GIB, gpus),
             )
-            for kind, image, cores, world in (
-                (MemoryEngine, f"near-{IMAGE}", 2, MemoryWorld()),
-                (MemoryEngine, IMAGE, 16, FAR_WORLD),
-                (Newer, f"near-{IMAGE}", 32, MemoryWorld()),
-                (MemoryEngine, f"near-{IMAGE}", 64, SWARM_WORLD),
+            for kind, image, cores, gpus, world in (
+                (MemoryEngine, f"near-{IMAGE}", 2, 0, MemoryWorld()),
+                (MemoryEngine, IMAGE, 16, 0, FAR_WORLD),
+                (Newer, f"near-{IMAGE}", 32, 2, MemoryWorld()),
+                (MemoryEngine, f"near-{IMAGE}", 64, 0, SWARM_WORLD),
             )
         )
         return SeveralEngines(near, {FAR: far, "big": big, "swarm": swarm})
@@ -167,8 +167,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def job(version: str, name: str = "daemon", cpu: float = -1) -> Any:
-    params = {"guest": {"0": {"resources": {"cpu": cpu}}}}
+def job(version: str, name: str = "daemon", cpu: float = -1, **more: int) -> Any:
+    params = {"guest": {"0": {"resources": {"cpu": cpu, **more}}}}
     spec = a_spec(
         "a", {"guest": (ME,)}, job_id=f"job-{name}-{version}", initiator=ME, scheduler=ME, job_params=params
     )
@@ -254,6 +254,26 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 5, 20, 0.01, "the next one has its turn")
     node.coordinator.stop_job(second.job_id, "", ME)
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
+
+
+def test_gpus_are_those_of_the_engine_where_a_task_runs_and_more_are_refused_with_the_numbers(node: Gateway):
+    with pytest.raises(Refused, match=f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"):
+        node.participant.create_job(job("1.0.0", "none", gpu=1), ME)
+    with pytest.raises(Refused, match=r"^one task at a time needs gpu 3 .guest.0., engine big of .* has gpu 2$"):
+        node.participant.create_job(job("4.0.0", "three", gpu=3), ME)
+    first, second = job("4.0.0", "two", gpu=2), job("4.0.0", "one", gpu=1)
+    node.coordinator.submit_job(first, ME)
+    assert isinstance(node.engine, SeveralEngines)
+    big = node.engine.at("big")
+    assert isinstance(big, MemoryEngine)
+    wait_for(lambda: [one.limits.gpu for one in big.launches] == [2], 20, 0.01, "it runs with both")
+    local = node.store.local_jobs.get(first.job_id)
+    assert (local.runs[0].limits["gpu"], local.runs[0].limit_origins["gpu"]) == (2, "guest.0")
+    (told,) = [item for item in node.participant.dry_run(second, ME) if item.check == "resources"]
+    assert told.found == "gpu 1 at engine big" and f"free gpu 0, held by job {first.job_id} (gpu 2)" in told.cause
+    metrics = ask(node, "operator", "GET", "/metrics").text
+    assert 'bfia_engine_resources_held{engine="big",kind="gpu"} 2.0' in metrics
+    assert f'engine="{FAR}",kind="gpu"' not in metrics
 
 
 @pytest.mark.parametrize(("version", "engine", "cores"), [("4.0.0", "big", 32), ("5.0.0", "swarm", 64)])

@@ -26,7 +26,8 @@ from lightkube import Client, KubeConfig
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, Secret
+from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota, Secret
+from lightkube.types import PatchType
 
 from engines.base import (
     Capacity,
@@ -291,6 +292,40 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     finally:
         admin.delete(Namespace, name)
     assert harness.engine().capacity() == Capacity(16, 64 << 30)  # what the shipped one says
+
+
+def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    """Of a resource that one machine has while the test runs, as another vendor's would be; without a device."""
+    gpu, space = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}", f"bfia-gpu-{uuid.uuid4().hex[:8]}"
+    (machine,) = admin.list(Node, labels={"machine": "1"})
+    assert machine.metadata and machine.metadata.name
+
+    def advertise(count: str | None) -> None:
+        has = {"status": {kind: {gpu: count} for kind in ("capacity", "allocatable")}}
+        admin.patch(Node.Status, machine.metadata.name, has, patch_type=PatchType.MERGE)
+
+    admin.create(Namespace(metadata=ObjectMeta(name=space)))
+    advertise("2")
+    try:
+        options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
+        engine = harness.engine(form=replace(harness.form, gpu=gpu), **options)
+        assert (engine.capacity().gpu, harness.engine(**options).capacity().gpu) == (2, 0)
+        first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
+        engine.launch(first)
+        (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
+        assert pod.spec and (container := pod.spec.containers[0]).resources
+        assert (container.resources.limits[gpu], container.resources.requests[gpu]) == ("1", "1")
+        with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
+            engine.launch(second)
+        quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"}))
+        admin.create(quota, namespace=space)
+        assert engine.capacity().gpu == 1
+        engine.remove(first.name)
+    finally:
+        advertise(None)
+        admin.delete(Namespace, space)
 
 
 def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forgotten(

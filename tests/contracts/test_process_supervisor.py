@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import CommandNotFound, CreateFailed, Exited, LaunchSpec, Limits, Missing, Running, labels
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    Exited,
+    LaunchSpec,
+    Limits,
+    Missing,
+    NotSupported,
+    Running,
+    labels,
+)
 from engines.process import supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
@@ -82,6 +92,12 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
 
 
 # ------------------------------------------------------------ nothing stays behind
+
+
+def test_gpus_cannot_be_set_aside_for_a_process(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    assert engine.capacity().gpu == 0
+    with pytest.raises(NotSupported, match="cannot set GPUs aside"):
+        launch(harness, engine, exits(0), limits=Limits(gpu=1))
 
 
 def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: ProcessEngine) -> None:

@@ -214,11 +214,11 @@ def test_what_is_returned_is_returned_once_and_its_job_keeps_its_age():
 
 # ---------------------------------------------------------------- the ledger, step by step
 
-TOTAL = Portions({"": Amounts.of(8, 32 * GIB, 50 * GIB), FAR: Amounts.of(16, 16 * GIB)})
+TOTAL = Portions({"": Amounts.of(8, 32 * GIB, 50 * GIB, 2), FAR: Amounts.of(16, 16 * GIB, gpu=1)})
 
 
 def least(amounts: Amounts) -> int:
-    return min(amounts.cpu, amounts.memory, amounts.disk)
+    return min(amounts.cpu, amounts.memory, amounts.disk, amounts.gpu)
 
 
 class Node:
@@ -287,7 +287,12 @@ class Node:
         choose = self.random.choice
         parts = [
             Part(
-                {"guest.0": Amounts.of(choose((0.5, 1, 4, 8)), choose((0, 1, 10)) * GIB, choose((0, 9)) * GIB)},
+                {
+                    "guest.0": Amounts.of(
+                        *(choose((0.5, 1, 4, 8)), choose((0, 1, 10)) * GIB, choose((0, 9)) * GIB),
+                        gpu=choose((0, 0, 1)),
+                    )
+                },
                 3,
                 e,
             )
@@ -295,7 +300,7 @@ class Node:
         ]
         further = {FAR: EngineCapacity(TOTAL[FAR], 16)}
         needed = Demand(tuple(parts), choose((1, 1, 3)))
-        pool = resources.pool(needed, means(8, 32, 50, further=further))
+        pool = resources.pool(needed, means(total=TOTAL[""], further=further))
         spec = a_spec("a; b; c", job_id=f"job-{self.made}")
         self.demands[spec.job_id] = needed
         self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)

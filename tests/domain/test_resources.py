@@ -59,7 +59,8 @@ TWO = means(4, 8, 10, far=16)
 SMALL = means(2, 8, 10, far=16)
 HALF = replace(TWO, share=0.5)
 SITE = means(defaults=Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)}))
-OPEN = {"cpu": -1, "memory": -1, "disk": -1}
+OPEN = {"cpu": -1, "memory": -1, "disk": -1, "gpu": -1}
+CARD = means(total=Amounts.of(8, gpu=1), further={FAR: EngineCapacity(Amounts.of(8, gpu=4), 8)})
 
 
 def pool(at_once: int, cpu: float = 0, memory: float = 0, far: float | None = None) -> Pool:
@@ -136,6 +137,32 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         {"a": FAR, "b": FAR},
         pool(2, far=2000),
     ),
+    # GPUs
+    "one GPU for two tasks": (asking("a; b", guest={"gpu": 1}), CARD, {}, Pool(Amounts.of(gpu=1), 1)),
+    "GPUs of another": (
+        asking("a; b", guest={"gpu": 2}),
+        CARD,
+        dict.fromkeys("ab", FAR),
+        Pool(Amounts(), 2, {FAR: Amounts.of(gpu=4)}),
+    ),
+    "too many GPUs": (
+        asking(roles=BOTH, guest={"gpu": 2}),
+        CARD,
+        {},
+        "one task at a time needs gpu 2 (guest.0 gpu 2), node n1 has gpu 1",
+    ),
+    "no GPU": (
+        asking(guest={"gpu": 1}),
+        means(),
+        {},
+        "one task at a time needs gpu 1 (guest.0), node n1 has gpu 0",
+    ),
+    "a share of the only GPU": (
+        asking(guest={"gpu": 1}),
+        replace(CARD, share=0.5),
+        {},
+        Pool(Amounts.of(gpu=1), 1),
+    ),
     "nothing of another": (asking("a; b -> c"), TWO, {"c": FAR}, Pool(Amounts(), 3, {FAR: Amounts()})),
 }
 
@@ -160,6 +187,9 @@ def test_where_an_amount_comes_from_is_said():
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
     assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
     assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
+    (party,) = (spec := asking(guest={"gpu": "2"})).parties
+    found = resources.granted(spec, party, Defaults())
+    assert (found.gpu, found.origins["gpu"]) == (2, "guest.0")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         for kind in ("cpu", "memory", "disk")
         for value in (*NUMBERS, *(one for one in NO_NUMBERS if one is not True))
     },
+    **{
+        f"gpu: {value!r}": (
+            own(guest={"resources": {"gpu": value}}),
+            [("config.job_params.guest.0.resources.gpu", "must be a whole number of devices")] * wrong,
+        )
+        for wrong, values in enumerate(((-1, 0, 1, "2", 8.0, None), (-2, 0.5, "all", True, "nan", "-inf", 1e308)))
+        for value in values
+    },
     "no object of providers": (
         own(host={"providers": "x:1"}),
         [("config.job_params.host.0.providers", "must be an object")],

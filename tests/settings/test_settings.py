@@ -223,13 +223,19 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
         (DOCKER, {"big": {"base_url": "ssh://h", "tls": {"ca": "ca.pem"}}}, "begins with tcp://"),
         (DOCKER, {"big": BIG | {"kind": "podman"}}, "engines.big.kind"),
         (DOCKER, {"a": BIG, "b": BIG}, "engines.b.base_url: tcp://h:1 is there twice"),
-        (DOCKER, {"big": BIG | {"constraints": ["node.role==worker"]}}, "constraints belong to kind swarm"),
+        (
+            DOCKER,
+            {"big": BIG | {"constraints": ["node.role==worker"]}},
+            "constraints and gpu belong to kind swarm",
+        ),
+        (DOCKER, {"big": BIG | {"gpu": "GPU"}}, "constraints and gpu belong to kind swarm"),
         (DOCKER, {"k": {"kind": "kubernetes"}}, "the section kubernetes belong together"),
         (DOCKER, {"k": K8S | {"base_url": "tcp://h:1"}}, "are not for kind kubernetes"),
         (DOCKER, {"k": {"kind": "swarm"}}, "kind swarm needs base_url"),
         ({"kind": "process"}, {"big": BIG}, "engines need engine.kind docker"),
         ({"kind": "swarm", "swarm": {"storage_source": {"volume": "v"}}}, {}, "of a Swarm share no volumes"),
         ({"kind": "swarm", "swarm": {"constraints": ["gpu"]}}, {}, "engine.swarm.constraints[0]"),
+        ({"kind": "kubernetes", "kubernetes": {"gpu": "gpu"}}, {}, "engine.kubernetes.gpu"),
     ],
 )
 def test_further_engines_that_make_no_sense_are_refused(engine: Any, engines: Any, said: str) -> None:

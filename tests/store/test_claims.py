@@ -201,6 +201,27 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
     assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
 
 
+def test_gpus_are_held_whoever_counts_them_and_claims_from_before_they_were_counted_hold_none(
+    stores: tuple[Store, Store],
+):
+    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(8, GIB, 3))
+    first, second = (resources_of(one, capacities(one, engine)) for one in stores)
+    jobs = [replace(a_far_job(0, n), pool=Pool(Amounts(), 1, {FAR: Amounts.of(gpu=2)})) for n in (1, 2)]
+    for job in jobs:
+        stores[0].local_jobs.add(job, "flow")
+    first.hold(jobs[0])
+    with pytest.raises(
+        Refused, match=f"needs gpu 2 at engine {FAR} on node n1, free gpu 1, held by job job-1 .gpu 2"
+    ):
+        second.hold(jobs[1])
+    engine.world.down = True
+    after = resources_of(stores[1], capacities(stores[1], engine)).view()["engines"][1]
+    assert (after["total"]["gpu"], after["held"]["gpu"], after["remaining"]["gpu"]) == (3, 2, 1)
+    with stores[0].write() as connection:
+        connection.execute(schema.resource_claim.update().values(further={FAR: [2000, GIB, 0]}))
+    assert second.ledger().claims["job-1"].further == {FAR: Amounts.of(2, GIB)}
+
+
 class Hanging(MemoryEngine):
     """Tells what it has only when it is let go."""
 

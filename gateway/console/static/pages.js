@@ -240,7 +240,7 @@ const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], 
 export async function nodePage(body, { session }) {
   const [ready, engine, held, kept] = await Promise.all([fetch("/health/ready", { headers: { "accept-language": lang() } }).then((r) => r.json()), get("/api/v1/engine"), get("/api/v1/resources"), get("/api/v1/storages")]);
   const rows = Object.entries(ready.checks).map(([name, { ok, ...rest }]) => [said(name), badge(ok ? "ok" : "bad"), Object.entries(rest).filter(([, v]) => !Array.isArray(v) || v.length).map(([k, v]) => `${said(`of ${k}`).replace(/^of /, "")}: ${said(value(v))}`).join(between)]);
-  const kinds = Object.keys(held.total), amounts = (of) => kinds.map((kind) => of[kind] ?? "–");
+  const kinds = Object.keys(held.total).filter((kind) => kind !== "gpu" || held.total.gpu), amounts = (of) => kinds.map((kind) => of[kind] ?? "–");
   const job = (id) => h("a", { href: `#/jobs/${segment(id)}`, class: "mono" }, id);
   const engines = [{ name: "", ...engine }, ...engine.engines];
   const steps = h("div"), look = async () => {
