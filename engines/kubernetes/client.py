@@ -10,9 +10,11 @@ from typing import Any
 import httpx2
 from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.generic_client import GenericSyncClient
-from lightkube.resources.core_v1 import Pod, PodLog
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Node, Pod, PodLog, ResourceQuota, Secret
 from lightkube.types import PatchType
 
 from engines.base import EngineDown, EngineError
@@ -26,6 +28,12 @@ _WATCH_SECONDS = 300
 """after which the API server ends a watch"""
 _AWAY = (401, 408, 429)
 """statuses, besides those from 500, that say nothing about the call"""
+
+# The library makes a decoder at the first response of a kind: two threads that did so together ended the process.
+for _kind in (Job, Event, Node, Pod, ResourceQuota, Secret):
+    decode_list(b'{"items": []}', _kind)
+decode_status(b"{}")
+decode_watch_event(b'{"type": "", "object": {}}')
 
 
 class Gone(Exception):

@@ -13,6 +13,8 @@ import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,7 @@ from engines.kubernetes.watch import PodWatch
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import Harness
+from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.cable import cable_to
 from tests.services.clusters import machine, the_last_of
@@ -368,6 +371,18 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
         heard.of(spec.name)
         assert ended(engine, spec.name).code == 143 and engine.logs(spec.name).stdout == b"ready\n"
         engine.close()  # before the cable is
+
+
+def test_the_first_responses_may_come_together() -> None:
+    """In a process of its own, which would be gone: each thread decodes what no other has yet."""
+    code = (
+        "import sys, threading; from engines.kubernetes import engine\n"
+        "sys.setswitchinterval(1e-6); met = threading.Barrier(6); pod = {'spec': {'containers': []}}\n"
+        "def decode(kind): met.wait(); kind.from_dict({'spec': {'template': pod, **pod['spec']}})\n"
+        "for n in range(6): threading.Thread(target=decode, args=([engine.Job, engine.Pod][n % 2],)).start()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 
 def a_pod(status: dict[str, Any], **metadata: Any) -> PodView:
