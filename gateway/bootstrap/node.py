@@ -210,7 +210,7 @@ class Gateway:
             settings.data.roots,
             users=lambda address: self.sharing.users(address),
         )
-        self.registry = Registry(SqlProviders(store), self.clock)
+        self.registry = Registry(SqlProviders(store, alone=self.lock is not None), self.clock)
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)
         versions = SqlRouteVersions(store, self.owner)

@@ -11,13 +11,13 @@ from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Si
 from gateway.domain.approval import AuditStatus
 from gateway.errors import NotFound
 from gateway.store import schema
-from gateway.store.database import InDatabase, repeating
+from gateway.store.database import InDatabase, Prepared, repeating
 from gateway.store.serialization import dumps, loads
 
 _T, _JOBS = schema.application, schema.application_job
 _C = _T.c
 _ROW = (_C.number, _C.jobs, _C.document)
-_HELD = (
+_HELD = Prepared(
     sa.select(*_ROW)
     .where(_C.side == str(Side.MINE), _C.status == str(APPROVED), _C.partner == sa.bindparam("partner"))
     .order_by(_C.number)

@@ -20,7 +20,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import TaskStatus
 from gateway.errors import NotFound, Unreadable
-from gateway.store.database import Database, repeating
+from gateway.store.database import Database, Prepared, repeating
 from gateway.store.serialization import as_time, dumps, loads, record
 from gateway.store.timeline import add_notes, log_notes
 
@@ -76,8 +76,11 @@ class Records(Generic[R]):
         self._cache: Cache[R] = Cache()
         self._load_query = self._load_statement()
         c = table.c
+        under_way = sa.or_(*(c.status == status for status in UNDER_WAY))
+        self._count_under_way = Prepared(sa.select(sa.func.count()).where(under_way))
         seen = (("job_id", "seen_id"), ("version", "seen_version"), ("created_at", "seen_created"))
-        self._change = table.update().where(*(c[column] == sa.bindparam(name) for column, name in seen))
+        change = table.update().where(*(c[column] == sa.bindparam(name) for column, name in seen))
+        self._change = Prepared(change, ("status", "outcome", "due_at", "version", "state"))
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
@@ -94,7 +97,7 @@ class Records(Generic[R]):
         }
         try:
             with self._database.write() as connection:
-                connection.execute(_statements(self._table)[0], row)
+                _statements(self._table)[0].run(connection, row)
                 self._rows.write(connection, None, value)
                 add_notes(connection, value.id, self._side, value.notes)
         except sa.exc.IntegrityError:
@@ -189,10 +192,10 @@ class Records(Generic[R]):
 
     def under_way_for(self, whose: Literal["initiator", "scheduler"], node: str, most: int) -> bool:
         """Tell whether at least ``most`` jobs under way have a node as their initiator or scheduling node."""
+        if self._database.value(self._count_under_way) < most:
+            return False
         c = self._table.c
         under_way = sa.select(sa.func.count()).where(c.status.in_(UNDER_WAY))
-        if self._database.value(under_way) < most:
-            return False
         named = sa.func.json_extract(c.spec, f"$.{whose}").in_((node, f'"{node}"'))  # MariaDB returns it in quotes
         return bool(self._database.value(under_way.where(named)) >= most)
 
@@ -205,12 +208,12 @@ class Records(Generic[R]):
         specs = self._database.values(sa.select(c.spec).where(c.status.in_(UNDER_WAY), word))
         return any(node in _spec(text).nodes for text in specs)
 
-    def _load_statement(self) -> sa.Select[Any]:
+    def _load_statement(self) -> Prepared:
         """Select a record; state and spec are None where the version is the cached one."""
         c = self._table.c
         same = sa.and_(c.version == sa.bindparam("version"), c.created_at == sa.bindparam("created"))
         texts = [sa.case((same, None), else_=text).label(text.name) for text in (c.state, c.spec)]
-        return sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job"))
+        return Prepared(sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job")))
 
     def _loaded(self, job_id: str) -> "Entry[R]":
         found = self._load(job_id)
@@ -226,7 +229,8 @@ class Records(Generic[R]):
         version, created = (cached.version, cached.created_at) if cached else (None, None)
         row = self._database.first(self._load_query, job=job_id, version=version, created=created)
         if row is None:
-            self._cache.drop(job_id)
+            if cached is not None:
+                self._cache.drop(job_id)
             return None
         if row.state is None and cached is not None:
             return cached
@@ -246,7 +250,7 @@ class Records(Generic[R]):
         columns, written = self._columns(kept, made_of.written)
         seen = {"seen_id": old.id, "seen_version": made_of.version, "seen_created": made_of.created_at}
         with self._database.write() as connection:
-            done = connection.execute(self._change, {**seen, "version": version, **columns})
+            done = self._change.run(connection, {**seen, "version": version, **columns})
             if done.rowcount != 1:
                 self._cache.drop(old.id)  # or what was changed by hand would be read from it for ever
                 return None
@@ -297,15 +301,16 @@ class Rows(Generic[R]):
         gone = {row[key.name]: row for part in before if id(part) not in left for row in self.rows(new.id, part)}
         insert, update = _statements(self.table)
         if added := [row for at, row in rows.items() if at not in gone]:
-            connection.execute(insert, added)
+            insert.run(connection, added)
         if changed := [{**row, "at": at} for at, row in rows.items() if gone.get(at, row) != row]:
-            connection.execute(update, changed)
+            update.run(connection, changed)
 
 
 @cache
-def _statements(table: sa.Table) -> tuple[sa.Insert, sa.Update]:
-    """Return how rows are added, and changed where their key is ``at``: built once, compiled once."""
-    return table.insert(), table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
+def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
+    """Return how rows are added, and changed where their key is ``at``."""
+    names, change = table.c.keys(), table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
+    return Prepared(table.insert(), names), Prepared(change, names)
 
 
 def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:

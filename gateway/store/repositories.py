@@ -1,11 +1,12 @@
 """What the node keeps beside its jobs: providers, routes, datasets, grants, tokens, gateways, engines."""
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -17,7 +18,7 @@ from gateway.domain.spec import NodeId
 from gateway.domain.states import RunStatus
 from gateway.ports import Clock
 from gateway.store import schema
-from gateway.store.database import Database, InDatabase, repeating, upsert
+from gateway.store.database import Database, InDatabase, Prepared, repeating, upsert
 from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Provider
@@ -25,16 +26,39 @@ from provider_registry.registration import from_document
 from provider_registry.registry import Action, Revision, Stale
 from route_table.live import Export, Version
 
-_USE = schema.used_signature.insert()
-_PROVIDER = sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
+X = TypeVar("X")
+_MOST_READ = 1000
+"""answers that are kept"""
+_USE = Prepared(schema.used_signature.insert(), ("signature", "request", "until"))
+_PROVIDER = Prepared(
+    sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
+)
 
 
 class SqlProviders(InDatabase):
     """Providers, their history and their names' owners: `provider_registry.registry.Repository`."""
 
+    def __init__(self, database: Database, *, alone: bool = False) -> None:
+        """``alone``: nothing else writes them, so that what was read holds until the next change."""
+        super().__init__(database)
+        self._alone = alone
+        self._lock = threading.Lock()
+        self._read: dict[tuple[str, str], Any] = {}
+
+    def _once(self, what: str, key: str, read: Callable[[], X]) -> X:
+        if not self._alone:
+            return read()
+        with self._lock:
+            if (what, key) not in self._read:
+                if len(self._read) >= _MOST_READ:
+                    self._read.clear()
+                self._read[what, key] = read()
+            found: X = self._read[what, key]
+            return found
+
     def get(self, key: str) -> Provider | None:
         """Return what is registered now; None: nothing."""
-        text = self._database.text(_PROVIDER, key=key)
+        text = self._once("document", key, lambda: self._database.text(_PROVIDER, key=key))
         return _provider(text) if text else None
 
     def list(self) -> list[Provider]:
@@ -63,7 +87,11 @@ class SqlProviders(InDatabase):
             except sa.exc.IntegrityError as error:
                 raise Stale(f"revision {revision.number} of {revision.key} is there already") from error
 
-        repeating(work)
+        try:
+            repeating(work)
+        finally:
+            with self._lock:
+                self._read.clear()
 
     def newest(self, key: str) -> int:
         """Return the number of the last revision; 0: there was never one."""
@@ -80,7 +108,8 @@ class SqlProviders(InDatabase):
     def since(self, key: str, moment: datetime) -> Revision | None:
         """Return the revision in force at a moment, if another one followed it."""
         t = schema.provider_revision
-        last = self._database.first(_revisions(key).with_only_columns(t.c.at).limit(1))
+        newest = _revisions(key).with_only_columns(t.c.at).limit(1)
+        last = self._once("last change", key, lambda: self._database.first(newest))
         if last is None or last.at <= moment:
             return None
         row = self._database.first(_revisions(key).where(t.c.at <= moment).limit(1))

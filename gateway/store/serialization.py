@@ -24,7 +24,7 @@ _ELSEWHERE = ("notes", "spec")
 
 def dumps(value: Any) -> str:
     """Write a domain value (or plain data) as JSON text."""
-    return _text(value, sparse=False)
+    return _WHOLE(value)
 
 
 def record(value: Any, field: str, known: Mapping[int, str]) -> tuple[str, dict[int, str]]:
@@ -37,20 +37,23 @@ def record(value: Any, field: str, known: Mapping[int, str]) -> tuple[str, dict[
     rest, key, parts = _writer(kind, True)(value), stored_names(kind)[field], getattr(value, field)
     rest.pop(key, None)
     named = isinstance(parts, Mapping)
-    texts = {id(p): known.get(id(p)) or _text(p, sparse=True) for p in (parts.values() if named else parts)}
+    texts = {id(p): known.get(id(p)) or _SPARSE(p) for p in (parts.values() if named else parts)}
     if named:
         joined = "{" + ",".join(f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items()) + "}"
     else:
         joined = "[" + ",".join(texts[id(part)] for part in parts) + "]"
-    return f'{_text(rest, sparse=True)[:-1]},"{key}":{joined}}}', texts
+    return f'{_SPARSE(rest)[:-1]},"{key}":{joined}}}', texts
 
 
-def _text(value: Any, *, sparse: bool) -> str:
+def _encoder(*, sparse: bool) -> Callable[[Any], str]:
     def default(value: Any) -> Any:
         kind: Any = type(value)
         return _writer(kind, sparse)(value)
 
-    return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":"))
+    return json.JSONEncoder(default=default, ensure_ascii=False, separators=(",", ":")).encode
+
+
+_WHOLE, _SPARSE = _encoder(sparse=False), _encoder(sparse=True)
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
@@ -70,6 +73,7 @@ def as_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+@cache
 def stored_names(cls: type) -> dict[str, str]:
     """Return the stored fields of a type: name -> key in the JSON text."""
     kind: Any = cls

@@ -18,22 +18,24 @@ from gateway.domain.spec import Note
 from gateway.domain.states import RunStatus
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.store import schema
-from gateway.store.database import Database
+from gateway.store.database import Database, Prepared
 from gateway.store.models import publish
 from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.timeline import TimelineEntry, add_notes, entry_of
 
 _RUN = schema.run.c
 _ID: sa.BindParameter[str] = sa.bindparam("id")
-_JOB_OF_TASK = sa.select(schema.task.c.job_id).where(schema.task.c.task_id == _ID)
-_LOCAL_JOB_OF_TASK = sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1)
-_LOCAL_JOB_OF = sa.union_all(
-    sa.select(schema.local_job.c.job_id).where(schema.local_job.c.job_id == _ID),
-    sa.select(_RUN.job_id).where(_RUN.task_id == _ID),
+_JOB_OF_TASK = Prepared(sa.select(schema.task.c.job_id).where(schema.task.c.task_id == _ID))
+_LOCAL_JOB_OF_TASK = Prepared(sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1))
+_LOCAL_JOB_OF = Prepared(
+    sa.union_all(
+        sa.select(schema.local_job.c.job_id).where(schema.local_job.c.job_id == _ID),
+        sa.select(_RUN.job_id).where(_RUN.task_id == _ID),
+    )
 )
-_JOB_OF_RUN = sa.select(_RUN.job_id).where(_RUN.run_id == _ID)
-_RUN_OF_TOKEN = sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID)
-_RUN_OF_CONTAINER = sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID)
+_JOB_OF_RUN = Prepared(sa.select(_RUN.job_id).where(_RUN.run_id == _ID))
+_RUN_OF_TOKEN = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID))
+_RUN_OF_CONTAINER = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID))
 _MOST_IDS = 10_000
 """ids of tasks whose jobs are remembered: of no task does that change"""
 

@@ -14,6 +14,7 @@ import structlog
 
 from gateway.domain.spec import JobSpec, Note
 from gateway.store import schema
+from gateway.store.database import Prepared
 from gateway.store.serialization import as_time, dumps, loads
 
 log = structlog.get_logger(__name__)
@@ -24,9 +25,11 @@ LOGGED = (
 )
 """the fields of a note's detail that a log line shows; the timeline has all of them"""
 LONGEST_TEXT = 500
-_INSERT = schema.timeline.insert()
+_INSERT = Prepared(schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail"))
 _TOKEN = re.compile(r"[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
 """both kinds of a run; ids of jobs, tasks and traces have a word before their digits"""
+_SHORTEST = 32
+"""characters of a token"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def add_notes(connection: sa.Connection, job_id: str, side: str, notes: Iterable
         for note in notes
     ]
     if rows:
-        connection.execute(_INSERT, rows)
+        _INSERT.run(connection, rows)
 
 
 def log_notes(side: str, spec: JobSpec, notes: Iterable[Note]) -> None:
@@ -74,7 +77,7 @@ def log_notes(side: str, spec: JobSpec, notes: Iterable[Note]) -> None:
 
 def without_tokens(text: str) -> str:
     """Return the text with asterisks in place of whatever looks like a run's token."""
-    return _TOKEN.sub("***", text)
+    return text if len(text) < _SHORTEST else _TOKEN.sub("***", text)
 
 
 def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,5 +89,5 @@ def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
 def _value(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
-    text = without_tokens(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= LONGEST_TEXT else without_tokens(text)[:LONGEST_TEXT] + "…"

@@ -48,9 +48,10 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PLACES = ["memory", "database"]
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[*PLACES, "database of its own"])
 def providers(request: pytest.FixtureRequest, store: Store) -> Repository:
-    return MemoryRepository() if request.param == "memory" else SqlProviders(store)
+    alone = request.param not in PLACES
+    return MemoryRepository() if request.param == "memory" else SqlProviders(store, alone=alone)
 
 
 @pytest.fixture(params=PLACES)

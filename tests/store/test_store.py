@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.execution import machine
@@ -250,6 +251,15 @@ def test_no_call_to_the_outside_inside_a_transaction(store: Store):
     with store.write(), pytest.raises(RuntimeError):
         outside_transaction()
     outside_transaction()
+
+
+def test_a_look_for_a_job_that_is_not_there_leaves_the_others_in_memory(tmp_path: Path):
+    store = Store(opened(f"sqlite:///{tmp_path / 'node.db'}"), alone=True)
+    looks = iter([lambda: store.jobs.find("job-none")])
+    sa.event.listen(store._engine, "commit", lambda _: next(looks, lambda: None)())
+    assert store.jobs.add(a_job(), "flow")  # and another is looked for while it is written
+    assert next(looks, None) is None and store.jobs.known("job-1") is not None
+    store.close()
 
 
 def test_a_job_that_is_deleted_while_it_is_written_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
