@@ -17,7 +17,7 @@ import structlog
 from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.agenda import call_of, is_claimed, quiet_polls, under_way
+from gateway.domain.scheduling.agenda import call_of, is_claimed, may_wait, quiet_polls
 from gateway.domain.scheduling.machine import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, ended
@@ -148,7 +148,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             tries = 1 if quiet else call_of(job, request).tries
             changes = with_calls(changes, calls, self._clock(), tries, quiet, answered=answered)
             known = self._records.known(job.id) if answered and not quiet else None
-            self.record_answer(job.id, changes, under_way(known, request) - 1 if known is not None else 0)
+            self.record_answer(job.id, changes, may_wait(known, request) if known is not None else 0)
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()

@@ -104,7 +104,7 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
     assert not [text for text, values in asked if reads_all_of(store, (text, values))]
 
 
-@pytest.mark.parametrize(("side", "most"), [("scheduling", 72), ("taking part", 40)])
+@pytest.mark.parametrize(("side", "most"), [("scheduling", 62), ("taking part", 33)])
 def test_a_job_of_one_task_costs_few_statements(played: Played, side: str, most: int):
     looks = ("SELECT job.version", "SELECT local_job.version")  # the test itself looks often
     counted = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
-from gateway.domain.scheduling.agenda import is_claimed, with_call
+from gateway.domain.scheduling.agenda import is_claimed, may_wait, with_call
 from gateway.domain.scheduling.machine import apply, exclude, next_due, step
 from gateway.domain.scheduling.messages import (
     Accepted,
@@ -474,3 +474,11 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data)
         assert old.ending in (None, job.ending)
         if ended(JOB, old.status):
             assert (job.status, job.outcome, job.ended_at) == (old.status, old.outcome, old.ended_at)
+
+
+def test_of_answers_from_which_nothing_follows_none_is_stored_by_itself():
+    asked, begun = after(NEW, 0), after(BEGUN, 0)
+    assert may_wait(asked, C1) == 1, "the last one makes the job ready"
+    assert may_wait(begun, A1) == 1, "the last one has a node that does not report by itself asked"
+    reports = begun.with_node(replace(begun.nodes["n2"], pushes=True))
+    assert may_wait(reports, A1) == 2

@@ -148,11 +148,16 @@ def call_of(job: Job, request: messages.Request) -> Call:
     return call
 
 
-def under_way(job: Job, request: messages.Request) -> int:
-    """Return how many nodes have not answered a request of this kind, at this task where it is about one."""
+def may_wait(job: Job, request: messages.Request) -> int:
+    """Return how many answers to requests of this kind, of this task where it is about one, may be stored later.
+
+    From all but the last nothing follows; nor from the last to a task's start, at nodes that report by themselves.
+    """
     about = job.tasks[request.task] if isinstance(request, messages.TaskRequest) else job
     call = attrgetter(request.call)
-    return sum(call(record).state is CallState.SENT for record in about.nodes.values())
+    open_ = [record.node for record in about.nodes.values() if call(record).state is CallState.SENT]
+    report = all(job.nodes[node].pushes or node == job.spec.scheduler for node in open_)
+    return len(open_) - (not (report and isinstance(request, messages.StartTaskAt)))
 
 
 def with_call(job: Job, request: messages.Request, call: Call) -> Job:
