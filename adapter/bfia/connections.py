@@ -1,9 +1,9 @@
-"""Connections to peers, which are kept open between requests: blocking ones by the standard library, of any kind
-by `Clients`, each under the TLS identity of its route.
+"""Connections to peers, which are kept open between requests: blocking ones of HTTP/1.1, of any kind by `Clients`,
+each under the TLS identity of its route.
 """
 
 import functools
-import http.client
+import re
 import select
 import socket
 import ssl
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
+import httptools
 import httpx
 
 from gateway.errors import PeerUnreachable
@@ -30,6 +31,8 @@ LARGEST_ANSWER = 32 * 1024**2
 _MOST, _MOST_IDLE = 32, 8
 """connections to one address: in use, and kept for the next request"""
 _IDLE_SECONDS = 4.0
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_LENGTHS = frozenset({"content-length", "transfer-encoding"})
 _CONNECT_SECONDS, _TURN_SECONDS = 3.0, 1.0
 
 
@@ -60,20 +63,72 @@ class NoResponse(Exception):
     """The request may have arrived; no readable response came back."""
 
 
+class Reading:
+    """Reads one response."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: bytes after which what still comes of it is left."""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.content = bytearray()
+        self.over = self.keep = False
+        self._most = most
+        self._begun = False
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Take what came, nothing at the end of the connection. Raises ConnectionError."""
+        if not data:
+            if not self._begun or self.has_length:
+                raise ConnectionResetError("the peer closed the connection without a whole response")
+            self.over = True
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
+
+    @property
+    def has_length(self) -> bool:
+        """Whether its end is known, and need not be that of the connection."""
+        return not _LENGTHS.isdisjoint(self.headers)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, by the parser."""
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Note the status; what comes before the response itself, such as 100, is passed over."""
+        self.status = self._parser.get_status_code()
+        self._begun = self.status >= 200
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self.content += body
+        self.over |= len(self.content) > self._most
+
+    def on_message_complete(self) -> None:
+        """Note the end."""
+        if self._begun:
+            self.keep = self._parser.should_keep_alive() and not self.over
+            self.over = True
+
+
 class Client:
     """Requests to one address; safe to use from several threads."""
 
     def __init__(self, url: str, verify: ssl.SSLContext, server_name: str | None = None) -> None:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port
+        self._address = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        self._netloc = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path.rstrip("/")
         self._verify = verify
         self._server_name = server_name
         self._turns = threading.Semaphore(_MOST)
         self._lock = threading.Lock()
-        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._used: set[http.client.HTTPConnection] = set()
+        self._idle: list[tuple[float, socket.socket]] = []
+        self._used: set[socket.socket] = set()
 
     def send(self, request: Request, seconds: float) -> Response:
         """Make a request, and wait so long for the whole of its response. Raises `NotConnected`, `NoResponse`."""
@@ -81,90 +136,88 @@ class Client:
         if not self._turns.acquire(timeout=min(_TURN_SECONDS, seconds)):
             raise NotConnected(f"{_MOST} requests are under way")
         try:
-            connection = self._connection(seconds)
+            sock, keep = self._kept() or self._connected(seconds), False
+            sock.settimeout(seconds)
             try:
-                response = self._exchanged(connection, request, end)
-            except (OSError, http.client.HTTPException) as error:
+                response = self._exchanged(sock, request, end)
+                keep = response.keep
+            except OSError as error:
                 raise NoResponse(f"{type(error).__name__} {error}") from error
             finally:
-                self._put_back(connection)
-            return response
+                self._put_back(sock, keep)
         finally:
             self._turns.release()
+        whole = len(response.content) <= LARGEST_ANSWER
+        return Response(response.status, bytes(response.content) if whole else b"", response.headers)
 
     def close(self) -> None:
         """Close every connection; running requests fail."""
         with self._lock:
             idle, self._idle = self._idle, []
             used = list(self._used)
-        for _, connection in idle:
-            connection.close()
-        for connection in used:
-            with suppress(OSError, AttributeError):  # it ends by itself just now
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        for _, sock in idle:
+            sock.close()
+        for sock in used:
+            with suppress(OSError):  # it ends by itself just now
+                sock.shutdown(socket.SHUT_RDWR)
 
-    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+    def _kept(self) -> socket.socket | None:
         while True:
             with self._lock:
-                since, connection = self._idle.pop() if self._idle else (0.0, None)
-                if connection is not None:
-                    self._used.add(connection)
-            if connection is None:
-                return self._connected(seconds)
-            if time.monotonic() - since < _IDLE_SECONDS and not _ended(connection.sock):
-                connection.sock.settimeout(seconds)
-                return connection
-            connection.close()
-            self._put_back(connection)
+                if not self._idle:
+                    return None
+                since, sock = self._idle.pop()
+                self._used.add(sock)
+            if time.monotonic() - since < _IDLE_SECONDS and not _ended(sock):
+                return sock
+            self._put_back(sock, keep=False)
 
-    def _connected(self, seconds: float) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._host, self._port or (443 if self._tls else 80))
-        connection.timeout = min(_CONNECT_SECONDS, seconds)
+    def _connected(self, seconds: float) -> socket.socket:
         try:
-            connection.connect()
+            sock = socket.create_connection(self._address, min(_CONNECT_SECONDS, seconds))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
-                name = self._server_name or self._host
-                connection.sock = self._verify.wrap_socket(connection.sock, server_hostname=name)
-            connection.sock.settimeout(seconds)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            connection.close()
+                name = self._server_name or self._address[0]
+                try:
+                    sock = self._verify.wrap_socket(sock, server_hostname=name)
+                except (OSError, ValueError):
+                    sock.close()
+                    raise
+        except (OSError, ValueError) as error:
             raise NotConnected(str(error)) from error
         with self._lock:
-            self._used.add(connection)
-        return connection
+            self._used.add(sock)
+        return sock
 
-    def _exchanged(self, connection: http.client.HTTPConnection, request: Request, end: float) -> Response:
-        """Send and read. A connection that cannot be used again is closed."""
-        whole = False
-        try:
-            connection.request(request.method, self._prefix + request.target, request.body, dict(request.headers))
-            response = connection.getresponse()
-            with response:
-                body = bytearray()
-                while chunk := response.read1(65536):
-                    body += chunk
-                    if len(body) > LARGEST_ANSWER:
-                        return Response(response.status, b"", {})
-                    if time.monotonic() > end:
-                        raise TimeoutError("the answer does not end")
-                without_end = response.length is None and not response.chunked
-                if response.length or (without_end and not body):  # else a head that was cut off would do
-                    raise http.client.IncompleteRead(bytes(body), response.length)
-                if (coding := response.getheader("content-encoding", "identity")) != "identity":
-                    raise http.client.HTTPException(f"content-encoding {coding} was not asked for")
-            whole = not response.will_close
-            return Response(response.status, bytes(body), {k.lower(): v for k, v in response.getheaders()})
-        finally:
-            if not whole:
-                connection.close()
+    def _exchanged(self, sock: socket.socket, request: Request, end: float) -> Reading:
+        sock.sendall(self._head(request) + request.body)
+        response = Reading(LARGEST_ANSWER)
+        while not response.over:
+            response.feed(sock.recv(65536))
+            if time.monotonic() > end:
+                raise TimeoutError("the answer does not end")
+        if not (response.content or response.keep or response.has_length):  # else a head that was cut off would do
+            raise ConnectionResetError("the peer closed the connection without a body")
+        if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise ConnectionAbortedError(f"content-encoding {coding} was not asked for")
+        return response
 
-    def _put_back(self, connection: http.client.HTTPConnection) -> None:
+    def _head(self, request: Request) -> bytes:
+        if bad := [name for name, value in request.headers.items() if _CONTROL.search(value)]:
+            raise ValueError(f"control characters in the header {bad[0]}")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        return (
+            f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\nhost: {self._netloc}\r\n"
+            f"accept-encoding: identity\r\ncontent-length: {len(request.body)}\r\n{lines}\r\n"
+        ).encode("latin-1")
+
+    def _put_back(self, sock: socket.socket, keep: bool) -> None:
         with self._lock:
-            self._used.discard(connection)
-            if connection.sock is not None and len(self._idle) < _MOST_IDLE:
-                self._idle.append((time.monotonic(), connection))
+            self._used.discard(sock)
+            if keep and len(self._idle) < _MOST_IDLE:
+                self._idle.append((time.monotonic(), sock))
                 return
-        connection.close()
+        sock.close()
 
 
 def _ended(sock: socket.socket) -> bool:

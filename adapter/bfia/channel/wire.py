@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import httptools
-
+from adapter.bfia.connections import Reading
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -21,7 +20,6 @@ _CONNECT_SECONDS = 5.0
 _SLICE = 1 << 18
 _LARGEST_ANSWER = 1 << 20
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_LENGTHS = (b"content-length", b"transfer-encoding")
 
 
 class BadAddress(ValueError):
@@ -134,14 +132,14 @@ class _Wire:
         self.reusable = False
         async with asyncio.timeout(seconds) as deadline:
             sent = await self._send(head, pieces, seconds, deadline)
-            response = _Response()
+            response = Reading(_LARGEST_ANSWER)
             while not response.over:
                 data = await self._reader.read(_SLICE)
                 deadline.reschedule(asyncio.get_running_loop().time() + seconds)
                 response.feed(data)
         self._used = time.monotonic()
         self.reusable = sent and response.keep
-        return Answered(response.status, response.kind, bytes(response.content))
+        return Answered(response.status, response.headers.get("content-type", ""), bytes(response.content))
 
     async def _send(self, head: bytes, pieces: list[bytes], seconds: float, deadline: asyncio.Timeout) -> bool:
         """Send a request; False where the peer closed before the end, as it may after a refusal."""
@@ -159,48 +157,6 @@ class _Wire:
         except ConnectionError:
             return False
         return True
-
-
-class _Response:
-    """Reads one response."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.kind = ""
-        self.content = bytearray()
-        self.over = self.keep = False
-        self._begun = self._has_length = False
-        self._parser = httptools.HttpResponseParser(self)
-
-    def feed(self, data: bytes) -> None:
-        """Take what came, nothing at the end of the connection. Raises ConnectionError."""
-        if not data:
-            if not self._begun or self._has_length:
-                raise ConnectionResetError("the peer closed the connection without a whole response")
-            self.over = True
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if (name := name.lower()) == b"content-type":
-            self.kind = value.decode("latin-1")
-        self._has_length |= name in _LENGTHS
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self._begun = self.status >= 200
-
-    def on_body(self, body: bytes) -> None:
-        self.content += body
-        self.over |= len(self.content) > _LARGEST_ANSWER
-
-    def on_message_complete(self) -> None:
-        if self._begun:
-            self.keep = self._parser.should_keep_alive() and not self.over
-            self.over = True
 
 
 @lru_cache(1024)
