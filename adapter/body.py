@@ -33,6 +33,8 @@ class JsonRequest(Request):
 
     async def body(self) -> bytes:
         """Return the body. Raises `HTTPException` (408) when it does not arrive in time."""
+        if hasattr(self, "_body"):
+            return self._body
         try:
             with anyio.fail_after(BODY_SECONDS):
                 return await super().body()
@@ -62,15 +64,15 @@ class JsonRoute(APIRoute):
             request = self.request(request.scope, request.receive)
             if before := getattr(request.app.state, "before_body", None):
                 await before(request)
-            if self.body_field is not None and (await request.body()).strip() and _is_json(request):
+            if self.body_field is not None and (await request.body()).strip() and is_json(request):
                 await request.json()
             return await handle(request)
 
         return read_and_handle
 
 
-def _is_json(request: Request) -> bool:
-    """Whether the framework would parse the body: its content type is JSON or missing."""
+def is_json(request: Request) -> bool:
+    """Say whether the framework would parse the body: its content type is JSON or missing."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 

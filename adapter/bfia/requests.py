@@ -8,8 +8,7 @@ from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar, cast
 
-import anyio.to_thread
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -59,20 +58,25 @@ class Incoming:
 
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
 """trace ids that can be passed on in a header and an environment; another is taken for none"""
+_INCOMING = "bfia.incoming"
+"""where a request's scope has what its headers say, once they were read"""
 _CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
 _SOURCE = ("x-source-node-id", "x-node-id")
 
 
 def incoming(request: Request) -> Incoming:
     """Read a request's headers, in hyphen or underscore form, old or new name."""
+    if (known := request.scope.get(_INCOMING)) is not None:
+        return cast(Incoming, known)
     headers = request.headers
     trace = _either(headers, "x-trace-id")
-    return Incoming(
+    found = request.scope[_INCOMING] = Incoming(
         source=next((v for name in _SOURCE if (v := _either(headers, name))), ""),
         target=_either(headers, "x-target-node-id"),
         trace_id=trace if _TRACE.fullmatch(trace) else "",
         permits=_either(headers, "x-mprac-token-set"),
     )
+    return found
 
 
 def _either(headers: Mapping[str, str], name: str) -> str:
@@ -227,7 +231,7 @@ def signed(
             return
         signable = _signable(request)
         try:
-            if not _is_short(request):  # else both in one thread, as each costs more than the checks
+            if not is_short(request):  # else both in one thread, as each costs more than the checks
                 await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
             body = await request.body()
             key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
@@ -263,13 +267,9 @@ def signing_answers(
         start: Message = {}
         body = bytearray()
 
-        def signature() -> Mapping[str, str]:
-            pair, answer = key(), SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
-            return headers(answer, sign(pair, answer, nonce, int(time.time()))) if pair else {}
-
-        def quick() -> bool:
-            pair = key()
-            return pair is None or pair.algorithm == _QUICK
+        def signature(pair: KeyPair) -> Mapping[str, str]:
+            answer = SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
+            return headers(answer, sign(pair, answer, nonce, int(time.time())))
 
         async def sign_and_send(message: Message) -> None:
             nonlocal start
@@ -279,8 +279,10 @@ def signing_answers(
             body.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            if scope.get("state", {}).get(_ANSWERED) or (start["status"] in _NOWHERE and has_route(request)):
-                made = signature() if quick() else await anyio.to_thread.run_sync(signature, limiter=limiter)
+            judged = scope.get("state", {}).get(_ANSWERED) or (start["status"] in _NOWHERE and has_route(request))
+            if judged and (pair := key()) is not None:
+                quick = pair.algorithm == _QUICK
+                made = signature(pair) if quick else await to_thread.run_sync(signature, pair, limiter=limiter)
                 start["headers"] = [
                     *start["headers"],
                     *((n.encode(), v.encode("latin-1")) for n, v in made.items()),
@@ -297,9 +299,11 @@ def signing_answers(
     return served
 
 
-def _is_short(request: Request) -> bool:
-    length = request.headers.get("content-length", "")
-    return length.isascii() and length.isdigit() and int(length[:9]) <= _SHORT
+def is_short(request: Request, most: int = _SHORT) -> bool:
+    """Say whether the body of a request is announced as short, and takes no more bytes than ``most``."""
+    length = request.headers.get("content-length", "0")
+    digits = length.isascii() and length.isdigit() and "transfer-encoding" not in request.headers
+    return digits and int(length[:9]) <= min(most, _SHORT)
 
 
 def _may_be_signed(scope: Scope) -> bool:
@@ -336,7 +340,7 @@ async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) 
         with traced(sender.trace_id or new_trace_id()):
             return work()
 
-    return await anyio.to_thread.run_sync(run, limiter=limiter)
+    return await to_thread.run_sync(run, limiter=limiter)
 
 
 _BODY = frozenset({"content-length", "transfer-encoding"})

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import data, envelope, interconn, platform, relay, requests
 from adapter.bfia import wire as bfia
+from adapter.bfia.ahead import ahead
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.rpc import Grpc
@@ -202,6 +203,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for_operators += mounted(node, uploads)
     all_ = [*for_operators, *for_peers_here, *for_containers]
     node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
+    mounts = {"operator": for_operators}
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[in_language]),
     }
@@ -212,16 +214,19 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         node.fate.signed(lambda request: requests.incoming(request).source, limiters),
     ]
     if settings.listen.container is None:
-        both = [*for_containers, *for_peers_here]
-        apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)
+        mounts["peer"] = [*for_containers, *for_peers_here]
+        apps["peer"] = create_app("peers and containers", mounts["peer"], documented=True, first=signed)
     else:
+        mounts |= {"peer": for_peers_here, "container": for_containers}
         apps["peer"] = create_app("peers", for_peers_here, documented=True, first=signed)
         apps["container"] = create_app("containers", for_containers, documented=True)
     apps["peer"].state.before_body = signed[0]  # a dependency comes after the body was parsed
     for name, app in apps.items():
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
-        apps[name] = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
+        usual = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
+        control = (one.router for one in mounts[name] if one.max_body == body)
+        apps[name] = ahead(usual, app, control, body)
     apps["peer"] = router.ahead(apps["peer"], of_peers)
     name = "peer" if settings.listen.container is None else "container"
     apps[name] = router.ahead(apps[name], of_containers)

@@ -71,6 +71,7 @@ def create_app(
         strict_content_type=False,
         dependencies=[Depends(check) for check in first],
     )
+    app.state.first = first
     if documented:
 
         def description() -> JSONResponse:
