@@ -1,6 +1,7 @@
 """The PEM files that routes and listeners name: whether they can be used, and until when."""
 
 import logging
+import os
 import re
 import time
 from base64 import b64decode, b64encode
@@ -8,7 +9,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from cryptography import x509
@@ -194,7 +194,7 @@ def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]
 def stamp(file: str) -> tuple[int, int]:
     """Return time and size of a file, which change with its content; zeros for one that is not there."""
     try:
-        found = Path(file).stat()
+        found = os.stat(file)
     except OSError:
         return (0, 0)
     return (found.st_mtime_ns, found.st_size)

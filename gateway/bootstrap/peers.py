@@ -105,7 +105,7 @@ class FateSide:
         """
 
         async def check(request: Request) -> None:
-            if not request.url.path.startswith(("/v2/", "/v1/interconn/chan/")):
+            if not request.scope["path"].startswith(("/v2/", "/v1/interconn/chan/")):
                 await signed(self._signatures, limiters, source_of(request), request)
 
         return check

@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -377,10 +377,13 @@ def _names_a_party(problem: Problem) -> bool:
 
 def digest(spec: JobSpec) -> str:
     """Return a fingerprint of what was submitted; without the trace id."""
-    body = asdict(replace(spec, trace_id=""))
-    body["dag"].pop("_by_name", None)
-    body.pop("unknown_fields")  # no other node has it
-    body.pop("bundles")
+    body = {**vars(spec), "trace_id": ""}
+    del body["unknown_fields"], body["bundles"]  # no other node has the former
     if not spec.old_job_id:
-        body.pop("old_job_id")  # as it was before there was such a field
-    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        del body["old_job_id"]  # as it was before there was such a field
+    text = json.dumps(body, default=_fields, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: one for name, one in vars(value).items() if not name.startswith("_")}
