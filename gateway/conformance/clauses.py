@@ -101,7 +101,9 @@ def _first_step(seen: Evidence) -> str:
         own = "; their tables were made up, so give yours by --data ROLE=FILE.csv" if seen.made_up else ""
         return f"find the cause in the last lines of {', '.join(failing)}{own}"
     if channel.unsent(traces):
-        return "let both sides name the same topic, and push it with x-ptp-target-node-id of who waits"
+        return "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
+    if any(trace.no_callback for trace in traces):
+        return "report SUCCESS as the last step before the exit, or write all outputs"
     hung = [trace.party for trace in traces if trace.was_stopped]
     return f"find what {', '.join(hung)} waits for, or give more time by --timeout" if hung else ""
 
@@ -211,9 +213,14 @@ def _callback_end(seen: Evidence) -> Finding:
 
     Report SUCCESS or FAILED as the last step before the exit.
     """
-    mute = [t for t in _ended(seen) if t.requests.reports and not t.reported]
-    wrong = [f"{t.party} reported {_states(t)} and then nothing" for t in mute]
-    return _unless(wrong, _all(seen, lambda t: f"{t.party} reported {t.reported}" if t.reported else ""))
+    wrong = [
+        f"{t.party} exited with code 0, without a report and without its outputs {', '.join(t.missing)}"
+        for t in seen.best.traces
+        if t.no_callback and t.missing
+    ]
+    flagged = "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it no_callback, "
+    flagged += "unless limits.exit_without_report says fails"
+    return _unless(wrong, _all(seen, lambda t: t.reported and f"{t.party} reported {t.reported}", flagged))
 
 
 @_clause("exit-code", "3.5")
@@ -251,7 +258,7 @@ def _failure_reported(seen: Evidence) -> Finding:
     """
     if not seen.component.inputs:
         return not_shown("it has no input")
-    hungry = [trace for trace in seen.without_data if trace.started and not trace.was_stopped]
+    hungry = [trace for trace in seen.without_data if trace.ended]
     wrong = [trace.end for trace in hungry if trace.code == 0 or trace.reported == "SUCCESS"]
     if wrong:
         return failed("its input is missing, and yet " + "; ".join(wrong))
@@ -428,7 +435,7 @@ CLAUSES = tuple(_CLAUSES)
 
 def _ended(seen: Evidence) -> list[Trace]:
     """Return the parties of the trial that shows most, where it shows how a run ends by itself."""
-    return [t for t in seen.best.traces if t.started and not t.was_stopped] if seen.best.worked else []
+    return [t for t in seen.best.traces if t.ended] if seen.best.worked else []
 
 
 def _unless(wrong: Iterable[str], kept: Finding) -> Finding:

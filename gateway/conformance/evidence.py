@@ -109,12 +109,18 @@ class Trace:
     log_files: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
     """those that were written, each with what is wrong with its form; empty for nothing"""
+    missing: tuple[str, ...] = ()
+    """outputs that were not written"""
     strays: tuple[str, ...] = ()
     """what else it wrote into the storage"""
     changed: tuple[str, ...] = ()
     """inputs that are not as they were"""
     shown: Mapping[str, str] = field(default_factory=dict)
     """the beginning of each output that was written"""
+
+    def short(self, topic: str) -> str:
+        """Return a topic quoted, as a report shows it: without the long id of the task."""
+        return repr(topic.replace(self.task_id, "<task_id>")[:80])
 
     @property
     def started(self) -> bool:
@@ -135,11 +141,19 @@ class Trace:
         return codes[-1] if codes else result_of(self.stdout.splitlines())[0]
 
     @property
+    def ended(self) -> bool:
+        """Whether it ran, and ended by itself."""
+        return self.started and self.code is not None and not self.was_stopped
+
+    @property
+    def no_callback(self) -> bool:
+        """Whether it exited with code 0 and reported no end; a success where no output is missing."""
+        return self.ended and not self.reported and self.code == 0
+
+    @property
     def worked(self) -> bool:
         """Whether a gateway takes the run for a success."""
-        if not self.started or self.was_stopped:
-            return False
-        return self.reported == "SUCCESS" or (not self.reported and self.code == 0)
+        return (self.ended and self.reported == "SUCCESS") or (self.no_callback and not self.missing)
 
     @property
     def killed(self) -> bool:

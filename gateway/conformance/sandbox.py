@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import random
 import threading
@@ -43,8 +44,8 @@ NODE = "CONFORMANCE"
 UNKNOWN = "conformance_unknown"
 """a parameter that no description has"""
 _PROBE_SECONDS = 0.05
-_AFTER_A_FAILURE = 5.0
-"""seconds that the other parties have to exit by themselves once one has failed"""
+_AFTER_THE_END = 5.0
+"""seconds for the other parties once one has failed, or has ended and all others wait for messages"""
 _HINT_SECONDS = 10.0
 """that parties may run before what they wait for is said"""
 _STARTED_SECONDS = 5.0
@@ -149,8 +150,9 @@ class Sandbox:
         home.mkdir(parents=True)
         with Loopback(stations, self._host(), home / "channel") as loopback:
             self._open_ports(loopback.ports)
-            trial = _Trial(self, component, spec, plan, loopback, home)
             parties = [p for p in spec.parties if p.label in plan.parties]
+            running = {p.label: stations[p.node] for p in parties}
+            trial = _Trial(self, component, spec, plan, loopback, home, running)
             with ThreadPoolExecutor(len(parties)) as pool:
                 try:
                     playing = [pool.submit(trial.play, p, stations[p.node]) for p in parties]
@@ -158,7 +160,8 @@ class Sandbox:
                     while wait(playing, _HINT_SECONDS, FIRST_EXCEPTION).not_done:
                         for one in filter(Future.done, playing):
                             one.result()  # raises what ended it
-                        seen = [Trace(s.party, "", "", "", s.node, s.requests) for s in stations.values()]
+                        task = _task_id(spec)
+                        seen = [Trace(s.party, task, "", "", s.node, s.requests) for s in stations.values()]
                         if (found := channel.waiting(seen)) not in ("", shown):
                             hint(f"{component.name} still runs: {found}")
                             shown = found
@@ -190,6 +193,8 @@ class _Trial:
     plan: Plan
     loopback: Loopback
     home: Path
+    running: dict[str, Station]
+    """by party, of those that have not ended"""
 
     def __post_init__(self) -> None:
         timeouts = self.sandbox.timeouts
@@ -226,6 +231,7 @@ class _Trial:
             stderr=written.stderr,
             log_files=files_in(workspace.logs(run) / "log"),
             outputs=_outputs(storage, self.component, run.outputs),
+            missing=tuple(name for name, at in run.outputs.items() if not storage.exists(at)),
             strays=_strays(storage, existing, [*run.inputs.values(), *run.outputs.values()]),
             changed=tuple(name for name in run.inputs if before[name] != after[name]),
             shown={name: _beginning(storage, at) for name, at in run.outputs.items() if storage.exists(at)},
@@ -266,12 +272,14 @@ class _Trial:
     def _until_over(self, run: Run, station: Station, trace: Trace) -> Trace:
         """Wait until a run exits, or stop it; return how it ended."""
         engine, running_by = self.sandbox.engine, time.monotonic() + _STARTED_SECONDS
+        last = math.inf
         while not isinstance(probe := engine.probe(run.name), Exited):
             now = time.monotonic()
             if station.first.is_set():
                 running_by = min(running_by, now)
+            last = min(last, now + _AFTER_THE_END) if self._in_vain() else math.inf
             due = self.plan.stop and now >= running_by + self.plan.linger
-            if due or now > self._until or self.sandbox.given_up.is_set():
+            if due or now > min(self._until, last) or self.sandbox.given_up.is_set():
                 engine.stop(run.name, self.sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
                 trace = replace(trace, was_stopped=True, stop_seconds=seconds)
@@ -280,13 +288,19 @@ class _Trial:
             self.sandbox.given_up.wait(_PROBE_SECONDS)
         if not isinstance(probe, Exited):
             raise EngineError(f"the run {run.name} is gone")
+        del self.running[trace.party]
         if probe.code != 0:
             self._failed()
         return replace(trace, code=probe.code, signal=probe.signal)
 
+    def _in_vain(self) -> bool:
+        """Tell whether a party has ended, and all others wait for messages."""
+        running = list(self.running.values())
+        return len(running) < len(self.plan.parties) and all(channel.waits(one.requests) for one in running)
+
     def _failed(self) -> None:
         """Shorten the deadline: the partners of a party that failed only wait for it."""
-        self._until = min(self._until, time.monotonic() + _AFTER_A_FAILURE)
+        self._until = min(self._until, time.monotonic() + _AFTER_THE_END)
 
 
 def _job(component: Component) -> JobSpec:
@@ -308,8 +322,12 @@ def _job(component: Component) -> JobSpec:
     )
 
 
+def _task_id(spec: JobSpec) -> str:
+    return f"task_{spec.job_id.removeprefix('job-')}"
+
+
 def _run(component: Component, spec: JobSpec, party: Party, station: Station, image: str, plan: Plan) -> Run:
-    task_id = f"task_{spec.job_id.removeprefix('job-')}"
+    task_id = _task_id(spec)
     namespace = f"{spec.job_id}-{party.role}-{party.index}"
     return Run(
         run_id=station.run,

@@ -30,7 +30,6 @@ SUCCEEDS = {
     "ignores SIGTERM": "sigterm",
 }
 ENDS_OTHERWISE = {
-    "no end": "callback-end",
     "refuses unknown parameters": "unknown-parameter",
     "writes elsewhere instead": "output-written",
 }
@@ -40,7 +39,7 @@ WORKS = [clause for clause in CLAUSES if clause.name == "works"]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the partners of a party that failed, which only wait for it, at once."""
-    monkeypatch.setattr(sandbox, "_AFTER_A_FAILURE", 0.0)
+    monkeypatch.setattr(sandbox, "_AFTER_THE_END", 0.0)
 
 
 def test_a_component_that_keeps_the_contract_passes(checked: Run) -> None:
@@ -65,20 +64,29 @@ def test_every_mistake_of_a_component_is_named_by_its_clause(checked: Run, mista
         ("another topic", "channel-topics", "did you mean 'rows.guest.0x', which guest.0 sent to it?"),
     ],
 )
-def test_a_mistake_on_the_channel_is_named_with_what_hangs(
-    checked: Run, mistake: str, clause: str, says: str, impatient: None
+def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
+    tmp_path: Path, mistake: str, clause: str, says: str, impatient: None
 ) -> None:
-    one = checked([mistake], clauses=[c for c in CLAUSES if c.shown_by == TOGETHER])
+    vendor = (sys.executable, "-I", "-S", str(VENDOR), mistake)
+    box = sandbox_of(tmp_path, *vendor, timeouts=Timeouts(run=600.0, grace=1.0))
+    one = check(box, count(), Given(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER])
+    box.close()
     broken = {c.name: finding.seen for c, finding in one.findings if finding.result == "failed"}
     assert set(broken) - {"channel-topics"} == {"works", clause} - {"channel-topics"} and clause in broken
     assert says in broken[clause]
-    assert "on the channel: " in broken["works"] and "host.0 waits for topic 'rows.guest.0'" in broken["works"]
-    assert "nothing comes" in broken["works"], "the last lines of the log"
+    waits = "host.0 waits for topic 'rows.guest.0', which received no message before guest.0 ended"
+    assert "on the channel: " in broken["works"] and waits in broken["works"]
+    assert "info guest.0 begins" in broken["works"], "the last lines of the log"
 
 
-def test_what_is_waited_for_is_said_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
-) -> None:
+def test_without_a_reported_end_a_missing_output_is_a_failure(checked: Run) -> None:
+    clauses = [clause for clause in CLAUSES if clause.name in ("works", "callback-end")]
+    found = checked(["no end", "writes elsewhere instead"], clauses=clauses).findings
+    assert all(finding.result == "failed" for _, finding in found)
+    assert any("without its outputs counts" in finding.seen for _, finding in found)
+
+
+def test_what_is_waited_for_is_said_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_HINT_SECONDS", 0.2)
     box, said = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), "another topic"), list[str]()
     check(box, count(), Given(), said.append, WORKS)

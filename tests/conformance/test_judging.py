@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from engines.base import EngineError
-from gateway.conformance import sandbox
+from gateway.conformance import channel, sandbox
 from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
@@ -31,6 +31,8 @@ CALLS = [
     ChannelCall(operation, "s", "k", NODE, "rows", "E0000000000", content=operation == "pop")
     for operation in ("push", "pop")
 ]
+WAITS = ChannelCall("pop", "s", "k", NODE, "rows")
+EMPTY = replace(WAITS, code="E0000000000")
 SILENT = Trace("guest.0", "t", "s", "k", NODE, Requests(), code=0, stdout=b"begins\n", outputs={"counts": ""})
 WELL = replace(SILENT, requests=Requests(STATES, channel_calls=CALLS))
 FAILING = replace(SILENT, code=1)
@@ -61,7 +63,6 @@ def calling(**changes: Any) -> dict[str, Any]:
         ("callback-names", reporting(task_id="another")),
         ("callback-names", reporting(role="host")),
         ("callback-running", asking(reports=STATES[::-1])),
-        ("callback-end", asking(reports=STATES[:1])),
         ("exit-code", {"code": 3}),
         ("result-code", reporting(result_code="4444")),
         ("stdout-log", {"stdout": b""}),
@@ -85,6 +86,37 @@ def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> No
     assert findings[clause].seen and all(one.remedy for one in CLAUSES)
 
 
+def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
+    silent = replace(WELL, **asking(reports=STATES[:1]))
+    for trace, results in ((silent, {"ok", "not shown"}), (replace(silent, missing=("counts",)), {"failed"})):
+        seen = Evidence(count(), Trial((trace,)))
+        found = {one.name: one.judge(seen) for one in CLAUSES if one.name in ("works", "callback-end")}
+        assert {finding.result for finding in found.values()} == results
+        assert "no_callback" in found["callback-end"].seen or trace.missing
+        assert all(re.search("[\u4e00-\u9fff]", translate(f.seen + f.remedy, "zh")) for f in found.values())
+
+
+@pytest.mark.parametrize(
+    ("calls", "waits"),
+    [
+        ([], False),
+        ([CALLS[0]], False),
+        ([CALLS[1]], False),
+        ([WAITS], True),
+        ([EMPTY], False),
+        ([EMPTY, EMPTY], True),
+        ([replace(EMPTY, content=True), EMPTY], False),
+        ([replace(EMPTY, topic="other"), EMPTY], False),
+    ],
+)
+def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(calls: list[ChannelCall], waits: bool) -> None:
+    assert channel.waits(Requests(channel_calls=calls)) is waits
+
+
+def test_a_topic_is_shown_without_the_tasks_id() -> None:
+    assert replace(WELL, task_id="task_1").short("task_1:guest.0:ids") == "'<task_id>:guest.0:ids'"
+
+
 class Scripted:
     """A sandbox whose trials have the given outcomes, and which keeps the parameters of each."""
 
@@ -105,7 +137,6 @@ def checked(clause: str, scripted: Scripted, **more: Any) -> Checked:
     return check(cast(Sandbox, scripted), component, Given(), lambda _: None, clauses)
 
 
-WAITS = ChannelCall("pop", "s", "k", NODE, "rows")
 REFUSED = ChannelCall("push", "s", "k", "JG9", "rows", "E0000000618", "no route")
 HANGS = replace(ENDED, requests=Requests(STATES[:1]))
 
@@ -116,7 +147,7 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
         (FAILING, ("guest.model",), "give guest.model by --data"),
         (replace(HANGS, requests=Requests(channel_calls=[WAITS, REFUSED])), (), "that was refused"),
         (FAILING, (), "the last lines of guest.0; their tables were made up"),
-        (replace(HANGS, requests=Requests(channel_calls=[WAITS])), (), "name the same topic"),
+        (replace(HANGS, requests=Requests(channel_calls=[WAITS])), (), "under the same topic"),
         (HANGS, (), "find what guest.0 waits for"),
     ],
 )

@@ -16,7 +16,6 @@ from typing import NoReturn
 
 KNOWN = {"greeting"}
 MISTAKES = sys.argv[1:]
-UNDELIVERED = {"another node", "its own node", "another topic"}
 
 
 def variable(name: str) -> str:
@@ -102,10 +101,7 @@ def work() -> int:
         return failure("another model")
     rows = sum(1 for part in source.glob("data_*") for _ in part.open()) - 1
     channel("push", f"rows.{me}", peer, payload=base64.b64encode(str(rows).encode()).decode())
-    begun = time.monotonic()
     while not (answer := channel("pop", f"rows.{peer}", me, timeout=1000)).get("content"):
-        if UNDELIVERED.intersection(MISTAKES) and time.monotonic() > begun + 1:
-            return failure("nothing comes")
         time.sleep(0.05)
     if "changes its input" in MISTAKES:
         (source / "data_0").write_text("gone\n")
