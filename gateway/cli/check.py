@@ -1,5 +1,6 @@
 """``bfia-gateway provider init`` and ``check``: a first image, and whether it keeps description and contract."""
 
+import os
 import re
 import shlex
 import shutil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 X = TypeVar("X")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_COMPONENT = re.compile(r"\w[\w-]*")
 _LINES = 20
 """of an output that are shown"""
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
@@ -38,6 +40,7 @@ _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 @command(commands, "init", "overlap && cd overlap && pytest")
 def init(
     name: Annotated[str, typer.Argument(help="The provider's name: lower-case letters, digits, . _ -")],
+    component: Annotated[str, typer.Option(help="The component's name; default: from the name.")] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write into; default: the name.")
     ] = None,
@@ -50,6 +53,10 @@ def init(
     if not _NAME.fullmatch(name):
         text = f"{name!r} cannot name an image: expected lower-case letters, digits, . _ - (such as overlap)"
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
+    component = component or "".join(word[:1].upper() + word[1:] for word in re.split("[._-]", name))
+    if not _COMPONENT.fullmatch(component):
+        text = f"{component!r} cannot name a component: expected letters, digits, _ - (such as Overlap)"
+        raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
     folder, module = output or Path(name), re.sub(r"\W", "_", name)
     template = files("gateway.conformance").joinpath("template")
     made = {folder / one.name.removesuffix(".txt").replace("NAME", module): one for one in template.iterdir()}
@@ -58,7 +65,8 @@ def init(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, one in made.items():
-            file.write_text(one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name))
+            text = one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name)
+            file.write_text(text.replace("Overlap", component), "utf-8")
             file.chmod(0o644)  # COPY keeps it, and another user runs the image
     except OSError as error:
         raise CallFailed(f"{folder} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from None
@@ -181,12 +189,26 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
 
 
 def _validate(given: "Given", components: "Sequence[Component]") -> None:
-    """Raise `CallFailed` for a parameter, or data, that none of the components has or reads."""
+    """Raise `CallFailed` for a parameter, or data, that none of the components has or reads, and for a value that
+    rejects a job. A value that is only reported there is a warning here."""
+    from provider_registry import values
+
     known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
     names = [*given.parameters, *(name for own in given.of_roles.values() for name in own)]
     if unknown := [name for name in names if name not in known]:
         text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
+    wrong = []
+    for one in components:
+        for role, own in {"": given.parameters, **given.of_roles}.items():
+            declared = {p.name: own[p.name] for p in one.parameters if p.name in own}
+            found = values.check(declared, one, role)
+            # a parameter that is missing has no value, and gets one that is made up
+            wrong += [f"{one.name}, --parameter {p}" for p in found.errors if p.got is not None]
+            for problem in (p for p in found.warnings if p.got is not None):
+                say(f"warning: {one.name}, --parameter {problem}", err=True)
+    if wrong:
+        raise CallFailed("\n".join(wrong), EXIT_BAD_INPUT, "INVALID")
     roles = {role for c in components for role in c.roles}
     inputs = {one.name for c in components for one in c.inputs}
     unused = [role for role in given.tables if role not in roles]
@@ -233,7 +255,7 @@ def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeo
 def _engine(kind: EngineKind, image: str, program: str, folder: Path, installation: str) -> "Engine":
     from engines.base import EngineError
     from engines.docker import ContainerdEngine, DockerOptions
-    from engines.process.engine import SEARCH_PATH, ProcessEngine
+    from engines.process.engine import ProcessEngine
     from gateway.conformance.sandbox import NODE
 
     made: Engine
@@ -244,9 +266,7 @@ def _engine(kind: EngineKind, image: str, program: str, folder: Path, installati
             words = shlex.split(program)
         except ValueError as error:
             raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
-        if not words or shutil.which(words[0], path=SEARCH_PATH) is None:
-            text = f"--command: {' '.join(words[:1])!r} is not an executable in {SEARCH_PATH}; give its whole path"
-            raise CallFailed(text, EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
+        _find(words)
         images = {image: tuple(words)}
         made = ProcessEngine(node=NODE, installation=installation, images=images, run_root=folder / "process")
     else:
@@ -259,6 +279,25 @@ def _engine(kind: EngineKind, image: str, program: str, folder: Path, installati
         text = f"{error}; start Docker, or give --command to run the program without an image"
         raise CallFailed(text, EXIT_FAILED, error.reason) from error
     return made
+
+
+def _find(words: Sequence[str]) -> None:
+    """Raise `CallFailed` for a program that cannot be started, or a file of this folder that it would not find."""
+    from engines.process.engine import SEARCH_PATH
+
+    first = "".join(words[:1])
+    if shutil.which(first, path=SEARCH_PATH) is None:
+        where, step = SEARCH_PATH, "give its whole path"
+        if "/" in first:
+            path = Path(first).absolute()
+            first, where = path.name, f"{path.parent}"
+            step = "correct the path, make it executable (chmod +x), or write its interpreter before it"
+        text = f"--command: {first!r} is not an executable in {where}; {step}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
+    for word in words[1:]:
+        if not os.path.isabs(word) and os.path.isfile(word):
+            text = f"--command: {word!r} is in {Path.cwd()}, and the program is started in a folder of its own; "
+            raise CallFailed(f"{text}write {Path(word).absolute()}", EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
 
 
 def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
@@ -317,7 +356,7 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
             for clause, f in one.findings
             if not (idle and f.result == "not shown")  # what does not work shows little: the last line counts them
         ]
-        table(one.component, ["clause", "result", "seen", "what to do", "section"], lines)
+        table(one.component, ["clause", "result", "seen", "what to do", "BFIA section"], lines)
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]
         hidden = sum(f.result == "not shown" for _, f in one.findings)
         verdict = f"broken: {', '.join(broken)}" if broken else "keeps all that was shown"

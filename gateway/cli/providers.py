@@ -280,7 +280,10 @@ def parameters(
     schema = form(component_of(name, component, config, url))
     yield schema
     rows = [
-        [key, field["x-bfia"]["type"], _required(key, schema), _default(field), allowed(field), field["title"]]
+        [
+            *(key, field["x-bfia"]["type"], _required(key, schema), _default(field), allowed(field)),
+            field.get("description", field["title"]),
+        ]
         for key, field in schema["properties"].items()
     ]
     about = schema["x-bfia"]

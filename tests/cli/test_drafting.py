@@ -81,6 +81,16 @@ def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
     assert told("Intersection")["intersection"] == {}
 
 
+def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path):
+    described = a_parameter("rate", title="Rate", description="how fast it learns")
+    file = tmp_path / "register.json"
+    file.write_text(
+        json.dumps(a_request(a_description(inputParam=[described, a_parameter("depth", title="Depth")])))
+    )
+    shown = CliRunner().invoke(app, ["provider", "parameters", str(file)]).stdout
+    assert "how fast it learns" in shown and "Rate" not in shown and "Depth" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

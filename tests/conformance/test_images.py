@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:
     assert "Echo: together\n" in done.stderr, "in a pipe, what is being done is a line each"
     others = f"{len(CLAUSES) - 1} of {len(CLAUSES)} clauses not shown"
     assert others in done.stdout and " not shown │" not in done.stdout
+    assert re.search("BFIA +\n? *.*section", done.stdout)
 
 
 def test_without_an_image_the_registration_alone_is_checked() -> None:
@@ -110,12 +112,17 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--data", "guest=/nowhere.csv"], "cannot be read"),
         (["--parameter", "=1"], "NAME=VALUE"),
         (["--parameter", "fial=3"], "has a parameter fial"),
+        (["--parameter", "fail=256"], "Echo, --parameter fail: must lie within (0,255) (got '256')"),
+        (["--parameter", "host.fail=no"], "Echo, --parameter host.fail: cannot be read as int (got 'no')"),
         (["--engine", "process"], "--command"),
         (["--command", "nosuchcmd -x"], "'nosuchcmd' is not an executable"),
+        (["--command", "./run"], f"'run' is not an executable in {SHELL}; correct the path"),
+        (["--command", "sh run.sh"], f"'run.sh' is in {SHELL}, and the program is started in a folder of its own"),
     ],
 )
-def test_a_wrong_option_is_named(words: list[str], says: str) -> None:
+def test_a_wrong_option_is_named(monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
+    monkeypatch.chdir(SHELL)
     command = [] if "process" in words else ["--command", sys.executable]
     done = CliRunner().invoke(app, ["provider", "check", str(SHELL / "register.json"), *command, *words])
     assert done.exit_code == 2
-    assert says in done.stderr
+    assert says in done.stderr and "together" not in done.stderr, "before anything is started"

@@ -36,6 +36,8 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     (tmp_path / "new" / "guest.csv").write_text("id\n1,2\n")  # the table of that role
     other = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
     assert other.returncode == 1 and "a table of --data cannot be used" in other.stdout
+    (described,) = json.loads((tmp_path / "new" / "register.json").read_text())["components_description"].values()
+    assert (described["componentName"], described["title"]) == ("MyOverlap", "MyOverlap")
     dockerfile = (tmp_path / "new" / "Dockerfile").read_text()
     assert "my-overlap:1.0.0" in dockerfile and "NAME" not in dockerfile
 
@@ -80,6 +82,16 @@ def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     wait_for(lambda: list(own.glob("bfia-check-*/process/*")))
     running.terminate()
     assert running.wait(60) == 143 and list(own.iterdir()) == []
+
+
+def test_a_component_is_called_as_is_asked_for_everywhere(tmp_path: Path) -> None:
+    init(tmp_path / "new", "--component", "Sum")
+    texts = [file.read_text() for file in (tmp_path / "new").iterdir()]
+    assert not any("Overlap" in text for text in texts)
+    assert list(json.loads((tmp_path / "new" / "register.json").read_text())["components_description"]) == ["Sum"]
+    assert texts and any(text.startswith('"""Sum: two parties') for text in texts)
+    refused = CliRunner().invoke(app, ["provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b'])
+    assert refused.exit_code == 2 and "cannot name a component" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
