@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import certifi
 import structlog
 from opendal import Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
@@ -67,6 +69,14 @@ _FAILURES = (
 )
 
 
+@cache
+def _see_to_authorities() -> None:
+    """Name certificate authorities on a machine that has none: without any, the library fails even over http."""
+    found = ssl.get_default_verify_paths()
+    if not found.cafile and not (found.capath and os.listdir(found.capath)):
+        os.environ["SSL_CERT_FILE"] = certifi.where()
+
+
 @dataclass(frozen=True)
 class Remote:
     """How a storage elsewhere is reached."""
@@ -97,6 +107,7 @@ class Remote:
                 os.environ["HADOOP_USER_NAME"] = self.username
             made = Operator("hdfs-native", name_node=f"hdfs://{self.host}:{self.port}", root=self.folder)
         else:
+            _see_to_authorities()
             options = {
                 "endpoint": self.endpoint,
                 "bucket": self.folder,

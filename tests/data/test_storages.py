@@ -5,6 +5,8 @@ import errno
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -35,6 +37,7 @@ from tests import storages as real
 from tests.adapter.bfia.scripted import raw, scripted
 from tests.builders import a_run
 from tests.contracts.test_storage import remote_of
+from tests.forks import ROOT
 
 LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
 CLUSTER = Remote("cluster", "hdfs", "127.0.0.1", 1, "/joint")
@@ -323,3 +326,13 @@ def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_pa
         )
         outlast = step(role=role)
         assert outlast.result is Result.WARNING and "credentials of runs outlast them" in outlast.cause
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_machine_without_certificate_authorities_reaches_its_storage() -> None:
+    """As in an image made from few packages: the library needs some authorities, also for plain http."""
+    ask = "from tests.data.test_storages import LAKE; LAKE.operator().stat('x')"
+    line = f'mount -t tmpfs none /etc/ssl && exec "{sys.executable}" -c "{ask}"'
+    command = ["unshare", "--mount", "sh", "-c", line]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "client error (Connect)" in done.stderr and "panicked" not in done.stderr, done.stderr
