@@ -133,7 +133,7 @@ class Gateway:
         if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
             log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
-        self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
+        self.heartbeat.start(parts.for_gateways(self.settings, self.addresses()["peer"]))
         self.executor.start()
         self.applications.loop.start()
         for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):

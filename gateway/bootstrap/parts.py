@@ -3,11 +3,13 @@
 import fcntl
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeGuard, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
@@ -165,6 +167,21 @@ def only_process(settings: Settings) -> TextIO | None:
         rule = "is in use by another gateway process; several of them need mysql+pymysql://…"
         raise Invalid([Problem("database.url", rule, url)], reason="DATABASE_IN_USE") from None
     return lock
+
+
+def for_gateways(settings: Settings, url: str) -> str:
+    """Return where other gateways of the node reach the listener for peers, which has ``url`` here.
+
+    One on all addresses is at the one from which this machine reaches the database that they share.
+    """
+    listener, shared = urlsplit(url), urlsplit(settings.database.url)
+    if settings.listen.peer.advertise or listener.hostname not in ("0.0.0.0", "::") or shared.hostname is None:
+        return settings.listen.peer.advertise or url
+    family, kind, _, _, there = socket.getaddrinfo(shared.hostname, shared.port or 3306, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as sock:
+        sock.connect(there)  # sends nothing
+        host = sock.getsockname()[0]
+    return f"{listener.scheme}://{f'[{host}]' if ':' in host else host}:{listener.port}"
 
 
 def instance_of(state_dir: Path) -> str:

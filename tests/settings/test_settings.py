@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import apart, engines_by_place
+from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
 from gateway.cli.main import app
 from gateway.config.loader import effective, load
 from gateway.config.schema import Settings
@@ -330,3 +330,26 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: byte
     with pytest.raises(Invalid) as caught:
         load(file)
     assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("peer", "database", "here", "seen"),
+    [
+        ({}, "mysql+pymysql://u@127.0.0.1/d", "http://0.0.0.0:7380", "http://127.0.0.1:7380"),
+        ({}, "mysql+pymysql://u@[::1]:3307/d", "https://[::]:7380", "https://[::1]:7380"),
+        ({}, "mysql+pymysql://u@127.0.0.1/d", "http://10.0.0.5:7380", "http://10.0.0.5:7380"),
+        ({}, "sqlite:///gateway.db", "http://0.0.0.0:7380", "http://0.0.0.0:7380"),
+        (
+            {"advertise": "http://gw1:7380"},
+            "mysql+pymysql://u@127.0.0.1/d",
+            "http://0.0.0.0:7380",
+            "http://gw1:7380",
+        ),
+    ],
+)
+def test_where_the_other_gateways_of_a_node_reach_one(
+    peer: dict[str, str], database: str, here: str, seen: str
+) -> None:
+    """On all addresses is nowhere: a message that was handed on there stayed where it was."""
+    made = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})
+    assert for_gateways(made, here) == seen
