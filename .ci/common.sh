@@ -27,6 +27,8 @@ end() { # PIDFILE [-SIGNAL]: end a process and wait until it is gone
   rm -f "$1"
 }
 
+bridge() { ip -4 -o address show docker0 | awk '{ sub("/.*", "", $4); print $4 }'; }
+
 install_packages() {
   local missing=() p
   for p in "$@"; do dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p"); done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# kubernetes.sh packages|install|start|stop|status|host|registry|cut N|mend N|in N COMMAND|kubectl ...: a Kubernetes of two machines for the test suite.
+# kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|cut N|mend N|in N COMMAND|kubectl ...: a Kubernetes of two machines for the test suite.
 # Debian has its source alone: `install` compiles that into one program, kept by version outside the checkout (2 to 8 minutes, once).
 # The control plane runs on the host; each kubelet has a containerd and a network namespace of its own, as the machines of swarm.sh do.
-# Images come from a registry on the host. Nothing there keeps to NetworkPolicies.
+# Images come from a registry on the host. Pods are kept to NetworkPolicies by kubernetes/policies.py.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC1091
@@ -10,11 +10,13 @@ source "$here/common.sh"
 dir=$rt/kubernetes
 tag=${BFIA_KUBERNETES_TAG:-bfiak8} # names of namespaces, links and cgroups; at most 8 characters
 net=${BFIA_KUBERNETES_NET:-10.213.78}
-port=${BFIA_KUBERNETES_PORT:-17643} # of the API server; then those of etcd (two), the registry, and the two controllers
+gateways=$net.2 # the host's address that runs may reach
+port=${BFIA_KUBERNETES_PORT:-17643} # of the API server; then those of etcd (two), the registry, the two controllers, the registry again by TLS
 machines="1 2"
 packages=(golang-go dpkg-dev etcd-server containerd runc containernetworking-plugins docker-registry iproute2 iptables openssl)
 pki=$dir/pki
 images=127.0.0.1:$((port + 3)) # the registry as images' names have it, of which it is the one on the host
+by_tls=$net.1:$((port + 6)) # the same for gateways in the cluster
 
 # ------------------------------------------------------------ compiling
 
@@ -114,6 +116,8 @@ registry_up() {
   printf 'version: 0.1\nlog: {level: warn}\nstorage: {filesystem: {rootdirectory: %s/images}}\nhttp: {addr: ":%s"}\n' \
     "$dir" $((port + 3)) >"$dir/registry.yml"
   spawn registry docker-registry serve "$dir/registry.yml"
+  sed "s#{addr: .*#{addr: '$by_tls', tls: {certificate: $pki/server.crt, key: $pki/server.key}}#" "$dir/registry.yml" >"$dir/tls-registry.yml"
+  spawn tls-registry docker-registry serve "$dir/tls-registry.yml"
   local image base=${BFIA_TEST_BASE_IMAGE:-bfia-base:py311}
   wait_for "registry" 30 bash -c "exec 3<>/dev/tcp/127.0.0.1/$((port + 3))"
   tar -C "$home" -c pause | docker import -c 'ENTRYPOINT ["/pause"]' - "$images/pause:1" >/dev/null
@@ -125,9 +129,17 @@ registry_up() {
 
 machine_up() { # N: what it has at fixed places is its own, in a mount namespace
   local n=$1 at=$dir/$1 one
-  mkdir -p "$at"/{kubelet,containerd,cni,pods,links,net.d}
+  mkdir -p "$at"/{kubelet,containerd,cni,pods,links,net.d,plugins}
+  ln -sf /usr/lib/cni/* "$here/kubernetes/policies.py" "$at/plugins/"
   # the one service that pods use, as kube-proxy would do it
   in_ns "$n" iptables -t nat -A PREROUTING -d 10.217.0.1 -p tcp --dport 443 -j DNAT --to "$net.1:$port"
+  in_ns "$n" iptables -t nat -A POSTROUTING -s "10.218.$n.0/24" ! -d 10.218.0.0/16 -j MASQUERADE
+  in_ns "$n" iptables -t nat -N BFIA-SERVICES
+  in_ns "$n" iptables -t nat -A PREROUTING -j BFIA-SERVICES
+  for one in OUT IN; do in_ns "$n" iptables -N BFIA-$one; done # filled by policies.py
+  for one in "INPUT -s" "FORWARD -s"; do in_ns "$n" iptables -A $one "10.218.$n.0/24" -j BFIA-OUT; done
+  in_ns "$n" iptables -A FORWARD -d "10.218.$n.0/24" -j BFIA-IN
+  in_ns "$n" sysctl -qw net.ipv4.ip_forward=1
   for one in /sys/fs/cgroup/*/; do [ -e "$one/cgroup.procs" ] && mkdir -p "$one$tag$n"; done 2>/dev/null
   cat >"$at/containerd.toml" <<TOML
 version = 2
@@ -138,16 +150,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "$at/plugins"
     conf_dir = "$at/net.d"
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = "$at/registries"
 TOML
-  mkdir -p "$at/registries/$images"
+  mkdir -p "$at/registries/$images" "$at/registries/$by_tls"
+  printf '[host."https://%s"]\nca = "%s/ca.crt"\n' "$by_tls" "$pki" >"$at/registries/$by_tls/hosts.toml"
   printf 'server = "%s"\n[host."%s"]\n' "http://$net.1:$((port + 3))" "http://$net.1:$((port + 3))" >"$at/registries/$images/hosts.toml"
-  cat >"$at/net.d/10-bridge.conflist" <<JSON
-{"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": true,
-  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.218.$n.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}, {"type": "loopback"}]}
+  cat >"$at/net.d/10-pods.conflist" <<JSON
+{"cniVersion": "0.4.0", "name": "pods", "plugins": [
+  {"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.218.$n.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "policies.py", "addresses": "$dir/addresses", "api": "https://$net.1:$port", "pki": "$pki", "machines": [$(list "$tag")]}]}
 JSON
   cat >"$at/kubelet.yml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -188,6 +202,15 @@ BOOT
   spawn "machine$n" nsenter --net="/var/run/netns/$tag$n" unshare --mount --propagation private bash "$at/boot"
 }
 
+list() { local n; for n in $machines; do printf '"%s%s"' "$1" "$n"; done | sed 's/""/", "/g'; }
+
+routes() { # N: from there and from the host to the pods of the other machines
+  local other
+  in_ns "$1" ip route replace default via "$net.1"
+  for other in $machines; do [ "$other" = "$1" ] || in_ns "$1" ip route replace "10.218.$other.0/24" via "$net.1$other"; done
+  ip route replace "10.218.$1.0/24" via "$net.1$1"
+}
+
 machine_down() { # everything in its network and its cgroup
   local tries=50 pids
   while pids=$(ip netns pids "$tag$1" 2>/dev/null; find /sys/fs/cgroup/memory/"$tag$1" -name cgroup.procs -exec cat {} + 2>/dev/null) && [ -n "$pids" ] &&
@@ -201,7 +224,8 @@ machine_down() { # everything in its network and its cgroup
 
 runs() { # what a gateway gets: the shipped account and role, in a namespace
   kubectl get namespace bfia >/dev/null 2>&1 || kubectl create namespace bfia >/dev/null
-  kubectl apply -n bfia -f "$here/../compose/kubernetes/runs.yml" >/dev/null
+  sed -e "s#10.0.0.5/32}}\] .*#$gateways/32}}]#; /ports: \[{port: 7381}\]/d" -e "s#10.0.0.7/32#$(bridge)/32#; s#port: 9000#port: ${S3_PORT:-9000}#" \
+    "$here/../compose/kubernetes/runs.yml" | kubectl apply -n bfia -f - >/dev/null
   local token; token=$(kubectl create --raw /api/v1/namespaces/bfia/serviceaccounts/bfia-gateway/token -f - \
     <<<'{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 31536000}}')
   access "$dir/gateway.conf" bfia "token: $(sed -n 's/.*"token":"\([^"]*\)".*/\1/p' <<<"$token")"
@@ -222,25 +246,27 @@ case ${1:-} in
       registry_up & filled=$!
       control_up
       wait $filled
-      for n in $machines; do machine_up "$n"; done
+      ip address add "$gateways/24" dev "${tag}h"
+      for n in $machines; do routes "$n"; machine_up "$n"; done
       wait_for "kubernetes" 120 ready
     fi
     runs ;;
   stop)
     for name in kube-scheduler kube-controller-manager; do end "$dir/$name.pid"; done
     for n in $machines; do machine_down "$n" & done; wait
-    for name in kube-apiserver etcd registry; do end "$dir/$name.pid" -KILL; done
+    for name in kube-apiserver etcd registry tls-registry; do end "$dir/$name.pid" -KILL; done
     network_down
     rm -rf "$dir" ;;
   status) if ready >/dev/null 2>&1; then echo "kubernetes up"; else echo "kubernetes down"; exit 1; fi ;;
   cut) in_ns "$2" ip link set "$tag$2" down ;; # N: as if the machine had no power any more
   mend)
     in_ns "$2" ip link set "$tag$2" up
-    in_ns "$2" ip route replace default via "$net.1"
+    routes "$2"
     wait_for "kubernetes" 120 ready ;;
   in) n=$2; shift 2; in_ns "$n" "$@" ;; # N COMMAND: in the machine's network
-  host) echo "$net.1" ;;
+  host) echo "$gateways" ;;
   registry) echo "$images" ;;
+  tls-registry) echo "$by_tls" ;;
   kubectl) shift; kubectl "$@" ;;
-  *) die "usage: kubernetes.sh packages|install|start|stop|status|host|registry|cut N|mend N|in N COMMAND|kubectl ..." ;;
+  *) die "usage: kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|cut N|mend N|in N COMMAND|kubectl ..." ;;
 esac

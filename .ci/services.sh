@@ -65,8 +65,6 @@ base_is_there() { # made by the script as it is now
   [ "$made" = "$(sha256sum <"$here/mkbase.sh" | cut -c1-12)" ]
 }
 
-bridge() { ip -4 -o address show docker0 | awk '{ sub("/.*", "", $4); print $4 }'; }
-
 kubernetes_up() {
   while alive "$rt/kubernetes.pid"; do sleep 0.2; done
   bash "$here/kubernetes.sh" status >/dev/null || { tail "$rt/kubernetes.log" >&2; die "kubernetes is not ready"; }
@@ -98,8 +96,9 @@ case $1 in
       printf 'export BFIA_TEST_S3_ROLE=arn:aws:iam:::role/bfia-run\n'
       printf 'export BFIA_TEST_HDFS="hdfs://%s:%s http://%s:%s"\n' "$host" "$HDFS_PORT" "$host" $((HDFS_PORT + 1))
       printf 'export BFIA_TEST_SWARM=%s/swarm BFIA_TEST_SWARM_HOST=%s\n' "$rt" "$(bash "$here/swarm.sh" host)"
-      printf 'export BFIA_TEST_KUBERNETES=%s/kubernetes BFIA_TEST_KUBERNETES_HOST=%s BFIA_TEST_KUBERNETES_REGISTRY=%s\n' "$rt" \
-        "$(bash "$here/kubernetes.sh" host)" "$(bash "$here/kubernetes.sh" registry)"
+      printf 'export BFIA_TEST_KUBERNETES=%s/kubernetes BFIA_TEST_KUBERNETES_HOST=%s\n' "$rt" "$(bash "$here/kubernetes.sh" host)"
+      printf 'export BFIA_TEST_KUBERNETES_REGISTRY=%s BFIA_TEST_KUBERNETES_TLS_REGISTRY=%s\n' \
+        "$(bash "$here/kubernetes.sh" registry)" "$(bash "$here/kubernetes.sh" tls-registry)"
     } >"$rt/env"
     if [ "$1" = up ]; then kubernetes_up; fi ;;
   wait) kubernetes_up ;;

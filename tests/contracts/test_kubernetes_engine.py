@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import uuid
@@ -48,9 +49,10 @@ from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.images import Image
 from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
 from engines.kubernetes.watch import PodWatch
-from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, shell, wait_for
+from tests.contracts.engine_acts import PYTHON, WAITS, Act, Heard, a_spec, ended, exits, python, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import Harness
+from tests.contracts.test_isolation import LOOK, SERVES
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.cable import cable_to
@@ -383,6 +385,53 @@ def test_the_first_responses_may_come_together() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
+
+
+def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
+    harness: KubernetesHarness, admin: Client
+) -> None:
+    """By the shipped policy, on a network that keeps to it; each door is open for a pod that is no run."""
+    engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
+    other = a_spec(harness, python(SERVES, NOTHING))
+    engine.launch(other)
+    (pod,) = pods_of(admin, other.name)
+    api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
+    with socket.create_server((gateways, 0)) as gateway, socket.create_server((str(api.hostname), 0)) as service:
+        open_ = [f"{gateways}:{gateway.getsockname()[1]}", os.environ["BFIA_TEST_S3"].removeprefix("http://")]
+        closed = [
+            api.netloc,
+            "10.217.0.1:443",  # the same by the cluster's own service
+            f"{api.hostname}:{service.getsockname()[1]}",  # any other service of the gateway's machine
+            f"{pod.status.hostIP}:10250",  # the kubelet
+        ]
+        never = [f"{pod.status.podIP}:9000", "169.254.169.254:80", "198.51.100.1:443"]
+        doors = [*open_, *closed, *never]
+        looks = a_spec(harness, Act((PYTHON, "-c", LOOK, *doors), NOTHING))
+        engine.launch(looks)
+        assert ended(engine, looks.name).code == 0
+        assert json.loads(engine.logs(looks.name).stdout) == dict.fromkeys(doors, False) | dict.fromkeys(
+            open_, True
+        )
+        assert said_by(admin, harness.image, LOOK, *closed) == dict.fromkeys(closed, True)
+
+
+def said_by(admin: Client, image: str, program: str, *words: str) -> Any:
+    """Return what a program says in a pod that is no run."""
+    name = f"try-{uuid.uuid4().hex[:8]}"
+    nothing = {"requests": {"cpu": "0", "memory": "0"}}
+    container = {
+        "name": "try",
+        "image": image,
+        "command": ["python3", "-c", program, *words],
+        "resources": nothing,
+    }
+    spec = {"restartPolicy": "Never", "containers": [container], "nodeSelector": {"machine": "1"}}
+    admin.create(Pod.from_dict({"metadata": {"name": name}, "spec": spec}))
+    try:
+        wait_for(lambda: admin.get(Pod, name).status.phase in ("Succeeded", "Failed"), "it has looked")
+        return json.loads("".join(admin.log(name)))
+    finally:
+        admin.delete(Pod, name)
 
 
 def a_pod(status: dict[str, Any], **metadata: Any) -> PodView:

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sys
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +12,7 @@ import yaml
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, wait_for
+from tests.e2e.nodes import ROOT, Federation
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
 from tests.services.clusters import daemon, kubectl
@@ -84,55 +82,21 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
     whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
     made = kubectl("apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", given=whole).split()
     assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(made)
-    assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 14
+    assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 16
     sets = [part for part in yaml.safe_load_all(whole) if part["kind"] == "StatefulSet"]
     given = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
-    variables = {
-        one["name"]: one.get("value") for one in sets[0]["spec"]["template"]["spec"]["containers"][0]["env"]
+    container = sets[0]["spec"]["template"]["spec"]["containers"][0]
+    line = container["args"][0].partition("exec ")[0] + 'echo "$BFIA_GATEWAY__LISTEN__CONTAINER"'
+    known = {
+        "POD": "bfia-gateway-1",
+        "BFIA_GATEWAY_0_SERVICE_HOST": "10.0.0.1",
+        "BFIA_GATEWAY_1_SERVICE_HOST": "10.0.0.2",
     }
-    container = variables["BFIA_GATEWAY__LISTEN__CONTAINER"].replace("$(POD_IP)", "10.0.0.1")
-    given["listen"]["container"] = json.loads(container)
+    said = subprocess.run([*container["command"], line], env=known, capture_output=True, check=True)
+    given["listen"]["container"] = json.loads(said.stdout)
+    assert given["listen"]["container"]["advertise"] == "http://10.0.0.2:7381"
     settings = Settings(**given)
     assert settings.engine.main is settings.engine.kubernetes and settings.auth.mode == "on"
-
-
-def test_a_gateway_in_the_cluster_is_ready_with_the_shipped_role() -> None:
-    """One of the manifests' gateways, in a namespace of the test's own: without what no test cluster has."""
-    image = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/bfia-gateway:test"
-    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    known = {**os.environ, "PYTHON": sys.executable, "EXTRA": "k8s"}
-    build = ["bash", str(ROOT / "compose" / "build.sh"), base, image]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=known)
-    for line in (["push", "-q", image], ["rmi", image]):
-        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
-    parts = {}
-    for part in yaml.safe_load_all(kubectl("kustomize", str(ROOT / "compose" / "kubernetes"))):
-        parts[part["kind"], part["metadata"]["name"].partition("-gateway-")[0]] = part
-    settings = parts["ConfigMap", "bfia"]["data"]
-    given = yaml.safe_load(settings["node.yml"])
-    del given["storages"]
-    settings["node.yml"] = json.dumps(given)
-    gateway = parts["StatefulSet", "bfia-gateway"]["spec"]
-    gateway["replicas"] = 1
-    pod = gateway["template"]["spec"]
-    pod["nodeSelector"] = {"machine": "1"}
-    pod["containers"][0]["image"] = image
-    pod["volumes"] = [one for one in pod["volumes"] if one["name"] != "storage"]
-    pod["volumes"] += [{"name": name, "emptyDir": {}} for name in ("storage", "state")]
-    del gateway["volumeClaimTemplates"], parts["PersistentVolumeClaim", "bfia-storage"]
-    del parts["PodDisruptionBudget", "bfia-gateway"]
-    secrets = {"token": "t" * 32, "s3": "x", "database": "sqlite:////var/lib/bfia/state/gateway.db"}
-    name = f"bfia-node-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
-    try:
-        literals = [f"--from-literal={key}={value}" for key, value in secrets.items()]
-        kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals)
-        kubectl("-n", name, "apply", "-f", "-", given=yaml.safe_dump_all(parts.values()))
-        wait_for(lambda: "bfia-gateway-0" in kubectl("-n", name, "get", "pods", "-o", "name"), about="its pod")
-        kubectl("-n", name, "wait", "--for=condition=Ready", "--timeout=180s", "pod/bfia-gateway-0")
-        assert "engine=kubernetes" in kubectl("-n", name, "logs", "bfia-gateway-0")
-    finally:
-        kubectl("delete", "namespace", name, "--wait=false")
 
 
 def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(

@@ -13,9 +13,9 @@ class Cable(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, target: tuple[str, int] | str) -> None:
-        """``target``: host and port, or the path of a socket."""
-        super().__init__(("127.0.0.1", 0), _Passage)
+    def __init__(self, target: tuple[str, int] | str, at: str = "127.0.0.1") -> None:
+        """``target``: host and port, or the path of a socket; ``at``: this machine's address of the near end."""
+        super().__init__((at, 0), _Passage)
         self.target = target
         self.whole = True
         self._lock = threading.Lock()
@@ -76,9 +76,9 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def cable_to(target: tuple[str, int] | str) -> Iterator[Cable]:
+def cable_to(target: tuple[str, int] | str, at: str = "127.0.0.1") -> Iterator[Cable]:
     """Give a cable, cut at the end."""
-    with Cable(target) as cable:
+    with Cable(target, at) as cable:
         thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
