@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from engines.base import EngineError
@@ -13,6 +14,11 @@ _CLOSE_TIMEOUT = 5.0
 """seconds that closing waits for a call in progress"""
 _LONGEST_WAIT = 5.0
 """seconds between two looks at an engine that is away"""
+
+
+def pause(since: float) -> None:
+    """Wait a tenth of the time that has passed since then, at least a tenth of a second, at most a whole one."""
+    time.sleep(min(max(0.1, (time.monotonic() - since) / 10), 1.0))
 
 
 class Subscription:

@@ -58,10 +58,10 @@ from engines.kubernetes.jobs import (
     job_of,
     login_of,
     owner_of,
-    pull_name,
     secrets_of,
 )
 from engines.kubernetes.watch import PodWatch
+from engines.watch import pause
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class KubernetesEngine:
             except _NeverBegan as error:
                 self.remove(spec.name)
                 raise error.why from error
-            self._mark_begun(spec.name)
+            self._mark_begun(job)
 
     def probe(self, name: str) -> Probe:
         """Return the state of a run."""
@@ -237,7 +237,8 @@ class KubernetesEngine:
             if (job := self._job(name)) is None:
                 return
             pods = self._pods(job)
-            self._forget_secrets(name)
+            if not _is_begun(job):  # else they are gone, or go with the Job
+                self._forget_secrets(job)
             self._cluster.delete(Job, name)  # first: it would replace its pod
             for pod in pods:
                 self._cluster.delete(Pod, pod.name, grace=1)
@@ -301,7 +302,8 @@ class KubernetesEngine:
     def _wait_until_up(self, job: Any) -> None:
         """Raise `_NeverBegan`, `CreateFailed` for a Job that was removed."""
         name = str(job.metadata.name)
-        placed = time.monotonic() + self._options.place_seconds
+        since = time.monotonic()
+        placed = since + self._options.place_seconds
         fetched = placed + self._options.pull.deadline
         own = ""
         while True:
@@ -312,9 +314,8 @@ class KubernetesEngine:
                 raise CreateFailed("it was removed before it had begun")
             seen = pod.name if pod is not None else ""
             own = own or seen
-            if own != seen or (
-                pod is not None and pod.deleted
-            ):  # the one in its place must not begin, as it may have
+            # it may have begun unseen: the one in its place must not
+            if own != seen or (pod is not None and pod.deleted):
                 raise _NeverBegan(CreateFailed("its pod was evicted or deleted before it was seen to have begun"))
             if pod is not None and pod.failed:
                 raise _NeverBegan(not_started(pod.failed))
@@ -333,7 +334,7 @@ class KubernetesEngine:
                 late = PullTimeout if reason in _IMAGE else CreateFailed
                 why = text or self._event_about("Pod", pod.name if pod else name)
                 raise _NeverBegan(late(f"it did not begin in time on its machine ({reason or 'unknown'}): {why}"))
-            time.sleep(_PAUSE)
+            pause(since)
 
     def _event_about(self, kind: str, name: str) -> str:
         """Return what the cluster last said of a Job without a pod, such as about a quota, or of a pod."""
@@ -341,13 +342,14 @@ class KubernetesEngine:
         warnings = [event for event in events if event.type == "Warning"]
         return str(warnings[-1].message) if warnings else ""
 
-    def _mark_begun(self, name: str) -> None:
+    def _mark_begun(self, job: Any) -> None:
         """Keep a run from being started a second time, by whatever removes its pod."""
-        self._cluster.patch(Job, name, {"metadata": {"annotations": {BEGUN: "true"}}})
-        self._forget_secrets(name)
+        self._cluster.patch(Job, str(job.metadata.name), {"metadata": {"annotations": {BEGUN: "true"}}})
+        self._forget_secrets(job)
 
-    def _forget_secrets(self, name: str) -> None:
-        for secret in (name, pull_name(name)):
+    def _forget_secrets(self, job: Any) -> None:
+        logins = [str(one.name) for one in job.spec.template.spec.imagePullSecrets or ()]
+        for secret in (str(job.metadata.name), *logins):
             self._cluster.delete(Secret, secret)
 
     def _take_up(self) -> Sequence[str]:
@@ -359,7 +361,7 @@ class KubernetesEngine:
             pod = first(one for one in pods if one.job == job.metadata.uid)
             if pod is not None and pod.begun:
                 if not _is_begun(job):
-                    self._mark_begun(name)
+                    self._mark_begun(job)
             elif _is_begun(job):
                 lost.append(name)
         return lost

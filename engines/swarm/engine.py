@@ -38,7 +38,7 @@ from engines.docker.client import network_is_gone, not_started, remove, translat
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, Form, Task, alone, devices, ends, newest, template
-from engines.watch import Follower
+from engines.watch import Follower, pause
 
 log = logging.getLogger(__name__)
 
@@ -203,12 +203,13 @@ class SwarmEngine(DaemonEngine):
 
     def _wait_until_up(self, name: str) -> None:
         """Raise `_NeverBegan` with the words of the Swarm, `CreateFailed` for a service that was removed."""
-        placed = time.monotonic() + self._options.place_seconds
+        since = time.monotonic()
+        placed = since + self._options.place_seconds
         pulled = placed + self._options.pull.deadline
         while True:
-            if self._service(name) is None:
+            if (service := self._service(name)) is None:
                 raise CreateFailed("it was removed before it had begun")
-            task = self._task(name)
+            task = self._task_of(service)
             if task is not None and task.begun:
                 return
             now = time.monotonic()
@@ -221,7 +222,7 @@ class SwarmEngine(DaemonEngine):
                 raise _NeverBegan(f"no machine of the Swarm takes it: {why}")
             if now > pulled and task is not None:
                 raise _NeverBegan(f"it did not begin in time on its machine ({task.state}): {task.error}")
-            time.sleep(_PAUSE)
+            pause(since)
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
         """Check at the manager what the image has to start. Raises `CommandNotFound`, APIError."""
