@@ -33,7 +33,7 @@ from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
 from tests.services.browser import PROGRAM
 from tools.bench import channel as ways
-from tools.bench import console, load, readme, requests
+from tools.bench import clusters, console, load, readme, requests
 from tools.bench.failover import failover
 from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
@@ -198,6 +198,17 @@ def together(asked: argparse.Namespace) -> None:
     row = [_TOGETHER, f"{jobs:.1f} s", f"{best:.1f} s", at_once, f"{jobs / best:.2f}"]
     heads = ["jobs of one task", "jobs", "bare, on the host's network", "concurrent containers", "ratio"]
     table("together", "Jobs submitted together at two nodes under Docker", heads, [row])
+
+
+def on_clusters(asked: argparse.Namespace) -> None:
+    missing = [name for kind in clusters.KINDS if (name := f"BFIA_TEST_{kind.upper()}") not in os.environ]
+    if missing:
+        print(f"Clusters are not measured: {' and '.join(missing)} not set\n")
+        return
+    build(asked.base)
+    for kind in clusters.KINDS:
+        rows = list(clusters.rows(kind, A, chain(1), asked.tasks, asked.rounds))
+        table(kind, f"A job at one node against the same containers bare ({kind})", clusters.HEADS, rows)
 
 
 def by_fates_protocol(asked: argparse.Namespace) -> None:
@@ -532,6 +543,7 @@ def table(part: str, title: str, heads: list[str], rows: list[list[Any]]) -> Non
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "makespan": makespan,
     "together": together,
+    "clusters": on_clusters,
     "fate": by_fates_protocol,
     "create": create_all,
     "requests": request_path,

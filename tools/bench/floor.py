@@ -25,6 +25,18 @@ def build(base: str) -> None:
         docker.from_env().images.build(path=folder, tag=IMAGE, rm=True)
 
 
+class Answer(BaseHTTPRequestHandler):
+    """Takes every callback."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
 class Floor:
     """A bridge network of its own and a server for the callbacks on it."""
 
@@ -37,15 +49,6 @@ class Floor:
         self._network = self._client.networks.create(NETWORK, driver="bridge")
         self._network.reload()
         self._address = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
-
-        class Answer(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None: ...
 
         self._server = ThreadingHTTPServer((self._address, 0), Answer)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
