@@ -6,12 +6,12 @@ import re
 import secrets
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from gateway.domain.spec import NodeId, Note
+from gateway.domain.spec import NodeId, Note, replace
 from gateway.errors import GatewayError
 
 PREFIX = "bfia_"

@@ -1,11 +1,11 @@
 """The scheduling node's record of a job: what it knows of every node, of every task, and of how the job ends."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, replace
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 

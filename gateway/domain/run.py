@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
 from gateway.domain.resources import Amounts, Pool, Portions
-from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party, replace
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, Generic, TypeVar
@@ -17,7 +17,7 @@ import structlog
 from gateway.auth import with_proof
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import NodeId, Note
+from gateway.domain.spec import NodeId, Note, replace
 from gateway.errors import DatabaseAway, GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon
@@ -103,8 +103,10 @@ class Loop:
             if known is not None and known <= when:
                 return
             self._soonest[key] = when
-            heapq.heappush(self._heap, (when, next(self._order), key))
-            self._condition.notify()
+            entry = (when, next(self._order), key)
+            heapq.heappush(self._heap, entry)
+            if self._heap[0] is entry:  # else a worker wakes before that
+                self._condition.notify()
 
     def _tick(self) -> None:
         while True:

@@ -7,7 +7,7 @@ One verb changes state: `Records.update` loads the value, calls the pure change,
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache, partial
 from typing import Any, Generic, Literal, TypeVar
@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from gateway.auth import proven, with_proof
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import JobSpec, replace
 from gateway.domain.states import TaskStatus
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeating

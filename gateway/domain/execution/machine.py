@@ -4,7 +4,6 @@ The shape is that of `gateway.domain.scheduling.machine`: `agenda`, `plan`, `nex
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import is_
@@ -14,7 +13,7 @@ from gateway.domain import approval, models
 from gateway.domain import run as domain_run
 from gateway.domain.execution import messages, runs
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed, replace
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 

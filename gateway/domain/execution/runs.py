@@ -10,13 +10,12 @@ containers, and only then is seen to be gone. Such an end is the engine's failur
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from gateway.domain.execution import messages
 from gateway.domain.run import Exit, Reporting, Run
-from gateway.domain.spec import Call, CallState, Failure, changed
+from gateway.domain.spec import Call, CallState, Failure, changed, replace
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 from gateway.domain.timeouts import RunTiming
 

@@ -9,7 +9,6 @@ response is followed by a poll, not by a second start; and the poll is sent only
 deadline, when the start can no longer be on its way.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
@@ -18,7 +17,7 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import agenda, call_of, is_claimed, needs_stop, of_this_attempt, with_call
-from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed, replace
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
 from gateway.domain.timeouts import NOW, Timing, expiry
 
