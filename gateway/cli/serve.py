@@ -111,7 +111,6 @@ def configure_logs(log_format: str) -> None:
         if sys.stderr.isatty():
             last = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     common: list[Any] = [
-        structlog.contextvars.merge_contextvars,
         _trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -264,7 +264,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return machine.apply(local, event, self._timing)
 
     def _next_due(self, local: LocalJob) -> datetime | None:
-        return machine.next_due(local, self._timing, self._owner)
+        mine = all(owner in ("", self._owner) for owner in (local.home, *(run.owner for run in local.runs)))
+        return super()._next_due(local) if mine else machine.next_due(local, self._timing, self._owner)
 
     def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
         return machine.retry_reports(local, node)

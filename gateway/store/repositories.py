@@ -420,18 +420,20 @@ class SqlUsedSignatures:
     def first(self, signature: str, request: str, seconds: float) -> str:
         """Return the fingerprint of the request that came first with a signature, and remember it for so long."""
         t, now = schema.used_signature, self._clock().timestamp()
-        expired, tidy = t.delete().where(t.c.until < now), now >= self._tidy_at
-        if tidy:
+        if tidy := now >= self._tidy_at:
             self._tidy_at = now + _TIDY_SECONDS
+
+        def forget() -> None:
+            self._database.execute(t.delete().where(t.c.until < now))
 
         def work() -> str:
             try:
                 if tidy:
-                    self._database.execute(expired)
+                    forget()
                 self._database.execute(_USE, signature=signature, request=request, until=now + seconds)
                 return request
             except sa.exc.IntegrityError:
-                self._database.execute(expired)
+                forget()
                 known = self._database.value(sa.select(t.c.request).where(t.c.signature == signature))
                 if known is None:
                     raise
