@@ -12,7 +12,7 @@ import yaml
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation
+from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
 from tests.services.clusters import daemon, kubectl
@@ -114,5 +114,6 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
         assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
         assert os.listdir(node.storage) in ([], [".staging"])
         kept_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
+        wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
         assert role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]

@@ -15,7 +15,7 @@ import yaml
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation
+from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.services.clusters import daemon
 
@@ -63,6 +63,7 @@ def test_the_users_files_run_unchanged_with_one_party_on_a_swarm(two: Federation
     (run,) = [one for one in guest.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN]
     assert (run["status"], run["engine"]) == ("SUCCESS", "swarm")
     kept_log = guest.home / "state" / "runs" / run["name"] / "stdout.log"
+    wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
     assert b"guest" in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
 
