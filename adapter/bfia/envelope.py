@@ -5,7 +5,7 @@ HTTP status, but for peers that know HTTP 200 only. Our own ``/api`` has real st
 interface (``/v2/provider``, ``/v2/component``) has ``message`` instead of ``msg``.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
-from adapter.body import JsonRequest, JsonRoute, Words, model_of, refusal, words_for
+from adapter.body import JsonRoute, Words, model_of, refusal, words_for
 from gateway.errors import (
     DatabaseAway,
     GatewayError,
@@ -56,20 +56,6 @@ class Route(JsonRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, _written(endpoint), **options)
-
-
-class Read(Route):
-    """A path that is asked for all the time: its endpoint takes the request alone, so no parameter is solved."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the path's handler."""
-        endpoint = self.endpoint
-
-        async def handle(request: Request) -> Response:
-            found: Response = await endpoint(JsonRequest(request.scope, request.receive))
-            return found
-
-        return handle
 
 
 def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia import examples, translate, wire
-from adapter.bfia.envelope import Read, Route, ok
+from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Done, Sender, given, incoming, on, required, texts
 from adapter.bfia.validation import unknown_fields
@@ -101,7 +101,6 @@ def operator_router(
         "POST",
         summary="State of a job and of all its tasks",
         openapi_extra=_described(_Job),
-        route_class_override=Read,
     )
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
         wanted, sender = await required(request, "job_id"), incoming(request)
@@ -130,7 +129,6 @@ def operator_router(
         "GET",
         summary="All jobs of a flow, or all jobs",
         openapi_extra=_described(_Flow),
-        route_class_override=Read,
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
         wanted = (await texts(request, "flow_id")).get("flow_id")
