@@ -24,6 +24,7 @@ from lightkube.models.core_v1 import Container, EnvVar, PodSpec, PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
+from lightkube.types import CascadeType
 
 import engines.kubernetes  # noqa: F401 - lightkube can be used by several threads then
 from adapter.bfia.examples import A_PROVIDER
@@ -142,7 +143,7 @@ def _kubernetes() -> Iterator[tuple[str, Run]]:
                 assert seen.status is None or seen.status.phase != "Failed", seen.status
                 if seen.status is not None and seen.status.phase == "Succeeded":
                     break
-            client.delete(Job, name)
+            client.delete(Job, name, cascade=CascadeType.BACKGROUND)
 
         yield image, run
 
