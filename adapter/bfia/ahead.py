@@ -64,6 +64,8 @@ def ahead(app: ASGIApp, within: FastAPI, routers: Iterable[APIRouter], most: int
 
 def _takes(route: Route) -> dict[str, _Solve] | None:
     """Return how to find what an endpoint takes, None for one that is not plain."""
+    if route.dependencies:
+        return None
     found = {name: _solve(one) for name, one in signature(route.endpoint).parameters.items()}
     return None if None in found.values() else {name: one for name, one in found.items() if one is not None}
 
@@ -76,7 +78,7 @@ def _solve(parameter: Parameter) -> _Solve | None:
         return _sender
     if kind is Caller:
         return partial(_depending, default.dependency)
-    if isinstance(default, params.Query) and kind is str:
+    if isinstance(default, params.Query) and kind is str and default.default == "" and not default.metadata:
         return partial(_text, parameter.name, default.default)
     model = next(iter(get_args(kind)), kind)
     return partial(_body, model) if isinstance(model, type) and issubclass(model, BaseModel) else None

@@ -30,6 +30,8 @@ LARGEST_ANSWER = 32 * 1024**2
 """bytes; what is longer is not a response of this protocol"""
 _MOST, _MOST_IDLE = 32, 8
 """connections to one address: in use, and kept for the next request"""
+_LONGEST_HEAD = 1 << 17
+"""bytes of headers, and of what came with them"""
 _IDLE_SECONDS = 4.0
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _LENGTHS = frozenset({"content-length", "transfer-encoding"})
@@ -67,12 +69,13 @@ class Reading:
     """Reads one response."""
 
     def __init__(self, most: int) -> None:
-        """``most``: bytes after which what still comes of it is left."""
+        """``most``: bytes of the body; the rest is not read."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = bytearray()
         self.over = self.keep = False
         self._most = most
+        self._came = 0
         self._begun = False
         self._parser = httptools.HttpResponseParser(self)
 
@@ -83,34 +86,47 @@ class Reading:
                 raise ConnectionResetError("the peer closed the connection without a whole response")
             self.over = True
             return
+        self._came += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
+        if self._came > (4 * self._most if self._begun else _LONGEST_HEAD):  # chunks may be short
+            raise ConnectionAbortedError("the response is mostly headers")
 
     @property
     def has_length(self) -> bool:
         """Whether its end is known, and need not be that of the connection."""
         return not _LENGTHS.isdisjoint(self.headers)
 
+    def on_message_begin(self) -> None:
+        """Begin anew after one that came before the response; nothing belongs behind it."""
+        if self.over:
+            self.keep = False
+        else:
+            self.headers = {}
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, by the parser."""
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.over:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Note the status; what comes before the response itself, such as 100, is passed over."""
-        self.status = self._parser.get_status_code()
-        self._begun = self.status >= 200
+        if not self.over:
+            self.status = self._parser.get_status_code()
+            self._begun = self.status >= 200
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
-        self.content += body
-        self.over |= len(self.content) > self._most
+        if not self.over:
+            self.content += body
+            self.over = len(self.content) > self._most
 
     def on_message_complete(self) -> None:
         """Note the end."""
-        if self._begun:
-            self.keep = self._parser.should_keep_alive() and not self.over
+        if self._begun and not self.over:
+            self.keep = self._parser.should_keep_alive()
             self.over = True
 
 
@@ -203,8 +219,10 @@ class Client:
         return response
 
     def _head(self, request: Request) -> bytes:
-        if bad := [name for name, value in request.headers.items() if _CONTROL.search(value)]:
-            raise ValueError(f"control characters in the header {bad[0]}")
+        if bad := [name for name, value in request.headers.items() if _CONTROL.search(name + value)]:
+            raise ValueError(f"control characters in the header {bad[0]!r}")
+        if _CONTROL.search(request.target):
+            raise ValueError("control characters in the path")
         lines = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
         return (
             f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\nhost: {self._netloc}\r\n"

@@ -302,8 +302,8 @@ def signing_answers(
 def is_short(request: Request, most: int = _SHORT) -> bool:
     """Say whether the body of a request is announced as short, and takes no more bytes than ``most``."""
     length = request.headers.get("content-length", "0")
-    digits = length.isascii() and length.isdigit() and "transfer-encoding" not in request.headers
-    return digits and int(length[:9]) <= min(most, _SHORT)
+    known = length.isascii() and length.isdigit() and "transfer-encoding" not in request.headers
+    return known and len(length) < 10 and int(length) <= min(most, _SHORT)
 
 
 def _may_be_signed(scope: Scope) -> bool:

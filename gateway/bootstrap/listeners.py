@@ -225,7 +225,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
         usual = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
-        control = (one.router for one in mounts[name] if one.max_body == body)
+        control = (one.router for one in mounts[name] if one.max_body == body and not one.first)
         apps[name] = ahead(usual, app, control, body)
     apps["peer"] = router.ahead(apps["peer"], of_peers)
     name = "peer" if settings.listen.container is None else "container"

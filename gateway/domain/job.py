@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, replace
-from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge, replace
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
 from gateway.domain.resources import Amounts, Pool, Portions
-from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party, replace
-from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
+from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
+from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus, replace
 
 
 @dataclass(frozen=True)

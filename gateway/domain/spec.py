@@ -9,25 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.problems import Problem
-from gateway.domain.states import Outcome
-
-if TYPE_CHECKING:
-    from dataclasses import replace as replace
-else:
-
-    def replace(record, /, **changes):
-        """Return a record with other values of some fields, at a tenth of what `dataclasses.replace` takes.
-
-        Records of this package keep what their constructors get, and nothing else.
-        """
-        made = object.__new__(type(record))
-        made.__dict__.update(record.__dict__, **changes)
-        return made
-
+from gateway.domain.states import Outcome, replace
 
 NodeId = str
 

@@ -13,8 +13,8 @@ from gateway.domain import approval, models
 from gateway.domain import run as domain_run
 from gateway.domain.execution import messages, runs
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed, replace
-from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move, replace
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 ToDo = Iterator[Due[messages.Command]]

@@ -15,8 +15,8 @@ from typing import assert_never
 
 from gateway.domain.execution import messages
 from gateway.domain.run import Exit, Reporting, Run
-from gateway.domain.spec import Call, CallState, Failure, changed, replace
-from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
+from gateway.domain.spec import Call, CallState, Failure, changed
+from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move, replace
 from gateway.domain.timeouts import RunTiming
 
 SEAL_TRIES = 10

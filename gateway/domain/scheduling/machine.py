@@ -17,8 +17,8 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import agenda, call_of, is_claimed, needs_stop, of_this_attempt, with_call
-from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed, replace
-from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
+from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move, replace
 from gateway.domain.timeouts import NOW, Timing, expiry
 
 _MAX_UNKNOWNS = 5

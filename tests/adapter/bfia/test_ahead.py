@@ -88,6 +88,7 @@ async def test_a_well_formed_request_is_served_before_the_application(
         ({"content": b"{"}, Invalid.code),
         ({"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}}, Invalid.code),
         ({"json": {"job_id": "job-1", "more": "x" * MOST}}, 413),
+        ({"content": b'{"job_id": "job-1"}'.ljust(300), "headers": {"content-length": "000000000300"}}, 413),
         ({"method": "GET"}, 405),
         ({"url": "/none"}, 404),
         ({"method": "GET", "url": "/page", "params": {"number": "x"}}, Invalid.code),

@@ -46,6 +46,8 @@ async def test_no_topic_becomes_a_header_of_its_own(alpha, client):
         (HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", b"hi"),
         (HEAD + b"\r\nhi", b"hi"),  # until the connection ends
         (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"content-length: 2\r\n\r\nhi", b"hi"),
+        (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n" + HEAD + b"\r\nhi", b"hi"),
+        (HEAD + b"content-length: 2\r\n\r\nhi" + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno", b"hi"),
     ],
 )
 async def test_a_whole_response(wires, octets, content):
@@ -63,6 +65,8 @@ async def test_a_whole_response(wires, octets, content):
         HEAD + b"content-length: 3\r\n\r\nhi",
         HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n",
         b"SSH-2.0-OpenSSH\r\n\r\n",
+        HEAD + b"x: y\r\n" * 50_000,
+        HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 1_000_000 + b"\r\n",
     ],
 )
 async def test_what_is_no_whole_response_is_none(wires, octets):
