@@ -246,7 +246,8 @@ case ${1:-} in
       registry_up & filled=$!
       control_up
       wait $filled
-      ip address add "$gateways/24" dev "${tag}h"
+      # the last two as a cloud's metadata and something in the internet would be reached
+      for one in "$gateways/24" 169.254.169.254/32 198.51.100.1/32; do ip address add "$one" dev "${tag}h"; done
       for n in $machines; do routes "$n"; machine_up "$n"; done
       wait_for "kubernetes" 120 ready
     fi

@@ -396,16 +396,22 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
     engine.launch(other)
     (pod,) = pods_of(admin, other.name)
     api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
-    with socket.create_server((gateways, 0)) as gateway, socket.create_server((str(api.hostname), 0)) as service:
-        open_ = [f"{gateways}:{gateway.getsockname()[1]}", os.environ["BFIA_TEST_S3"].removeprefix("http://")]
+    with contextlib.ExitStack() as stack:
+
+        def listens(host: str) -> str:
+            where = stack.enter_context(socket.create_server((host, 0))).getsockname()
+            return f"{host}:{where[1]}"
+
+        open_ = [listens(gateways), os.environ["BFIA_TEST_S3"].removeprefix("http://")]
         closed = [
             api.netloc,
             "10.217.0.1:443",  # the same by the cluster's own service
-            f"{api.hostname}:{service.getsockname()[1]}",  # any other service of the gateway's machine
+            listens(str(api.hostname)),  # any other service of the gateway's machine
             f"{pod.status.hostIP}:10250",  # the kubelet
+            listens("169.254.169.254"),  # where a cloud has metadata
+            listens("198.51.100.1"),  # somewhere in the internet
         ]
-        never = [f"{pod.status.podIP}:9000", "169.254.169.254:80", "198.51.100.1:443"]
-        doors = [*open_, *closed, *never]
+        doors = [*open_, *closed, f"{pod.status.podIP}:9000"]
         looks = a_spec(harness, Act((PYTHON, "-c", LOOK, *doors), NOTHING))
         engine.launch(looks)
         assert ended(engine, looks.name).code == 0
