@@ -17,7 +17,8 @@ import structlog
 from gateway.auth import with_proof
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import NodeId, Note, replace
+from gateway.domain.spec import NodeId, Note
+from gateway.domain.states import replace
 from gateway.errors import DatabaseAway, GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon

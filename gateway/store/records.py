@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from gateway.auth import proven, with_proof
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import JobSpec, replace
-from gateway.domain.states import TaskStatus
+from gateway.domain.spec import JobSpec
+from gateway.domain.states import TaskStatus, replace
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeating
 from gateway.store.serialization import as_time, dumps, loads, record
