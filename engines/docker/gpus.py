@@ -54,7 +54,7 @@ class Gpus:
             yield free[:count]
 
     def contested(self, run: str) -> bool:
-        """Tell whether another gateway has just given a device of the run away, too; wait a moment if so."""
+        """Tell whether another gateway has also given away one of the run's devices; wait a moment if so."""
         holders = self._holders()
         own = holders.pop(run, set())
         if not any(own & held for held in holders.values()):

@@ -11,7 +11,7 @@ from gateway.domain.problems import foreign_engine, foreign_engine_rule
 _DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
 Constraint = Annotated[str, Field(pattern=r"^(node|engine)\.[\w.-]+ *(==|!=) *[\w.:/-]+$")]
 _GENERIC = r"^[\w.-]+$"
-_GPU = "A Swarm's generic resource that is the machines' GPUs, as in node-generic-resources."
+_GPU = "The Swarm's generic resource that stands for GPUs, as in node-generic-resources."
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
@@ -116,7 +116,7 @@ class KubernetesEngineSettings(Section):
     gpu: str = Field(
         default="nvidia.com/gpu",
         pattern=r"^[\w.-]+/[\w.-]+$",
-        description="The machines' extended resource that is their GPUs, such as huawei.com/Ascend910.",
+        description="The machines' extended resource that stands for GPUs, such as huawei.com/Ascend910.",
     )
     runtime_class: str = Field(default="", description="Runtime class of the runs; empty: the cluster's default.")
     priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
