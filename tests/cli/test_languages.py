@@ -158,6 +158,19 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("the job would fail (1 in the way, 11 to look at)", "作业会失败（1 项障碍，11 项需注意）"),
         ("1 dataset", "1 个数据集"),
+        (
+            "docker with gpu 2, and 1 further engine: far (swarm) has cpu 3, memory 8 GiB",
+            "docker，gpu 2，另有 1 个引擎：far（swarm）有 cpu 3, memory 8 GiB",
+        ),
+        (
+            "docker, and 2 further engines: a (docker) has cpu 3; b (swarm) has cpu 3, gpu 2",
+            "docker，另有 2 个引擎：a（docker）有 cpu 3；b（swarm）有 cpu 3, gpu 2",
+        ),
+        (
+            "n.yml: engines need listen.container.advertise: where containers of every engine reach this gateway, "
+            "such as http://h:1",
+            "n.yml: 设置 engines 时必须设置 listen.container.advertise：各引擎的容器访问本网关的地址，例如 http://h:1",
+        ),
         ("some datasets", "some datasets"),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
@@ -199,6 +212,7 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
     """Those whose words are all values, such as a name and a time, need none."""
     product = "gateway adapter engines provider_registry route_table"
     rules = texts_of(product, {"Problem", "problem", "_problem"}, 1, 2)
+    rules += texts_of("gateway/config", {"ValueError"}, 0, 2)
     for text in [*texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3), *rules]:
         assert re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh")), text
     for rule in rules:
