@@ -291,20 +291,22 @@ def _engine(node: Installation) -> Step:
         if node.engine.kind == "kubernetes":
             daemon = "check the API server, and engine.kubernetes.kubeconfig"
         remedy = daemon if node.settings.engine.main is not None else "check the state folder"
-        return _failed(f"{error.reason}: {error}", remedy)
-    others, away, capacities = _further(node.engine), [], []
+        return _failed(f"{error.reason}: {error}", getattr(error, "remedy", "") or remedy)
+    others, away, capacities, remedies = _further(node.engine), [], [], []
     for name, other in others.items():
         try:
             has = other.capacity()
             capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
+            remedies.append(
+                getattr(error, "remedy", "") or "start that engine, or check its entry and certificates"
+            )
     found = f"{node.engine.kind} with gpu {gpus}" if gpus else node.engine.kind
     found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
     if away:
-        remedy = "start that engine, or check its entry and certificates"
-        return _warning(f"nothing can run at {'; '.join(away)}", remedy, found)
+        return _warning(f"nothing can run at {'; '.join(away)}", "; ".join(dict.fromkeys(remedies)), found)
     return _ok(found)
 
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
+from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
 from gateway.bootstrap.node import Gateway
@@ -24,6 +25,7 @@ from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_o
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
 from gateway.identity.keys import Keyring
+from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import opened
 from gateway.store.repositories import Gateways, SqlProviders, SqlRouteVersions
@@ -298,6 +300,30 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     )
     assert said.count("(") == 2, "the others are where they belong"
     assert said.count("for lost:1.0.0@docker") == 1 and said.count("for stranger:1.0.0@docker") == 1
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_a_cluster_whose_totals_are_unknown_is_told_how_to_say_them(config: Path, further: bool):
+    class Unknown(KubernetesEngine):
+        """A cluster that answers, with neither quota nor a right to list nodes."""
+
+        def __init__(self) -> None:
+            super().__init__("n", "i")
+            self._cluster.list = lambda *_: []  # type: ignore[method-assign]
+            self._machines = lambda: None  # type: ignore[method-assign]
+
+        def check(self) -> None:
+            pass
+
+    def engine_of(settings: Any) -> Engine:
+        main = MemoryEngine(node="n", installation="i", images={})
+        return SeveralEngines(main, {FAR: Unknown()}) if further else Unknown()
+
+    settings = with_docker(config, base_url="unix:///main")
+    (step,) = (step for step in look(settings, engine_of) if step.name == "engine")
+    assert step.result == ("warning" if further else "failed") and "has no quota" in step.cause
+    assert step.remedy == "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
+    assert translate(step.remedy, "zh").startswith("为命名空间设置")
 
 
 def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
