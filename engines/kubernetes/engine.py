@@ -58,6 +58,7 @@ from engines.kubernetes.jobs import (
     job_of,
     login_of,
     owner_of,
+    pull_name,
     secrets_of,
 )
 from engines.kubernetes.watch import PodWatch
@@ -74,6 +75,7 @@ _ISOLATION = Isolation(
         "the cluster's network keeps to it: try it from a pod (docs/kubernetes.md)",
     ),
 )
+_REPLACED = "its pod was evicted or deleted before it was seen to have begun"
 _PAUSE = 0.1
 """seconds between two looks at a run that begins or ends"""
 _IMAGE = frozenset(
@@ -141,7 +143,7 @@ class KubernetesEngine:
             memory.append(sum(machine.memory for machine in machines))
             gpu.append(sum(machine.gpu for machine in machines))
         if not cpu or not memory:
-            raise EngineDown(
+            raise _TotalsUnknown(
                 "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
                 "quota of cpu and memory"
             )
@@ -186,6 +188,8 @@ class KubernetesEngine:
             try:
                 if not job.spec.parallelism:
                     self._set_going(spec, image, job)
+                elif self._was_replaced(job):
+                    raise _NeverBegan(CreateFailed(_REPLACED))
                 self._wait_until_up(job)
             except _NeverBegan as error:
                 self.remove(spec.name)
@@ -316,7 +320,7 @@ class KubernetesEngine:
             own = own or seen
             # it may have begun unseen: the one in its place must not
             if own != seen or (pod is not None and pod.deleted):
-                raise _NeverBegan(CreateFailed("its pod was evicted or deleted before it was seen to have begun"))
+                raise _NeverBegan(CreateFailed(_REPLACED))
             if pod is not None and pod.failed:
                 raise _NeverBegan(not_started(pod.failed))
             reason, text = ("", "") if pod is None else pod.waits_for
@@ -348,9 +352,25 @@ class KubernetesEngine:
         self._forget_secrets(job)
 
     def _forget_secrets(self, job: Any) -> None:
-        logins = [str(one.name) for one in job.spec.template.spec.imagePullSecrets or ()]
-        for secret in (str(job.metadata.name), *logins):
-            self._cluster.delete(Secret, secret)
+        name = str(job.metadata.name)
+        self._cluster.delete(Secret, name)
+        # others are the institution's, which its cluster puts into every pod
+        if pull_name(name) in [one.name for one in job.spec.template.spec.imagePullSecrets or ()]:
+            self._cluster.delete(Secret, pull_name(name))
+
+    def _was_replaced(self, job: Any) -> bool:
+        """Return whether a Job has had another pod, which may have begun while no gateway saw it."""
+        of_job = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
+        made = {str(event.message).split()[-1] for event in self._cluster.list(Event, fields=of_job)}
+        left = {pod.name for pod in self._pods(job)}  # listed later: what is not among them is gone
+        return len(left) > 1 or not made <= left
+
+    def _put_out(self, job: Any) -> None:
+        """End what began a second time. The Job stays, marked: without it, a launch would begin anew."""
+        self._forget_secrets(job)
+        for pod in self._pods(job):
+            self._cluster.delete(Pod, pod.name, grace=1)
+        self._mark_begun(job)
 
     def _take_up(self) -> Sequence[str]:
         """Complete what a gateway that was killed had begun; return the runs that no pod reports any more."""
@@ -360,7 +380,12 @@ class KubernetesEngine:
             name = str(job.metadata.name)
             pod = first(one for one in pods if one.job == job.metadata.uid)
             if pod is not None and pod.begun:
-                if not _is_begun(job):
+                if _is_begun(job):
+                    continue
+                if self._was_replaced(job):
+                    self._put_out(job)
+                    lost.append(name)
+                else:
                     self._mark_begun(job)
             elif _is_begun(job):
                 lost.append(name)
@@ -416,6 +441,10 @@ class KubernetesEngine:
             if not node.spec.unschedulable
             and any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
         ]
+
+
+class _TotalsUnknown(EngineDown):
+    remedy = "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
 
 
 class _NeverBegan(Exception):

@@ -1,6 +1,6 @@
 """The engine contract over a Kubernetes of two machines, and what only that engine promises.
 
-Of the contract, two cases are there in their second form: what a capability that the engine lacks has to be.
+Of the contract, three cases are there in their second form: what a capability that the engine lacks has to be.
 
 ==========================================================  ====================================================
 ``test_mounts_are_seen_as_asked``                           no folder is shared: refused with NOT_SUPPORTED
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lightkube import Client, KubeConfig
-from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.core_v1 import LocalObjectReference, ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota, Secret
@@ -207,6 +207,29 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
     assert list(admin.list(Secret, labels={RUN: spec.name})) == []
 
 
+def test_a_pull_secret_that_the_cluster_added_stays(
+    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = f"theirs-{uuid.uuid4().hex[:8]}"
+    admin.create(Secret(metadata=ObjectMeta(name=theirs)))
+    monkeypatch.setattr("engines.kubernetes.engine.login_for", lambda registry: ("user", "confidential"))
+
+    def and_theirs(*given: Any) -> Job:
+        """As an admission webhook would."""
+        job = job_of(*given)
+        job.spec.template.spec.imagePullSecrets.append(LocalObjectReference(name=theirs))  # type: ignore[union-attr]
+        return job
+
+    monkeypatch.setattr("engines.kubernetes.engine.job_of", and_theirs)
+    engine, spec = harness.engine(), a_spec(harness, WAITS)
+    try:
+        engine.launch(spec)
+        assert list(admin.list(Secret, labels={RUN: spec.name})) == []
+        assert admin.get(Secret, theirs)
+    finally:
+        admin.delete(Secret, theirs)
+
+
 def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
     engine = harness.engine()
     done, never = a_spec(harness, exits(0)), a_spec(harness, exits(0), environment={"not valid": ""})
@@ -243,12 +266,15 @@ def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(harness: Kub
 
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
-    harness: KubernetesHarness, admin: Client
+    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, spec = harness.engine(), a_spec(harness, exits(0), reserved=Limits(cpu=12))
+    seen: list[PodView] = []
+    look = engine._pods
+    monkeypatch.setattr(engine, "_pods", lambda job: seen.extend(found := look(job)) or found)
     with ThreadPoolExecutor(1) as pool:
         launched = pool.submit(engine.launch, spec)
-        wait_for(lambda: pods_of(admin, spec.name), "its pod")
+        wait_for(lambda: seen, "its pod is seen")
         admin.delete(Pod, pods_of(admin, spec.name)[0].metadata.name)
         with pytest.raises(CreateFailed, match="evicted or deleted before it was seen to have begun"):
             launched.result()
@@ -256,6 +282,40 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
     wait_for(
         lambda: not [*pods_of(admin, spec.name), *admin.list(Secret, labels={RUN: spec.name})], "nothing stays"
     )
+
+
+@pytest.mark.parametrize("by", ["launch", "watch"])
+def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
+    harness: KubernetesHarness, admin: Client, by: str
+) -> None:
+    """The gateway was killed before the note of the first, which was then evicted."""
+    engine, spec = harness.engine(), a_spec(harness, WAITS)
+    image = engine._images.find(spec.image)
+    engine._set_going(spec, image, engine._create(spec, image))
+    wait_for(lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.begun], "it begins")
+    (pod,) = pods_of(admin, spec.name)
+    admin.delete(Pod, pod.metadata.name, grace_period=1)
+
+    def second() -> bool:
+        names = [(seen.name, seen.begun) for seen in map(PodView, pods_of(admin, spec.name))]
+        return len(names) == 1 and names[0][0] != pod.metadata.name and names[0][1]
+
+    wait_for(second, "another begins")
+    (again,) = pods_of(admin, spec.name)
+    anew, heard = harness.engine(), Heard()
+    if by == "launch":
+        with pytest.raises(CreateFailed, match="evicted or deleted before it was seen to have begun"):
+            anew.launch(spec)
+        assert anew.list() == []
+    else:
+        anew.watch(heard)
+        heard.of(spec.name)
+        wait_for(lambda: anew.probe(spec.name) == Missing(), "it is lost")
+        anew.launch(spec)  # begins nothing
+        assert anew.probe(spec.name) == Missing()
+    assert list(admin.list(Secret, labels={RUN: spec.name})) == []
+    wait_for(lambda: again.metadata.name not in [one.metadata.name for one in pods_of(admin, spec.name)], "gone")
+    anew.remove(spec.name)
 
 
 def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHarness) -> None:
@@ -284,8 +344,9 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
         assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
         unknown = harness.engine(kubeconfig=str(harness.home / "admin.conf"), namespace=name)
         unknown._machines = lambda: None  # type: ignore[method-assign]
-        with pytest.raises(EngineDown, match="may not list its nodes"):
+        with pytest.raises(EngineDown, match="may not list its nodes") as refused:
             unknown.capacity()
+        assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
         hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
         quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
         admin.create(quota, namespace=name)
