@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|cut N|mend N|in N COMMAND|kubectl ...: a Kubernetes of two machines for the test suite.
+# kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|runs NAMESPACE|cut N|mend N|in N COMMAND|kubectl ...: a Kubernetes of two machines for the test suite.
 # Debian has its source alone: `install` compiles that into one program, kept by version outside the checkout (2 to 8 minutes, once).
 # The control plane runs on the host; each kubelet has a containerd and a network namespace of its own, as the machines of swarm.sh do.
 # Images come from a registry on the host. Pods are kept to NetworkPolicies by kubernetes/policies.py.
@@ -222,10 +222,14 @@ machine_down() { # everything in its network and its cgroup
   find /sys/fs/cgroup/*/"$tag$1" -depth -type d -exec rmdir {} + 2>/dev/null || true
 }
 
-runs() { # what a gateway gets: the shipped account and role, in a namespace
+runs() { # NAMESPACE: has what is shipped for runs there, with the addresses of the tests
+  sed -e "s#10.0.0.5/32}}\] .*#$gateways/32}}]#; /ports: \[{port: 7381}\]/d" -e "s#10.0.0.7/32#$(bridge)/32#; s#port: 9000#port: ${S3_PORT:-17480}#" \
+    "$here/../compose/kubernetes/runs.yml" | kubectl apply -n "$1" -f - >/dev/null
+}
+
+account() { # what a gateway gets
   kubectl get namespace bfia >/dev/null 2>&1 || kubectl create namespace bfia >/dev/null
-  sed -e "s#10.0.0.5/32}}\] .*#$gateways/32}}]#; /ports: \[{port: 7381}\]/d" -e "s#10.0.0.7/32#$(bridge)/32#; s#port: 9000#port: ${S3_PORT:-9000}#" \
-    "$here/../compose/kubernetes/runs.yml" | kubectl apply -n bfia -f - >/dev/null
+  runs bfia
   local token; token=$(kubectl create --raw /api/v1/namespaces/bfia/serviceaccounts/bfia-gateway/token -f - \
     <<<'{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 31536000}}')
   access "$dir/gateway.conf" bfia "token: $(sed -n 's/.*"token":"\([^"]*\)".*/\1/p' <<<"$token")"
@@ -251,7 +255,7 @@ case ${1:-} in
       for n in $machines; do routes "$n"; machine_up "$n"; done
       wait_for "kubernetes" 120 ready
     fi
-    runs ;;
+    account ;;
   stop)
     for name in kube-scheduler kube-controller-manager; do end "$dir/$name.pid"; done
     for n in $machines; do machine_down "$n" & done; wait
@@ -267,7 +271,8 @@ case ${1:-} in
   in) n=$2; shift 2; in_ns "$n" "$@" ;; # N COMMAND: in the machine's network
   host) echo "$gateways" ;;
   registry) echo "$images" ;;
+  runs) runs "$2" ;;
   tls-registry) echo "$by_tls" ;;
   kubectl) shift; kubectl "$@" ;;
-  *) die "usage: kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|cut N|mend N|in N COMMAND|kubectl ..." ;;
+  *) die "usage: kubernetes.sh packages|install|start|stop|status|host|registry|tls-registry|runs NAMESPACE|cut N|mend N|in N COMMAND|kubectl ..." ;;
 esac

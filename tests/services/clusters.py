@@ -20,6 +20,11 @@ def kubectl(*words: str, given: str = "") -> str:
     return _said("kubernetes", "kubectl", *words, given=given)
 
 
+def runs_in(namespace: str) -> None:
+    """Apply what is shipped for runs, with the addresses of the tests."""
+    _said("kubernetes", "runs", namespace)
+
+
 def machine(cluster: str, act: str, *words: str, number: int = 0) -> None:
     """``cut`` or ``mend`` a machine's cable, or run a command ``in`` its network; without a number the last."""
     _said(cluster, act, str(number or LAST[cluster]), *words)

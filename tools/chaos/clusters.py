@@ -33,10 +33,9 @@ from lightkube.resources.core_v1 import Pod, Secret
 from engines.base import INSTALLATION
 from engines.kubernetes.jobs import RUN
 from tests import storages
-from tests.e2e.nodes import ROOT
 from tests.e2e.test_storages import settings_of
 from tests.services.cable import Cable, cable_to
-from tests.services.clusters import LAST, daemon, drained, kubectl, machine, the_last_of
+from tests.services.clusters import LAST, daemon, drained, kubectl, machine, runs_in, the_last_of
 from tests.services.own_docker import BASE
 from tools.chaos.containers import PATIENT, Containers
 
@@ -224,7 +223,7 @@ class Pods(Cluster):
         self._client = stack.enter_context(Client(config, namespace=self._namespace, trust_env=False))
         kubectl("create", "namespace", self._namespace)
         stack.callback(kubectl, "delete", "namespace", self._namespace, "--wait=false")
-        kubectl("-n", self._namespace, "apply", "-f", str(ROOT / "compose" / "kubernetes" / "runs.yml"))
+        runs_in(self._namespace)
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
         asked["spec"] = {"expirationSeconds": 86400}  # type: ignore[assignment]
         account = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/bfia-gateway/token"
