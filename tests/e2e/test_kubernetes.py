@@ -117,3 +117,5 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
         wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
         assert role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
+    scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
+    assert scores["auc"] > 0.99 and scores["ks"] > 0.9  # as on one machine
