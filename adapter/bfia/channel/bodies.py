@@ -18,7 +18,7 @@ X = TypeVar("X")
 
 _SMALL = 1 << 14
 LARGE = 1 << 20
-PART = 1 << 22
+PART = 1 << 21
 """bytes of a part of a long message"""
 AT_ONCE = {
     "large": 16,
@@ -109,6 +109,21 @@ class Bodies:
                     since += anyio.current_time() - asked
         if filling.part:
             yield filling.part
+
+
+async def ahead(items: AsyncGenerator[X]) -> AsyncGenerator[X]:
+    """Give what comes; from the second one on, the next one comes while the caller is busy with this one."""
+    item, coming = await anext(items, None), None
+    try:
+        while item is not None:
+            yield item
+            item = await (coming or anext(items, None))
+            coming = asyncio.ensure_future(anext(items, None))
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await items.aclose()
 
 
 def announced(request: Request) -> int | None:

@@ -268,7 +268,7 @@ PART = described(
     {},
     (
         "x-ptp-part",
-        "offset, size of the whole, and crc32 of the body, which has 4 MiB, the last one less",
+        "offset, size of the whole, and crc32 of the body, which has 2 MiB, the last one less",
         "0/2097152/0a1b2c3d",
         True,
     ),

@@ -263,7 +263,7 @@ class _Desk:
         """Store a bare payload, or bring it on, part by part while it comes."""
         await self._refuse_ended(ptp.session)
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
-        async with aclosing(self._bodies.parts(request)) as parts:
+        async with aclosing(bodies.ahead(self._bodies.parts(request))) as parts:
             if route is not None:
                 try:
                     answer = await self._send_parts(ptp, route, parts, size)
