@@ -89,5 +89,5 @@ def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
 def _value(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
-    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return text if len(text) <= LONGEST_TEXT else without_tokens(text)[:LONGEST_TEXT] + "…"
+    text = without_tokens(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
