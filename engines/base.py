@@ -118,7 +118,7 @@ class Limits:
     pids: int | None = 512
     """processes and threads"""
     gpu: int = 0
-    """whole devices, which nobody else has meanwhile"""
+    """whole devices, which no other run has meanwhile"""
 
 
 @dataclass(frozen=True)

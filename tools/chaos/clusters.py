@@ -135,10 +135,9 @@ class Cluster(Containers):
     def _made(self, stack: ExitStack) -> None:
         """Bring the image, and whatever else the runs need, into the cluster."""
 
-    @contextmanager
-    def _image_is_gone(self) -> Iterator[None]:
-        """Take the image away."""
-        raise NotImplementedError
+    @abstractmethod
+    def _image_is_gone(self) -> contextlib.AbstractContextManager[None]:
+        """Take the image away until the end."""
 
     def _cut(self, random: Random) -> None:
         noticed = _NOTICED[self.name]

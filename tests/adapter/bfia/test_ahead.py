@@ -39,7 +39,7 @@ def served() -> tuple[ASGIApp, list[str]]:
         return ok()
 
     async def check(request: Request) -> None:
-        if request.headers.get("x-source-node-id") == "stranger":
+        if request.headers.get("x-source-node-id") == "unknown":
             raise NotAllowed("not you")
 
     app: FastAPI = create_app("test", [Mounted(router, MOST)], first=[check])
@@ -66,7 +66,7 @@ async def asked(app: ASGIApp, **more: Any) -> dict[str, Any]:
         ({"json": {"job_id": "job-1"}, "params": {"by": "ann"}}, 0),
         ({"json": {"job_id": "job-taken"}}, Conflict.code),
         ({"json": {"job_id": "job-bug"}}, 500),
-        ({"json": {"job_id": "job-1"}, "headers": {"x-source-node-id": "stranger"}}, NotAllowed.code),
+        ({"json": {"job_id": "job-1"}, "headers": {"x-source-node-id": "unknown"}}, NotAllowed.code),
     ],
 )
 async def test_a_well_formed_request_is_served_before_the_application(
