@@ -451,7 +451,7 @@ def test_the_first_responses_may_come_together() -> None:
 def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
     harness: KubernetesHarness, admin: Client
 ) -> None:
-    """By the shipped policy, on a network that keeps to it; each door is open for a pod that is no run."""
+    """By the shipped policy, on a network that keeps to it; other pods find the doors open."""
     engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
     other = a_spec(harness, python(SERVES, NOTHING))
     engine.launch(other)
@@ -483,7 +483,7 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
 
 
 def said_by(admin: Client, image: str, program: str, *words: str) -> Any:
-    """Return what a program says in a pod that is no run."""
+    """Return what a program says in a pod other than a run's."""
     name = f"try-{uuid.uuid4().hex[:8]}"
     nothing = {"requests": {"cpu": "0", "memory": "0"}}
     container = {
