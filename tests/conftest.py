@@ -8,6 +8,7 @@ import fcntl
 import functools
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ structlog.configure(  # as a node that serves has it; a trace with the values of
     processors=[
         *structlog.get_config()["processors"][:-1],
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-    ]
+    ],
+    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),  # not among what a command prints beside a running node
 )
 
 settings.register_profile(  # a machine that stands still for a second fails no example
