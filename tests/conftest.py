@@ -46,7 +46,7 @@ structlog.configure(  # as a node that serves has it; a trace with the values of
         *structlog.get_config()["processors"][:-1],
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ],
-    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),  # not among what a command prints beside a running node
+    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),  # beside a command's output
 )
 
 settings.register_profile(  # a machine that stands still for a second fails no example

@@ -1,6 +1,7 @@
 """Starts one node and keeps it up."""
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -26,6 +27,9 @@ from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""of glibc's mallopt"""
+
 
 def run(
     config: Path,
@@ -36,6 +40,7 @@ def run(
 ) -> None:
     """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
     configure_logs(log_format)
+    keep_freed_memory()
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
     gateway = Gateway(settings, engine=engine, pace=pace)
@@ -76,6 +81,13 @@ def run(
         log.info("stopped", node=settings.node.id)
 
     uvloop.run(main())
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 16 MiB for the next piece: asking the kernel took a quarter of a message's time."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_MMAP_THRESHOLD, 4 << 20)
+        mallopt(_TRIM_THRESHOLD, 16 << 20)
 
 
 def tune_garbage_collector() -> None:

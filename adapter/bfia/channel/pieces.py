@@ -1,10 +1,11 @@
 """Bodies and payloads in the pieces in which they came, and their Base64: nothing long is copied as a whole."""
 
 import binascii
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+
+from isal.isal_zlib import crc32
 
 _SLICE = 1 << 18
 _PLAIN = bytes.maketrans(b"-_", b"+/")
@@ -94,7 +95,7 @@ def measured(pieces: Iterable[bytes]) -> tuple[int, int]:
     length = checksum = 0
     for piece in pieces:
         length += len(piece)
-        checksum = zlib.crc32(piece, checksum)
+        checksum = crc32(piece, checksum)
     return length, checksum
 
 
