@@ -131,6 +131,8 @@ class Capacity:
     """bytes"""
     gpu: int = 0
     """whole devices"""
+    others: "Capacity | None" = None
+    """what is kept of it for others than this node's runs, as far as the engine's platform tells"""
 
 
 @dataclass(frozen=True)

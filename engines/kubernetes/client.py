@@ -80,15 +80,19 @@ class Cluster:
         with _if_there():
             self._api().request("delete", kind, name=name, params=params)
 
-    def list(self, kind: type[Any], labels: str = "", fields: str = "") -> Sequence[Any]:
-        """Return the objects of a kind."""
-        return self.versioned(kind, labels, fields)[0]
+    def list(
+        self, kind: type[Any], labels: str = "", fields: str = "", namespace: str | None = None
+    ) -> Sequence[Any]:
+        """Return the objects of a kind, in another namespace or in `ALL_NS`."""
+        return self.versioned(kind, labels, fields, namespace)[0]
 
-    def versioned(self, kind: type[Any], labels: str = "", fields: str = "") -> tuple[Sequence[Any], str]:
+    def versioned(
+        self, kind: type[Any], labels: str = "", fields: str = "", namespace: str | None = None
+    ) -> tuple[Sequence[Any], str]:
         """Return the objects of a kind, and the version from which a watch goes on."""
         api = self._api()
         params = {"labelSelector": labels or None, "fieldSelector": fields or None}
-        found = api.list(api.prepare_request("list", kind, params=params))
+        found = api.list(api.prepare_request("list", kind, namespace=namespace, params=params))
         return [*found], found.resourceVersion
 
     @contextmanager

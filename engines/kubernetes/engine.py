@@ -7,12 +7,13 @@ leaves, its next launch completes.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lightkube.core.exceptions import ApiError
+from lightkube.core.generic_client import ALL_NS
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Node, Pod, ResourceQuota, Secret
 from lightkube.utils.quantity import parse_quantity
@@ -130,24 +131,28 @@ class KubernetesEngine:
             self._cluster.get(Job, "none")
 
     def capacity(self) -> Capacity:
-        """Return what the machines that may take runs have, at most the namespace's quota."""
+        """Return what the machines that may take runs have, at most the namespace's quota, and what others use."""
         with translated(EngineDown):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
-        cpu, memory, gpu = (
-            [_number(hard[name]) for hard in quotas for name in names if name in hard]
-            for names in (_CPU, _MEMORY, (f"requests.{self._options.form.gpu}",))
-        )
-        if machines is not None:
-            cpu.append(sum(machine.cpu for machine in machines))
-            memory.append(sum(machine.memory for machine in machines))
-            gpu.append(sum(machine.gpu for machine in machines))
+            beside, there = self._others(machines or {})
+        gpu = self._options.form.gpu
+
+        def bounds(kind: str, names: Sequence[str]) -> Iterator[tuple[float, float]]:
+            for hard in quotas:
+                yield from ((_number(hard[name]), _asked(beside, kind, name)) for name in names if name in hard)
+            if machines is not None:
+                yield sum(_number(has.get(kind, "0")) for has in machines.values()), _asked(there, kind)
+
+        cpu, memory = [*bounds("cpu", _CPU)], [*bounds("memory", _MEMORY)]
+        gpus = [*bounds(gpu, (f"requests.{gpu}",))]
         if not cpu or not memory:
             raise _TotalsUnknown(
                 "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
                 "quota of cpu and memory"
             )
-        return Capacity(min(cpu), int(min(memory)), int(min(gpu, default=0)))
+        (cores, of_cores), (size, of_size), (devices, of_devices) = map(_least, (cpu, memory, gpus))
+        return Capacity(cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices)))
 
     def image_digest(self, image: str) -> str:
         """Return the digest of the image's content, as its registry has it."""
@@ -422,8 +427,8 @@ class KubernetesEngine:
         with translated():
             yield from self._cluster.log(pod.name, CONTAINER)
 
-    def _machines(self) -> Sequence[Capacity] | None:
-        """Return what the machines have that may take runs, None if we may not know."""
+    def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
+        """Return what each machine has that may take runs, None if we may not know."""
         wanted = self._options.form.node_selector or {}
         try:
             nodes = self._cluster.list(Node, ",".join(f"{name}={value}" for name, value in wanted.items()))
@@ -431,16 +436,27 @@ class KubernetesEngine:
             if status_of(error) == FORBIDDEN:
                 return None
             raise
-        return [
-            Capacity(
-                _number(node.status.allocatable["cpu"]),
-                int(_number(node.status.allocatable["memory"])),
-                int(_number(node.status.allocatable.get(self._options.form.gpu, "0"))),
-            )
+        return {
+            node.metadata.name: node.status.allocatable
             for node in nodes
             if not node.spec.unschedulable
             and any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
-        ]
+        }
+
+    def _others(self, machines: Container[str]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the pods of others in our namespace, and those on these machines as far as we may know."""
+        which = {
+            "labels": f"{OWNER}!={self._owner}",
+            "fields": "status.phase!=Succeeded,status.phase!=Failed",
+        }
+        beside = anywhere = self._cluster.list(Pod, **which)
+        if machines:
+            try:
+                anywhere = self._cluster.list(Pod, **which, namespace=ALL_NS)
+            except ApiError as error:
+                if status_of(error) != FORBIDDEN:
+                    raise
+        return beside, [pod for pod in anywhere if pod.spec.nodeName in machines]
 
 
 class _TotalsUnknown(EngineDown):
@@ -457,6 +473,19 @@ class _NeverBegan(Exception):
 
 def _number(quantity: str) -> float:
     return float(parse_quantity(quantity) or 0)
+
+
+def _asked(pods: Sequence[Any], kind: str, name: str = "") -> float:
+    """Return what pods request, or for a quota of that name have as limits."""
+    which = "limits" if name.startswith("limits.") else "requests"
+    asked = (getattr(one.resources, which, None) or {} for pod in pods for one in pod.spec.containers)
+    return sum(_number(amounts.get(kind, "0")) for amounts in asked)
+
+
+def _least(bounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return how much there is within all bounds, and how much of that others take; of none, nothing."""
+    has = min((most for most, _ in bounds), default=0)
+    return has, has - max(min((most - taken for most, taken in bounds), default=0), 0)
 
 
 def _is_begun(job: Any) -> bool:

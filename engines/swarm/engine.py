@@ -6,9 +6,9 @@ reaches another. Exits are found by asking, as managers report none.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from docker.errors import APIError, NotFound
@@ -37,7 +37,7 @@ from engines.base import (
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
-from engines.swarm.tasks import ENDING, Form, Task, alone, devices, ends, newest, template
+from engines.swarm.tasks import ENDING, OVER, Form, Task, alone, devices, ends, newest, template
 from engines.watch import Follower, pause
 
 log = logging.getLogger(__name__)
@@ -94,11 +94,7 @@ class SwarmEngine(DaemonEngine):
 
     def capacity(self) -> Capacity:
         machines = self._machines()
-        return Capacity(
-            sum(machine.cpu for machine in machines),
-            sum(machine.memory for machine in machines),
-            sum(machine.gpu for machine in machines),
-        )
+        return replace(_sum(machines.values()), others=_sum(self._others(machines)))
 
     def isolation(self) -> Isolation:
         self.check()
@@ -181,7 +177,7 @@ class SwarmEngine(DaemonEngine):
         """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
         api = self._api()
         mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
-        cores = min((machine.cpu for machine in self._machines()), default=1.0)
+        cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
         what = next(iter(image.repo_digests), image.id)
         until = time.monotonic() + _NETWORK_SECONDS
@@ -293,21 +289,30 @@ class SwarmEngine(DaemonEngine):
             except NotFound:
                 return True
 
-    def _machines(self) -> Sequence[Capacity]:
-        """Return what the machines have that take runs. Raises `EngineDown`."""
+    def _machines(self) -> Mapping[str, Capacity]:
+        """Return what each machine has that takes runs. Raises `EngineDown`."""
         with translated(EngineDown):
             nodes = self._api().nodes()
-        has = [
-            node["Description"]["Resources"]
-            for node in nodes
-            if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
-        ]
+            return {
+                node["ID"]: self._amounts(node["Description"]["Resources"])
+                for node in nodes
+                if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
+            }
+
+    def _others(self, machines: Container[str]) -> Iterator[Capacity]:
+        """Yield what is kept on these machines for tasks that are not ours. Raises `EngineDown`."""
+        with translated(EngineDown):
+            tasks = self._api().tasks(filters={"desired-state": "running"})
+        for task in tasks:
+            spec = task["Spec"]
+            ours = owned((spec.get("ContainerSpec") or {}).get("Labels") or {}, self._node, self._installation)
+            if task.get("NodeID") in machines and not ours and task["Status"]["State"] not in OVER:
+                yield self._amounts((spec.get("Resources") or {}).get("Reservations") or {})
+
+    def _amounts(self, seen: Mapping[str, Any]) -> Capacity:
         counted = not version_lt(self._client().api_version, GPUS_SINCE)
-        gpu = self._options.form.gpu
-        return [
-            Capacity(one["NanoCPUs"] / 1e9, int(one["MemoryBytes"]), devices(one, gpu) if counted else 0)
-            for one in has
-        ]
+        gpu = devices(seen, self._options.form.gpu) if counted else 0
+        return Capacity(seen.get("NanoCPUs", 0) / 1e9, int(seen.get("MemoryBytes", 0)), gpu)
 
     def _log_place(self, name: str) -> str:
         task = self._task(name)
@@ -347,6 +352,11 @@ class SwarmEngine(DaemonEngine):
             for network in api.networks(filters=self._filters()):
                 if network["Name"] not in there:
                     self._remove_network(network["Name"], 0.0)
+
+
+def _sum(amounts: Iterable[Capacity]) -> Capacity:
+    seen = [*amounts]
+    return Capacity(sum(one.cpu for one in seen), sum(one.memory for one in seen), sum(one.gpu for one in seen))
 
 
 class _NeverBegan(Exception):

@@ -34,7 +34,7 @@ ENDING = {"Placement": {"Constraints": [NOWHERE]}}
 """The change of a service in whose favour Swarm ends the task that runs."""
 
 _NANO = 10**9
-_OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})
+OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})
 _BEFORE = frozenset({"new", "pending", "allocated", "assigned", "accepted", "preparing", "ready", "starting"})
 _OWN_EXIT = "task: non-zero exit"
 """how the error of a task begins whose program has ended; others never began"""
@@ -81,7 +81,7 @@ class Task:
     @property
     def over(self) -> bool:
         """Whether it does not run and never will."""
-        return self.state in _OVER
+        return self.state in OVER
 
     @property
     def begun(self) -> bool:

@@ -78,7 +78,7 @@ _ENGINE = shape(
 _RESOURCES = shape(
     "Resources",
     node=str,
-    **dict.fromkeys(("total", "held", "remaining"), Object),
+    **dict.fromkeys(("total", "held", "others", "remaining"), Object),
     **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
 )
 _STEPS = shape("DoctorSteps", good=bool, steps=list[Step])

@@ -184,7 +184,8 @@ def resources(node: Client) -> Output:
     headings = [_KINDS[kind] for kind in kinds]
     for number, engine in enumerate(engines or [{}]):
         of = engine if number else found  # the disk belongs to the node, with its first engine
-        rows = [[key, *_amounts(of[key], kinds)] for key in ("total", "held", "remaining")]
+        keys = ["total", "held", *(["others"] if any(of["others"].values()) else []), "remaining"]
+        rows = [[key, *_amounts(of[key], kinds)] for key in keys]
         name = f", engine {engine['engine']}" if len(engines) > 1 else ""
         table(f"node {found['node']}{name}", ["", *headings], rows)
         if number and (engine["away"] or engine["cause"]):

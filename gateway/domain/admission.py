@@ -111,7 +111,10 @@ def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
     holders = [c for c in ledger.holders if any(dict(c.portions[engine])[kind] for kind in lacks)]
     at = f" at engine {engine}{on}" if engine else on
     text = f"needs {needed.text(lacks)}{at}, free {free.text(lacks)}"
-    return f"{text}, held by {_listed(holders, lacks, engine)}" if holders else text
+    text = f"{text}, held by {_listed(holders, lacks, engine)}" if holders else text
+    used = ledger.others[engine]
+    by_others = [kind for kind in lacks if dict(used)[kind]]
+    return f"{text}, others use {used.text(by_others)}" if by_others else text
 
 
 def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None) -> str:

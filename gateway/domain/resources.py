@@ -287,6 +287,8 @@ class Ledger:
     """the totals of the further engines, as far as they are known"""
     away: Mapping[str, str] = field(default_factory=dict)
     """further engines that do not respond -> the message; nothing more is reserved of them until they do"""
+    others: Portions = Portions()
+    """what others than this node use of its engines"""
 
     @property
     def holders(self) -> tuple[Claim, ...]:
@@ -300,8 +302,8 @@ class Ledger:
 
     @property
     def remaining(self) -> Amounts:
-        """What is left at the main engine, and of the disk; below nothing where the total has shrunk."""
-        return self.total - self.held
+        """What is left at the main engine, and of the disk; below nothing where there is less than is held."""
+        return self.total - self.held - self.others[""]
 
     @property
     def free(self) -> Amounts:
@@ -318,7 +320,8 @@ class Ledger:
         if not self.further:
             return Portions({"": self.free})
         there = {engine: most for engine, most in self.further.items() if engine not in self.away}
-        left = {engine: _at_least_none(most - self.held_at(engine)) for engine, most in there.items()}
+        used = {engine: self.held_at(engine) + self.others[engine] for engine in there}
+        left = {engine: _at_least_none(most - used[engine]) for engine, most in there.items()}
         return Portions({"": self.free, **left})
 
     def with_claim(self, claim: Claim) -> "Ledger":
@@ -447,6 +450,7 @@ class EngineCapacity:
     cores: float = 0.0  # of its machine: no container can have more
     away: str = ""  # why nothing can be reserved of it now, since when; empty while it responds
     cause: str = ""  # the cause of its silence, for this node only
+    others: Amounts = _NOTHING  # what others than this node use of the total
 
 
 @dataclass(frozen=True)
@@ -460,11 +464,12 @@ class NodeCapacity:
     defaults: Defaults = field(default_factory=Defaults)
     further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # the further engines by their names
     engine: str = "main"  # what the main engine is called where there are several
+    others: Amounts = _NOTHING  # what others than this node use of the main engine
 
     def of(self, engine: str) -> EngineCapacity:
         """Return what an engine has, with the disk that it shares with the others."""
         if not engine:
-            return EngineCapacity(self.total, self.cores)
+            return EngineCapacity(self.total, self.cores, others=self.others)
         found = self.further.get(engine, EngineCapacity(None))
         return replace(found, total=found.total and replace(found.total, disk=self.total.disk))
 
@@ -482,8 +487,8 @@ def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
 
     A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
     What is held is enough for all tasks that the flow lets run in parallel, or for fewer where an engine, or a
-    job's share of it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is
-    too small for one task; what an engine has that never answered is not judged.
+    job's share of it, is too small, or others use much of it: for as many as are under way, whichever they are.
+    Raises `Never` where one is too small for one task; what an engine has that never answered is not judged.
     """
     if not needed:
         further = {part.engine: Amounts() for part in needed.parts if part.engine}
@@ -513,13 +518,18 @@ def outgrown(held: Pool, means: NodeCapacity) -> str:
 
 def _bounds(part: Part, means: NodeCapacity) -> Iterator[int]:
     """Yield how many tasks may be under way so that those of this part always fit."""
-    capacity = means.of(part.engine).total
-    most = (capacity or means.total).scaled(means.share)
+    capacity = means.of(part.engine)
+    most = (capacity.total or means.total).scaled(means.share)
     disk = Amounts(disk=part.one.disk).times_in(most)
     if disk is not None:  # which the tasks of every part need
         yield disk
-    times = replace(part.one, disk=0).times_in(most)
-    if capacity is not None and times is not None and times < part.most:
+    one = replace(part.one, disk=0)
+    times = one.times_in(most)
+    if capacity.total is None or times is None:
+        return
+    beside_others = one.times_in(capacity.total - capacity.others)
+    times = min(times, beside_others or 1)  # one alone waits until they use less
+    if times < part.most:
         yield times
 
 

@@ -3,7 +3,8 @@
 What is held lies in the database and is changed under one lock, so several gateways on it share one pool. The
 totals are each process's own: what each engine has, bounded by the settings. An engine is asked now and then; one
 that does not answer keeps the totals that it last had, for this process or, before it, in the database, and of one
-beside the main one nothing more is held until it answers. What is left is always the total less what is held.
+beside the main one nothing more is held until it answers. What is left is always the total less what is held, and
+less what others use of a cluster.
 """
 
 import shutil
@@ -109,7 +110,9 @@ class EngineCapacities:
             main = EngineCapacity(self._bounded("", has), has.cpu)
         total = replace(main.total or Amounts(), disk=self._disk)
         kind = self._engines[""].kind
-        return NodeCapacity(self._node, total, main.cores, own.job_share, self.defaults, further, kind)
+        return NodeCapacity(
+            self._node, total, main.cores, own.job_share, self.defaults, further, kind, main.others
+        )
 
     def by_engine(self) -> dict[str, EngineCapacity]:
         """Return the capacities as last seen. One not seen yet is waited for, once, briefly."""
@@ -176,9 +179,10 @@ class EngineCapacities:
             log.warning("an engine does not answer", engine=name or "main", cause=found.cause)
         elif before is not None and before.away_since and not found.away_since:
             log.info("an engine answers again", engine=name or "main")
-        if not found.away_since and found.capacity is not None and self._written.get(name) != found.capacity:
-            self._kept.keep(name or self._main, found.capacity, self._clock())
-            self._written[name] = found.capacity
+        whole = found.capacity and replace(found.capacity, others=None)
+        if not found.away_since and whole is not None and self._written.get(name) != whole:
+            self._kept.keep(name or self._main, whole, self._clock())
+            self._written[name] = whole
         same = (found.capacity, found.away_since is None)
         return before is not None and (before.capacity, before.away_since is None) != same
 
@@ -189,7 +193,10 @@ class EngineCapacities:
             away = f"engine {name} of node {self._node} has not answered since {since}"
         if seen.capacity is None:
             return EngineCapacity(None, away=away, cause=seen.cause)
-        return EngineCapacity(self._bounded(name, seen.capacity), seen.capacity.cpu, away, seen.cause)
+        has, others = seen.capacity, seen.capacity.others or Capacity(0, 0)
+        left = Capacity(has.cpu - others.cpu, has.memory - others.memory, has.gpu - others.gpu)
+        most = self._bounded(name, has)
+        return EngineCapacity(most, has.cpu, away, seen.cause, most - self._bounded(name, left))
 
     def _bounded(self, name: str, has: Capacity) -> Amounts:
         cap, own = self._caps.get(name), self._settings.resources
@@ -368,7 +375,7 @@ class Resources:
         return self._claims.ledger(self.means)
 
     def view(self) -> dict[str, Any]:
-        """Return the totals, what is held by whom since when, and who waits, why and in which order.
+        """Return totals, what is held by whom since when, what others use, and who waits, why and in which order.
 
         The totals at the top are the main engine's, and the disk of all; ``engines`` has each of them.
         """
@@ -379,6 +386,7 @@ class Resources:
             "engine_cores": means.cores,
             "total": ledger.total.as_dict(),
             "held": ledger.held.as_dict(),
+            "others": ledger.others[""].as_dict(),
             "remaining": ledger.remaining.as_dict(),
             "job_share": means.share,
             "engines": _engines(means, ledger),
@@ -450,7 +458,8 @@ def _engines(means: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
     totals = {"": ledger.total, **ledger.further}
     found = []
     for name in ("", *means.further, *sorted(still_held - means.further.keys())):
-        total, held, capacity = totals.get(name), ledger.held_at(name), means.further.get(name)
+        total, held, others = totals.get(name), ledger.held_at(name), ledger.others[name]
+        capacity = means.further.get(name)
         cores = means.cores if not name else capacity.cores if capacity and capacity.total is not None else None
         found.append(
             {
@@ -459,7 +468,8 @@ def _engines(means: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
                 "cores": cores,
                 "total": None if total is None else _of(name, total),
                 "held": _of(name, held),
-                "remaining": None if total is None else _of(name, total - held),
+                "others": _of(name, others),
+                "remaining": None if total is None else _of(name, total - held - others),
                 "away": ledger.away.get(name, ""),
                 "cause": capacity.cause
                 if capacity

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity, Portions
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeating
@@ -86,9 +86,10 @@ class Claims:
         claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
         known = {name: room.total for name, room in means.further.items() if room.total is not None}
         away = {name: room.away for name, room in means.further.items() if room.away}
+        others = Portions.of(means.others, {name: room.others for name, room in means.further.items()})
         counted = {name: getattr(counts, name) for name in _COUNTS}
         by_job = {c.job_id: c for c in claims}
-        return Ledger(means.total, by_job, node=means.node, further=known, away=away, **counted)
+        return Ledger(means.total, by_job, node=means.node, further=known, away=away, others=others, **counted)
 
     @staticmethod
     def _save(connection: sa.Connection, old: Ledger, new: Ledger) -> None:

@@ -455,7 +455,7 @@ class EngineTotals(InDatabase):
     def keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
         """Write down what an engine has; one whose name is too long for that is forgotten with the process."""
         if len(engine) <= self._LONGEST:
-            values = {**vars(capacity), "seen_at": at}
+            values = {"cpu": capacity.cpu, "memory": capacity.memory, "gpu": capacity.gpu, "seen_at": at}
             self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 

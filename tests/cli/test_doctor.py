@@ -309,7 +309,7 @@ def test_a_cluster_whose_totals_are_unknown_is_told_how_to_say_them(config: Path
 
         def __init__(self) -> None:
             super().__init__("n", "i")
-            self._cluster.list = lambda *_: []  # type: ignore[method-assign]
+            self._cluster.list = lambda *_, **__: []  # type: ignore[method-assign]
             self._machines = lambda: None  # type: ignore[method-assign]
 
         def check(self) -> None:

@@ -15,13 +15,15 @@ from tests.memory_engine import MemoryEngine
 cli = partial(asking, "resources")
 
 
-def test_gpus_are_shown_where_there_are_any(tmp_path: Path):
+def test_gpus_and_others_are_shown_where_there_are_any(tmp_path: Path):
     for gpus in (0, 2):
-        engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus))
+        engine = MemoryEngine.making({}, capacity=Capacity(4, 8 << 30, gpus, Capacity(gpus / 2, 0)))
         with running(tmp_path / str(gpus), make_engine=engine) as node:
             found = written("resources", node)
             assert found["total"]["gpu"] == found["remaining"]["gpu"] == gpus
             heading = next(line for line in cli(node).stdout.splitlines() if "cpu" in line)
+            others = [line.split() for line in cli(node).stdout.splitlines() if "others" in line]
+            assert [line[2] for line in others] == (["1"] if gpus else [])
             metrics = ask(node, "operator", "GET", "/metrics").text
             assert ("gpu" in heading, 'free{kind="gpu"} 2.0' in metrics) == (gpus > 0, gpus > 0)
 

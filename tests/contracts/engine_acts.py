@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import CommandNotFound, Engine, Exited, LaunchSpec, Missing, labels, run_name
+from engines.base import Capacity, CommandNotFound, Engine, Exited, LaunchSpec, Missing, labels, run_name
 from tests.memory_engine import Inside, Script
 
 LONG = 180.0
@@ -101,6 +101,13 @@ def ended(engine: Engine, name: str) -> Exited:
     exit_ = wait_for(over, f"the end of {name}")
     assert isinstance(exit_, Exited)
     return exit_
+
+
+def others(engine: Engine) -> Capacity:
+    """Return what others than its node use."""
+    found = engine.capacity().others
+    assert found is not None
+    return found
 
 
 def said(engine: Engine, name: str, text: bytes) -> None:

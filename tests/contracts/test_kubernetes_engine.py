@@ -49,7 +49,19 @@ from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.images import Image
 from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
 from engines.kubernetes.watch import PodWatch
-from tests.contracts.engine_acts import PYTHON, WAITS, Act, Heard, a_spec, ended, exits, python, shell, wait_for
+from tests.contracts.engine_acts import (
+    PYTHON,
+    WAITS,
+    Act,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    others,
+    python,
+    shell,
+    wait_for,
+)
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import Harness
 from tests.contracts.test_isolation import LOOK, SERVES
@@ -350,14 +362,24 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
         hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
         quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
         admin.create(quota, namespace=name)
-        assert engine.capacity() == Capacity(1.5, 64 << 20)
+        assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
         wait_for(lambda: admin.get(ResourceQuota, "q", namespace=name).status.hard, "it holds")
         with pytest.raises(CreateFailed, match="exceeded quota"):
             engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
         assert engine.list() == []
+        theirs = {"requests": {"cpu": "500m", "memory": "16Mi"}}
+        container = {"name": "theirs", "image": harness.image, "resources": theirs}
+        pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
+        admin.create(Pod.from_dict({"metadata": {"name": "theirs"}, "spec": pod}), namespace=name)
+        for one in (engine, unknown):
+            assert one.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0.5, 16 << 20))
     finally:
         admin.delete(Namespace, name)
-    assert harness.engine().capacity() == Capacity(16, 64 << 30)  # what the shipped one says
+    shipped = harness.engine()
+    assert replace(shipped.capacity(), others=None) == Capacity(16, 64 << 30)
+    shipped._machines = lambda: {"machine1": {"cpu": "8", "memory": "1Gi"}}  # type: ignore[method-assign]
+    # an account that may list machines and no pods of other namespaces
+    assert replace(shipped.capacity(), others=None) == Capacity(8, 1 << 30)
 
 
 def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own(
@@ -383,6 +405,10 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
         assert pod.spec and (container := pod.spec.containers[0]).resources
         assert (container.resources.limits[gpu], container.resources.requests[gpu]) == ("1", "1")
+        theirs = harness.engine(
+            node="beta", form=replace(harness.form, gpu=gpu), **{**options, "namespace": "bfia"}
+        )
+        assert [others(one).gpu for one in (engine, theirs)] == [0, 1]  # its namespace is another one, too
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
             engine.launch(second)
         quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"}))

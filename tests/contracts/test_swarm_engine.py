@@ -37,7 +37,7 @@ from engines.base import (
 )
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form, Task
-from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, said, shell, wait_for
+from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, others, said, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import SwarmHarness
 from tests.e2e.nodes import ROOT
@@ -90,6 +90,8 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     assert resources["Limits"] == {"NanoCPUs": machine, "MemoryBytes": 96 << 20, "Pids": 33}
     assert resources["Reservations"] == {"MemoryBytes": 64 << 20}
     assert engine.capacity().cpu == 3 * machine / 1e9
+    theirs = harness.engine(node="beta")
+    wait_for(lambda: others(theirs).memory - others(engine).memory == 64 << 20, "only another node counts it")
 
 
 def test_nothing_that_reads_like_a_template_is_filled_in(harness: SwarmHarness) -> None:

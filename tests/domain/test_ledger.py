@@ -50,6 +50,10 @@ def sized(cpu: float) -> Step:
     return lambda ledger: replace(ledger, total=Amounts.of(cpu, 64 * GIB))
 
 
+def used_by_others(used: Portions) -> Step:
+    return lambda ledger: replace(ledger, others=used)
+
+
 def away(words: str = "") -> Step:
     return lambda ledger: replace(ledger, away={FAR: words} if words else {})
 
@@ -151,6 +155,19 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
         TWO,
         [asks(0, "job-a", far=16), OLD, asks(5, "young", 1), (605.0, OLD[1]), asks(606, "late", 1)],
         [HELD, "free cpu 0", HELD, "free cpu", "kept for jobs that go first: job old"],
+        3,
+    ),
+    "others use a cluster, too": (
+        replace(TWO, others=Portions.of(Amounts.of(3), {FAR: Amounts.of(12)})),
+        [
+            *(asks(0, "job-a", 1, far=1), asks(1, "job-b", far=4)),
+            *(used_by_others(Portions()), asks(2, "job-b", far=4)),
+        ],
+        [
+            HELD,
+            f"needs cpu 4 at engine {FAR} on node n1, free cpu 3, held by job job-a (cpu 1), others use cpu 12",
+            HELD,
+        ],
         3,
     ),
     "an engine that is no longer named": (

@@ -137,6 +137,8 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         {"a": FAR, "b": FAR},
         pool(2, far=2000),
     ),
+    "beside others": (asking("a; b; c", guest={"cpu": 2}), means(others=Amounts.of(4)), {}, pool(2, 4)),
+    "one waits for others": (asking("a; b; c", guest={"cpu": 2}), means(others=Amounts.of(7)), {}, pool(1, 2)),
     # GPUs
     "one GPU for two tasks": (asking("a; b", guest={"gpu": 1}), CARD, {}, Pool(Amounts.of(gpu=1), 1)),
     "GPUs of another": (

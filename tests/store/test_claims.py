@@ -9,7 +9,7 @@ import pytest
 
 from engines.base import Capacity
 from engines.process.engine import this_machine
-from gateway.config.schema import Settings
+from gateway.config.schema import ResourceSettings, Settings
 from gateway.domain.resources import GIB, Amounts, NodeCapacity, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
@@ -162,6 +162,26 @@ def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(st
     with pytest.raises(Refused, match=f"needs cpu 10, engine {FAR} of node n1 has cpu 9") as caught:
         nine.hold(two)
     assert caught.value.reason == "RESOURCES_NEVER"
+
+
+def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store: Store):
+    engine = MemoryEngine(
+        node="n1", installation="i", images={}, capacity=Capacity(16, 16 * GIB, others=Capacity(8, GIB))
+    )
+    found = capacities(store, engine)
+    mine, told = resources_of(store, found), list[str]()
+    found._caps[FAR] = ResourceSettings(cpu=12)  # of which they take what is over 16 - 12 only
+    found._changed = lambda: told.append("changed")
+    job = a_far_job(10, 1)
+    store.local_jobs.add(job, "flow")
+    with pytest.raises(Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 8, others use cpu 4"):
+        mine.hold(job)
+    shown = mine.view()["engines"][1]
+    assert (shown["total"]["cpu"], shown["others"]["cpu"], shown["remaining"]["cpu"]) == (12, 4, 8)
+    engine._capacity = replace(engine._capacity, others=Capacity(4, GIB))
+    found.look(FAR)
+    mine.hold(job)
+    assert told == ["changed"]
 
 
 def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):

@@ -250,7 +250,7 @@ export async function nodePage(body, { session }) {
   add(body, h("div", { class: "row" }, h("h1", {}, `${t("page node")} ${session.node}`), badge(ready.ready ? "ok" : "bad")),
     card("", facts([["institution", session.institution], ["version", session.version]])),
     card("health", table(["check", "state", "found"], rows), may(session) && h("div", { class: "row" }, button("look at all", look), h("span", { class: "faint" }, t("about doctor"))), steps),
-    card("resources", table(["", ...kinds.map(said)], ["total", "held", "remaining"].map((key) => [t(key), ...amounts(held[key])]), "", true),
+    card("resources", table(["", ...kinds.map(said)], ["total", "held", "others", "remaining"].filter((key) => key !== "others" || Object.values(held.others).some(Boolean)).map((key) => [t(key), ...amounts(held[key])]), "", true),
       h("h3", {}, t("held by jobs")), table([t("job"), ...kinds.map(said), t("since when")], held.holders.map((one) => [job(one.job_id), ...amounts(one), moment(one.since)]), "nothing held", true),
       held.waiting.length > 0 && [h("h3", {}, t("waiting jobs")), table([t("job"), ...kinds.map(said), t("since when"), t("why")], held.waiting.map((one) => [job(one.job_id), ...amounts(one), moment(one.since), one.reason]), "", true)]),
     card("engine", table(["name", "kind", "state", "isolation"], engines.map((one) => [one.name || "–", one.kind, badge(one.answers ? "ok" : "bad"), one.answers ? (one.isolation?.gaps ?? []).map((gap) => h("p", {}, gap)) : one.cause]))),
