@@ -69,8 +69,9 @@ from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
 from gateway.runtime.checks import Step
 from gateway.runtime.context import NodeContext, Peers, traced
+from gateway.runtime.lanes import Lanes
 from gateway.runtime.liveness import Heartbeat, Outages
-from gateway.runtime.loop import Lanes, Loop
+from gateway.runtime.loop import Loop
 from gateway.runtime.metrics import Metrics
 from gateway.store import repositories
 from gateway.store.applications import SqlApplications

@@ -29,7 +29,8 @@ from gateway.errors import (
     shorten,
 )
 from gateway.ports import Clock
-from gateway.runtime.loop import Lanes, Loop
+from gateway.runtime.lanes import Lanes
+from gateway.runtime.loop import Loop
 from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)

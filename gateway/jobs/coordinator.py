@@ -35,7 +35,8 @@ from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, NewJobs
 from gateway.ports import JobView, SchedulerApi, TaskReport, TaskView
 from gateway.runtime.context import NodeContext, Peers, by_user, current_trace, listening, new_trace_id, traced
-from gateway.runtime.loop import Lanes, notes_of
+from gateway.runtime.lanes import Lanes
+from gateway.runtime.loop import notes_of
 from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -144,7 +145,8 @@ class Coordinator:
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
-        self._take_in(spec, sender)
+        with self._scheduler.lanes.taking_in():
+            self._take_in(spec, sender)
         return spec.job_id
 
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
@@ -265,8 +267,6 @@ class Coordinator:
 
         A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
         """
-        if not jobs:
-            return {}
         found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent: set[NodeId] = set()
         answers: Queue[tuple[str, JobStatus]] = Queue()

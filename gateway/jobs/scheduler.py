@@ -24,7 +24,8 @@ from gateway.domain.states import TASK, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.runtime.context import NodeContext, Peers, listening, traced
-from gateway.runtime.loop import Change, Lanes, Shell, with_calls
+from gateway.runtime.lanes import FIRST, Lanes
+from gateway.runtime.loop import Change, Shell, with_calls
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +58,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         """``silent`` is called with a node that a call did not reach, ``stuck`` when a job cannot be advanced."""
         super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
         self._peers = peers
-        self._lanes = lanes
+        self.lanes = lanes
         self._timing = timing
         self._waiting = _Waiting()
         self._silent = silent
@@ -111,7 +112,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
     def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            self._lanes.submit(request.node, work, job.id)
+            self.lanes.submit(request.node, work, job.id, FIRST if isinstance(request, messages.CreateAt) else 0)
 
     def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:
         """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.

@@ -20,8 +20,9 @@ from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
+from gateway.runtime.lanes import FIRST, Lanes
 from gateway.runtime.liveness import Heartbeat, Outages
-from gateway.runtime.loop import Lanes, Loop, Turns
+from gateway.runtime.loop import Loop, Turns
 from gateway.store.database import opened
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
@@ -171,6 +172,27 @@ def test_no_job_holds_more_than_half_of_a_lane():
     assert all(event.wait(30) for event in over)
     lanes.close()
     assert most == 2
+
+
+def test_while_a_job_is_taken_in_only_what_that_needs_is_begun(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)
+    lanes, created, begun = Lanes(threads=2), threading.Event(), threading.Event()
+    with lanes.taking_in():
+        with lanes.taking_in():
+            lanes.submit("peer", begun.set, "other", priority=5)
+            lanes.submit("peer", created.set, "new", FIRST)
+            assert created.wait(30)
+        assert not begun.wait(0.05)
+    assert begun.wait(30)
+    lanes.close()
+
+
+def test_work_waits_no_longer_than_half_a_second_for_jobs_that_are_taken_in():
+    lanes, begun = Lanes(), threading.Event()
+    with lanes.taking_in():
+        lanes.submit("peer", begun.set, "other")
+        assert begun.wait(30)
+    lanes.close()
 
 
 # ------------------------------------------------------------ turns

@@ -35,7 +35,8 @@ from gateway.jobs.executor import SchedulerCalls
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.context import NodeContext, Peers
-from gateway.runtime.loop import STUCK, Lanes, Shell, while_away
+from gateway.runtime.lanes import Lanes
+from gateway.runtime.loop import STUCK, Shell, while_away
 from gateway.store import schema
 from gateway.store.database import connect, migrate, opened
 from gateway.store.store import Store

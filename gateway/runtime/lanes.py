@@ -1,0 +1,173 @@
+"""Threads for calls to peers and to the engine: what is done when."""
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+Work = Callable[[], None]
+
+FIRST = 1 << 30
+"""the priority of what a client waits for"""
+_GIVES_WAY = 0.5
+"""seconds that work waits at most for what is first, and that a job which is being taken in counts as such"""
+
+
+class Lanes:
+    """Lanes by name (a peer, the engine), so that whoever hangs delays only what is meant for it.
+
+    Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
+    threads: one with a thousand calls to make hardly delays another. While jobs are being taken in, all other
+    work waits for half a second: in a burst, clients get their answers before the first jobs go on.
+    """
+
+    def __init__(self, threads: int = 8) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
+        self._taken_in: dict[object, float] = {}
+        """jobs that are being taken in, and until when others wait for that"""
+        self._closed = False
+
+    @contextmanager
+    def taking_in(self) -> Iterator[None]:
+        """Have other work wait for this."""
+        one = object()
+        self._taken_in[one] = time.monotonic() + _GIVES_WAY
+        try:
+            yield
+        finally:
+            del self._taken_in[one]
+            with self._lock:
+                lanes = [] if self._taken_in else list(self._lanes.values())
+            for lane in lanes:
+                lane.go_on()
+
+    def _wait_until(self) -> float:
+        return max(self._taken_in.copy().values(), default=0.0)
+
+    def submit(self, lane: str, work: Work, job: str = "", priority: int = 0) -> None:
+        """Have the work done in a lane, after what the same job left there before with the same priority."""
+        with self._lock:
+            if self._closed:
+                return
+            if lane not in self._lanes:
+                self._lanes[lane] = _Lane(lane, self._threads, self._wait_until)
+            found = self._lanes[lane]
+        found.put(job, work, priority)
+
+    def left(self, lane: str, job: str) -> int:
+        """Return how many works of a job wait for their turn in a lane."""
+        with self._lock:
+            found = self._lanes.get(lane)
+        return found.left(job) if found else 0
+
+    def close(self, *, wait: bool = True) -> None:
+        """Let the work in hand end, and wait for that unless told not to; drop the rest."""
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.close(wait)
+
+
+class _Lane:
+    def __init__(self, name: str, most: int, wait_until: Callable[[], float]) -> None:
+        self._name = name
+        self._most = most
+        self._wait_until = wait_until
+        self._share = max(most // 2, 1)
+        self._condition = threading.Condition()
+        self._waiting: dict[int, OrderedDict[str, deque[tuple[Work, float]]]] = {}
+        """by priority and job, with the time since when"""
+        self._busy: Counter[str] = Counter()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._left = 0
+        self._closed = False
+
+    def left(self, job: str) -> int:
+        with self._condition:
+            return sum(len(jobs.get(job, ())) for jobs in self._waiting.values())
+
+    def put(self, job: str, work: Work, priority: int) -> None:
+        with self._condition:
+            if self._closed:
+                return
+            works = self._waiting.setdefault(priority, OrderedDict()).setdefault(job, deque())
+            works.append((work, time.monotonic()))
+            self._left += 1
+            if self._idle >= self._left or len(self._threads) >= self._most:
+                self._condition.notify()
+                return
+            name = f"lane-{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def go_on(self) -> None:
+        """Have threads look anew for what to do: nothing is to be waited for any more."""
+        with self._condition:
+            if self._left:
+                self._condition.notify(self._left)
+
+    def close(self, wait: bool) -> None:
+        with self._condition:
+            self._closed = True
+            self._waiting.clear()
+            self._condition.notify_all()
+        for thread in self._threads if wait else ():
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            job, work = found
+            try:
+                work()
+            except Exception:
+                log.exception("work in a lane failed", lane=self._name)
+            with self._condition:
+                self._busy[job] -= 1
+                if not self._busy[job]:
+                    del self._busy[job]
+
+    def _next(self) -> tuple[str, Work] | None:
+        with self._condition:
+            self._idle += 1
+            try:
+                while not self._closed:
+                    pause: float | None = None
+                    for priority in sorted(self._waiting, reverse=True):
+                        jobs = self._waiting[priority]
+                        job = next((name for name in jobs if self._busy[name] < self._share), None)
+                        if job is None:
+                            continue
+                        until = 0.0 if priority == FIRST else self._wait_until()
+                        now = time.monotonic()
+                        pause = min(until, jobs[job][0][1] + _GIVES_WAY) - now
+                        if pause <= 0:
+                            return job, self._take(priority, job)
+                    self._condition.wait(pause)
+                return None
+            finally:
+                self._idle -= 1
+
+    def _take(self, priority: int, job: str) -> Work:
+        jobs = self._waiting[priority]
+        works = jobs[job]
+        work, _ = works.popleft()
+        self._busy[job] += 1
+        if works:
+            jobs.move_to_end(job)  # behind the others
+        else:
+            del jobs[job]
+            if not jobs:
+                del self._waiting[priority]
+        self._left -= 1
+        return work
