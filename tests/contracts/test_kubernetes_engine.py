@@ -68,7 +68,8 @@ from tests.contracts.test_isolation import LOOK, SERVES
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.cable import cable_to
-from tests.services.clusters import machine, the_last_of
+from tests.services.clusters import guarded_registry, machine, the_last_of
+from tests.services.registry import PASSWORD, USER, log_in
 
 pytestmark = pytest.mark.kubernetes
 NOTHING = Script()
@@ -200,20 +201,32 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
 
 
 def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
-    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
+    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("engines.kubernetes.engine.login_for", lambda registry: ("user", "confidential"))
-    engine, made = harness.engine(), []
-    create = engine._cluster.create
-    monkeypatch.setattr(engine._cluster, "create", lambda what: made.append(create(what)) or made[-1])
-    spec = a_spec(harness, WAITS)
-    engine.launch(spec)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with guarded_registry(tmp_path / "closed") as closed:
+        engine, made = harness.engine(pull=PullRules(frozenset({closed}))), []
+        create = engine._cluster.create
+        monkeypatch.setattr(engine._cluster, "create", lambda what: made.append(create(what)) or made[-1])
+        image = harness.image.replace(harness.registry, closed)
+        spec, denied = (a_spec(harness, WAITS, image=image) for _ in "ab")
+        log_in(tmp_path, closed, "a wrong password")
+        with pytest.raises(PullDenied, match=r"responds with 401 .*log in: docker login"):
+            engine.launch(denied)
+        log_in(tmp_path, closed)
+        with monkeypatch.context() as without:
+            without.setattr("engines.kubernetes.engine.login_for", lambda registry: None)
+            with pytest.raises(PullDenied, match="401 Unauthorized"):  # as the machine says
+                engine.launch(denied)
+        assert engine.list() == []
+        made.clear()
+        engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
     job, variables, login = made
     assert [one.name for one in pod.spec.imagePullSecrets] == [login.metadata.name]
     assert (login.type, variables.type) == ("kubernetes.io/dockerconfigjson", "Opaque")
     auths = json.loads(base64.b64decode(login.data[".dockerconfigjson"]))["auths"]
-    assert auths == {harness.registry: {"auth": base64.b64encode(b"user:confidential").decode()}}
+    assert auths == {closed: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}
     for secret in (variables, login):
         assert [owner.uid for owner in secret.metadata.ownerReferences] == [job.metadata.uid]
     assert list(admin.list(Secret, labels={RUN: spec.name})) == []

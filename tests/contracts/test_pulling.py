@@ -1,9 +1,7 @@
 """Images from real registries: fetched, denied, silent, asked about; and registrations that look at them."""
 
-import base64
 import contextlib
 import io
-import json
 import socket
 import tarfile
 import time
@@ -24,7 +22,7 @@ from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
 from tests.registry.memory import MemoryRepository
-from tests.services.registry import PASSWORD, USER, Gate, registry
+from tests.services.registry import PASSWORD, USER, Gate, log_in, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 
@@ -129,8 +127,7 @@ def test_the_password_that_the_gateways_user_has_is_used(
         login = {"username": USER, "password": PASSWORD}
         push(daemon, name, auth_config=login)
         daemon.images.remove(name)
-        token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))  # docker login
+        log_in(tmp_path, closed)
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         try:
             assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(harness).image_digest(blank)

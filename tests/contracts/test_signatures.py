@@ -1,8 +1,6 @@
 """Images have to be signed where the admin says so: real keys, a real registry."""
 
 import itertools
-import json
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -26,7 +24,7 @@ from tests.inprocess import running
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_request
 from tests.registry.memory import MemoryRepository
-from tests.services.registry import PASSWORD, USER, registry
+from tests.services.registry import PASSWORD, USER, log_in, registry
 from tests.services.signing import public, put, signature, text_for
 
 _numbers = itertools.count(1)
@@ -128,8 +126,7 @@ def test_the_credentials_of_docker_are_used(
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         refused = reason(signed_by(key), image, Known(image, digest))
         assert refused.startswith("SIGNATURE_UNCHECKED") and "docker login" in refused
-        code = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": code}}}))
+        log_in(tmp_path, closed)
         assert reason(signed_by(key), image, Known(image, digest)) == ""
 
 

@@ -1,9 +1,15 @@
-"""The user's two files unchanged: one node's containers in a Kubernetes, the other's in a Swarm, data at S3."""
+"""The user's two files unchanged: one node's containers in a Kubernetes, the other's in a Swarm, data at S3.
 
+The Kubernetes fetches its image with a login, and runs it with a runtime class.
+"""
+
+import contextlib
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +21,8 @@ from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
-from tests.services.clusters import daemon, kubectl
+from tests.services.clusters import daemon, guarded_registry, kubectl
+from tests.services.registry import log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
 IMAGE = "unionpay:2.0.0"
@@ -28,8 +35,36 @@ def buckets() -> Iterator[tuple[real.Place, real.Place]]:
 
 
 @pytest.fixture(scope="module")
+def runtime() -> Iterator[str]:
+    name = f"bfia-{uuid.uuid4().hex[:8]}"
+    about = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"}
+    kubectl("apply", "-f", "-", given=json.dumps(about))
+    yield name
+    kubectl("delete", "runtimeclass", name)
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of ``docker login``'s file, for the nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_CONFIG", str(folder := tmp_path_factory.mktemp("login")))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def closed(login: Path) -> Iterator[str]:
+    with guarded_registry(login / "registry") as address:
+        log_in(login, address)
+        yield address
+
+
+@pytest.fixture(scope="module")
 def two(
-    reference_image: str, buckets: tuple[real.Place, real.Place], tmp_path_factory: pytest.TempPathFactory
+    reference_image: str,
+    buckets: tuple[real.Place, real.Place],
+    runtime: str,
+    closed: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Federation]:
     """The guest's containers run in the cluster, the host's on a machine of the Swarm."""
     registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
@@ -50,8 +85,12 @@ def two(
             os.environ["BFIA_TEST_KUBERNETES_HOST"],
             {
                 "kind": "kubernetes",
-                "kubernetes": {"kubeconfig": kubeconfig, "node_selector": {"machine": "1"}},
-                "docker": {"registries": [registry]},
+                "kubernetes": {
+                    "kubeconfig": kubeconfig,
+                    "node_selector": {"machine": "1"},
+                    "runtime_class": runtime,
+                },
+                "docker": {"registries": [closed]},
             },
         ),
         jobs.HOST: (
@@ -68,7 +107,7 @@ def two(
         own["engine"] = engine
         own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
     with made as federation:
-        for node, image in ((jobs.GUEST, f"{registry}/{IMAGE}"), (jobs.HOST, IMAGE)):
+        for node, image in ((jobs.GUEST, f"{closed}/{IMAGE}"), (jobs.HOST, IMAGE)):
             body = jobs.example("register_unionpay.json")
             body["metadata"]["image"] = image
             federation[node].register(body)
@@ -100,12 +139,14 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
 
 
 def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
-    two: Federation, buckets: tuple[real.Place, real.Place]
+    two: Federation, buckets: tuple[real.Place, real.Place], runtime: str
 ) -> None:
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     shown = guest.get("/api/v1/engine")
     assert (shown["kind"], shown["answers"]) == ("kubernetes", True) and "NetworkPolicy" in str(shown["isolation"])
     job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
+    file = wait_for(lambda: log_file_of_a_run_with(runtime), about="the log file of a run in the cluster")
+    assert '"party": "guest.0"' in file, file
     guest.wait_job(job_id, 400)
     parties = ((guest, "guest", "kubernetes", buckets[0]), (host, "host", "swarm", buckets[1]))
     for node, role, engine, bucket in parties:
@@ -119,3 +160,22 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
     scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
     assert scores["auc"] > 0.99 and scores["ks"] > 0.9  # as on one machine
+
+
+def log_file_of_a_run_with(runtime: str) -> str:
+    """Return what a run of that runtime class has written to its log file; nothing while there is none."""
+    pods = json.loads(kubectl("get", "pods", "-n", "bfia", "-l", "bfia-run", "-o", "json"))["items"]
+    for pod in pods:
+        if pod["spec"].get("runtimeClassName") == runtime:
+            with contextlib.suppress(AssertionError):  # it has not begun, or is over
+                return kubectl("exec", "-n", "bfia", pod["metadata"]["name"], "--", "sh", "-c", "cat /bfia/log/*")
+    return ""
+
+
+def test_an_image_behind_a_login_that_is_gone_fails_its_run(two: Federation, login: Path) -> None:
+    (login / "config.json").unlink()
+    guest = two[jobs.GUEST]
+    job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+    guest.wait_job(job_id, 400, outcome="FAILED")
+    run = guest.get(f"/api/v1/jobs/{job_id}")["runs"][0]
+    assert run["failure"]["reason"] == "PULL_DENIED" and "log in: docker login" in run["failure"]["message"], run

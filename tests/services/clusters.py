@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import docker
 from filelock import FileLock
 
 from tests.forks import ROOT
+from tests.services.registry import registry
 
 LAST = {"kubernetes": 2, "swarm": 3}
 """the machine of each that a test may cut off or close while it has `the_last_of`"""
@@ -23,6 +25,21 @@ def kubectl(*words: str, given: str = "") -> str:
 def runs_in(namespace: str) -> None:
     """Apply what is shipped for runs, with the addresses of the tests."""
     _said("kubernetes", "runs", namespace)
+
+
+@contextlib.contextmanager
+def guarded_registry(home: Path) -> Iterator[str]:
+    """Serve the Kubernetes' images at a registry that wants a password of its machines, too; give its address."""
+    cluster, plain = Path(os.environ["BFIA_TEST_KUBERNETES"]), os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(registry(home, guarded=True, images=cluster / "images"))
+        for known in cluster.glob(f"*/registries/{plain}"):
+            ours = known.with_name(address)
+            ours.mkdir()
+            stack.callback(shutil.rmtree, ours)
+            text = (known / "hosts.toml").read_text()
+            (ours / "hosts.toml").write_text(text.replace(plain.partition(":")[2], address.partition(":")[2]))
+        yield address
 
 
 def machine(cluster: str, act: str, *words: str, number: int = 0) -> None:

@@ -1,6 +1,8 @@
 """A real image registry on loopback, as a process of the test's own."""
 
+import base64
 import contextlib
+import json
 import socket
 import subprocess
 import threading
@@ -21,13 +23,16 @@ _HASH = "$2b$04$TAP89X9wSwUfHwrnmS.kquwARY5W6UPDx5DKS8KqeVc7FWKaQayj."
 
 
 @contextmanager
-def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
-    """Serve a registry until the end; give its ``host:port``. Guarded: it wants `PASSWORD`."""
+def registry(home: Path, *, guarded: bool = False, images: Path | None = None) -> Iterator[str]:
+    """Serve a registry until the end; give its ``host:port``. Guarded: it wants `PASSWORD`.
+
+    ``images``: those of another registry, which other machines get from this one, too.
+    """
     home.mkdir(parents=True)
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    config = (
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\nhttp: {{addr: '{address}'}}\n"
-    )
+    listens = address.removeprefix("127.0.0.1") if images else address
+    config = f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {images or home / 'data'}}}}}\n"
+    config += f"http: {{addr: '{listens}'}}\n"
     if guarded:
         (home / "users").write_text(f"{USER}:{_HASH}\n")
         config += f"auth: {{htpasswd: {{realm: closed, path: {home}/users}}}}\n"
@@ -43,6 +48,12 @@ def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+def log_in(folder: Path, address: str, password: str = PASSWORD) -> None:
+    """Write what ``docker login`` writes, for who has the folder as ``DOCKER_CONFIG``."""
+    token = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {address: {"auth": token}}}))
 
 
 def _answers(address: str) -> bool:
