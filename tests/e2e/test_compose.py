@@ -1,12 +1,9 @@
 """The Compose files as they are: images built without a registry, two nodes on MariaDB, real jobs across them."""
 
-import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +17,6 @@ from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
 
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
-IMAGES = ROOT / "tests" / "images"
 LABEL = "bfia.installation"
 
 
@@ -124,42 +120,6 @@ class Project:
         return bool(states) and all(s.get("Health", {}).get("Status") == "healthy" for s in states.values())
 
 
-def built(command: list[str], **environment: str) -> str:
-    """Run a build script. Raises `AssertionError` with what it said."""
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@contextmanager
-def gateway_image() -> Iterator[str]:
-    """The gateway's image, built as the document says, from the base that needs no registry."""
-    tag = f"bfia-gateway:test-{uuid4().hex[:10]}"
-    built(["bash", str(COMPOSE / "build.sh"), BASE, tag], PYTHON=sys.executable)
-    yield tag
-    with closing(docker.from_env()) as client:
-        client.images.remove(tag)
-
-
-@pytest.fixture
-def mariadb_image(tmp_path: Path) -> str:
-    """A MariaDB image from Debian's packages, kept for the next run while nothing of it changes."""
-    if given := os.environ.get("BFIA_TEST_MARIADB_IMAGE"):
-        return given
-    if not shutil.which("apt-get"):
-        pytest.skip("MariaDB's image is made from Debian's packages, or named by BFIA_TEST_MARIADB_IMAGE")
-    folder = IMAGES / "mariadb"
-    parts = [ROOT / ".ci" / "mkbase.sh", *sorted(p for p in folder.iterdir() if p.is_file())]
-    tag = "bfia-test-mariadb:" + hashlib.sha256(b"".join(p.read_bytes() for p in parts)).hexdigest()[:12]
-    with closing(docker.from_env(timeout=120)) as client:
-        if not client.images.list(tag):
-            packages, base = (folder / "packages.txt").read_text().split(), f"{tag}-base"
-            built(["bash", str(parts[0]), str(tmp_path), base, *packages])
-            client.images.build(path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True)
-            client.images.remove(base)
-    return tag
-
-
 @pytest.fixture
 def shell_image(tmp_path: Path) -> Iterator[str]:
     """The image of the shell vendor on a base that has busybox and nothing else."""
@@ -202,12 +162,12 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
 
 
 def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
-    mariadb_image: str, shell_image: str
+    gateway_image: str, mariadb_image: str, shell_image: str
 ) -> None:
     """The job's image has a shell and no Python."""
-    with ExitStack() as stack:
-        images = {"GATEWAY_IMAGE": stack.enter_context(gateway_image()), "MARIADB_IMAGE": mariadb_image}
-        runs_a_job(stack.enter_context(Project("two-nodes.yml", images)), shell_image)
+    images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
+    with Project("two-nodes.yml", images) as project:
+        runs_a_job(project, shell_image)
 
 
 def runs_a_job(project: Project, image: str) -> None:

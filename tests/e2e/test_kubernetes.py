@@ -21,7 +21,7 @@ from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
-from tests.services.clusters import daemon, guarded_registry, kubectl
+from tests.services.clusters import daemon, guarded_registry, kubectl, load
 from tests.services.registry import log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
@@ -68,16 +68,14 @@ def two(
 ) -> Iterator[Federation]:
     """The guest's containers run in the cluster, the host's on a machine of the Swarm."""
     registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
-    saved = tmp_path_factory.mktemp("image") / "image.tar"
     for line in (
         ["tag", IMAGE, f"{registry}/{IMAGE}"],
         ["push", "-q", f"{registry}/{IMAGE}"],
         ["rmi", "-f", f"{registry}/{IMAGE}"],
-        ["save", "-o", str(saved), IMAGE],
-        *(["-H", daemon(number), "load", "-q", "-i", str(saved)] for number in (MANAGER, WORKER)),
     ):
         subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
-    saved.unlink()
+    for number in (MANAGER, WORKER):
+        load(number, IMAGE)
     made = Federation(tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
     kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
     engines: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,108 +1,146 @@
-"""The user's two files unchanged: one node's containers on a machine of a Swarm, with its data at S3."""
+"""The shipped stack file with addresses of the tests: a node in a Swarm, its data at S3, its partner outside."""
 
 import contextlib
-import json
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 import yaml
 
-from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, wait_for
-from tests.e2e.test_storages import TRAIN, names, settings_of
-from tests.services.clusters import daemon
+from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
+from tests.e2e.test_storages import names, settings_of
+from tests.services.clusters import daemon, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm]
 
 MANAGER, WORKER = 1, 2
+TOKEN = "t" * 32
+OPERATOR = {
+    "version": "3.8",
+    "services": {"bank": {"ports": [{"target": 7382, "published": 7382, "mode": "host"}]}},
+}
+"""a second file, as the document has it"""
+
+
+@dataclass
+class Site:
+    """The node of the stack, its partner, and the manager."""
+
+    stack: str
+    node: Node
+    partner: Node
+    bucket: real.Place
+    manager: docker.DockerClient
+    image: str
+    """the gateway's"""
+
+    def containers(self) -> list[Any]:
+        """Return those of the stack on the manager's machine, ended ones as well."""
+        label = f"com.docker.stack.namespace={self.stack}"
+        return list(self.manager.containers.list(all=True, ignore_removed=True, filters={"label": label}))
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[real.Place]:
-    with real.bucket() as bucket:
-        yield bucket
+def site(
+    reference_image: str, gateway_image: str, mariadb_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    home, name = tmp_path_factory.mktemp("swarm"), f"bfia-{uuid.uuid4().hex[:8]}"
+    images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
+    load(MANAGER, *images.values(), "unionpay:2.0.0")
+    load(WORKER, "unionpay:2.0.0")
+    host = os.environ["BFIA_TEST_SWARM_HOST"]
+    with contextlib.ExitStack() as stack:
+        manager = stack.enter_context(contextlib.closing(docker.DockerClient(daemon(MANAGER), timeout=60)))
+        swarm = manager.info()["Swarm"]
+        address = swarm["NodeAddr"]
+        bucket = stack.enter_context(real.bucket())
+        partner = Federation(home / "partner", [jobs.HOST], process_engine("unionpay:2.0.0"))
+        outside = partner[jobs.HOST]
+        outside.settings["listen"]["peer"]["bind"] = f"{host}:{outside.peer_port}"
+        outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380"}})
+        stack.enter_context(partner)
+        about = {"operator": f"http://{address}:7382"}
+        node = Node(jobs.GUEST, home, {}, addresses=about, headers={"authorization": f"Bearer {TOKEN}"})
+        found = Site(name, node, outside, bucket, manager, gateway_image)
+        _docker("node", "update", "--label-add", "bfia.gateway=true", swarm["NodeID"])
+        stack.callback(_docker, "node", "update", "--label-rm", "bfia.gateway", swarm["NodeID"])
+        stack.callback(_gone, found)
+        given = {
+            "BANK_TOKEN": TOKEN,
+            "BFIA_DB_PASSWORD": "p",
+            "MANAGER_ADDRESS": address,
+            "DOCKER_SOCKET": daemon(MANAGER).removeprefix("unix://"),
+            "SETTINGS": f"{name}-1",
+        }
+        files = [home / "compose" / file for file in ("swarm-stack.yml", "operator.yml")]
+        deploy = ["stack", "deploy", "--resolve-image=never", *(f"-c={file}" for file in files), name]
+        shutil.copytree(ROOT / "compose", files[0].parent)
+        files[1].write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
+        for missing in ("BANK_TOKEN", "BFIA_DB_PASSWORD", "MANAGER_ADDRESS"):
+            with pytest.raises(AssertionError, match=missing):
+                _docker(*deploy, **{key: value for key, value in given.items() if key != missing})
+        _docker(*deploy, **given, **images)
+        _edit(files[0].parent / "bank", bucket, f"http://{host}:{outside.peer_port}")
+        with pytest.raises(AssertionError, match="only updates to Labels are allowed"):
+            _docker(*deploy, **given, **images)
+        _docker(*deploy, **given | {"SETTINGS": f"{name}-2"}, **images)
+        wait_for(lambda: _healthy(found), about="the gateway is well")
+        yield found
 
 
-@pytest.fixture(scope="module")
-def two(
-    reference_image: str, bucket: real.Place, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Federation]:
-    """The guest's containers run on a machine that shares no folder with it, the host's beside it."""
-    made = Federation(tmp_path_factory.mktemp("swarm"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
-    saved = tmp_path_factory.mktemp("image") / "image.tar"
-    subprocess.run(["docker", "save", "-o", str(saved), "unionpay:2.0.0"], check=True)
-    for number in (MANAGER, WORKER):
-        load = ["docker", "-H", daemon(number), "load", "-q", "-i", str(saved)]
-        subprocess.run(load, check=True, stdout=subprocess.DEVNULL)
-    saved.unlink()
-    own = made[jobs.GUEST].settings
-    made[jobs.GUEST].reached_at(os.environ["BFIA_TEST_SWARM_HOST"])
-    placed = {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]}
-    own["engine"] = {"kind": "swarm", "swarm": placed}
+def _docker(*words: str, **environment: str) -> None:
+    line = ["docker", "-H", daemon(MANAGER), *words]
+    known = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **environment}
+    done = subprocess.run(line, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _edit(folder: Path, bucket: real.Place, partner: str) -> None:
+    """Put the addresses of the tests into the shipped settings."""
+    own = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
     own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
-    with made as federation:
-        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
-        yield federation
+    own["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
+    (folder / "node.yml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    (folder / "routes.yml").write_text(yaml.safe_dump({jobs.HOST: {"url": partner}}), encoding="utf-8")
 
 
-def test_the_users_files_run_unchanged_with_one_party_on_a_swarm(two: Federation, bucket: real.Place) -> None:
-    guest = two[jobs.GUEST]
-    shown = guest.get("/api/v1/engine")
+def _healthy(site: Site) -> bool:
+    """Say whether the gateway is, as Docker sees it."""
+    states = {str(one.name).partition(".")[0]: one.attrs["State"] for one in site.containers()}
+    return states.get(f"{site.stack}_bank", {}).get("Health", {}).get("Status") == "healthy"
+
+
+def _gone(site: Site) -> None:
+    _docker("stack", "rm", site.stack)
+    wait_for(lambda: not site.containers(), about="the stack is gone")
+    for volume in site.manager.volumes.list(filters={"name": f"{site.stack}_"}):
+        volume.remove()
+    site.manager.images.remove(site.image)
+
+
+def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Site) -> None:
+    node, partner = site.node, site.partner
+    shown = node.get("/api/v1/engine")
     assert (shown["kind"], shown["answers"]) == ("swarm", True) and "docker_gwbridge" in str(shown["isolation"])
-    job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
-    guest.wait_job(job_id, 400)
-    kept = {name.split("/")[0] for name in names(bucket)}
-    assert f"{job_id}-guest-0" in kept and os.listdir(guest.storage) in ([], [".staging"])
-    (run,) = [one for one in guest.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN]
+    for one, role in ((node, "guest"), (partner, "host")):
+        one.register(jobs.example("register_unionpay.json"))
+        jobs.upload(one, role)
+    job_id = node.submit(jobs.align_job(jobs.GUEST, jobs.HOST))
+    node.wait_job(job_id, 400)
+    (run,) = node.get(f"/api/v1/jobs/{job_id}")["runs"]
     assert (run["status"], run["engine"]) == ("SUCCESS", "swarm")
-    kept_log = guest.home / "state" / "runs" / run["name"] / "stdout.log"
-    wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
-    assert b"guest" in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
-    assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
+    assert {name.split("/")[0] for name in names(site.bucket)} >= {f"{job_id}-guest-0"}
+    wait_for(lambda: not site.manager.services.list(filters={"name": run["name"]}), about="the run is removed")
 
 
-def test_the_stack_file_is_accepted_by_a_manager(tmp_path: Path) -> None:
-    name = f"bfia-{uuid.uuid4().hex[:8]}"
-    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    given = {
-        "BANK_TOKEN": "t" * 32,
-        "BFIA_DB_PASSWORD": "p",
-        "MANAGER_ADDRESS": os.environ["BFIA_TEST_SWARM_HOST"],
-    }
-    stack = ["docker", "-H", daemon(MANAGER), "stack"]
-    file = str(ROOT / "compose" / "swarm-stack.yml")
-
-    def deploy(**environment: str) -> "subprocess.CompletedProcess[str]":
-        known = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **environment}
-        line = [*stack, "deploy", "-c", file, name]
-        return subprocess.run(line, env=known, capture_output=True, text=True, check=False)
-
-    refused = deploy()
-    assert refused.returncode != 0 and any(name in refused.stderr for name in given), refused.stderr  # one of them
-    try:
-        done = deploy(**given, GATEWAY_IMAGE=base, MARIADB_IMAGE=base)
-        assert done.returncode == 0, done.stderr
-        with contextlib.closing(docker.APIClient(daemon(MANAGER))) as api:
-            made = {one["Spec"]["Name"]: one["Spec"] for one in api.services(filters={"name": name})}
-        assert set(made) == {f"{name}_bank", f"{name}_mariadb"}
-        variables = made[f"{name}_bank"]["TaskTemplate"]["ContainerSpec"]["Env"]
-        given_file = yaml.safe_load((ROOT / "compose" / "bank" / "node.yml").read_text())
-        over = dict(one.removeprefix("BFIA_GATEWAY__").split("=", 1) for one in variables)
-        given_file["listen"]["container"] = json.loads(over["LISTEN__CONTAINER"])
-        settings = Settings(
-            **given_file | {"engine": {"kind": over["ENGINE__KIND"]}, "database": {"url": over["DATABASE__URL"]}}
-        )
-        assert settings.engine.main is settings.engine.swarm
-    finally:
-        subprocess.run([*stack, "rm", name], check=True, capture_output=True)
-
-
-def test_a_component_that_wants_the_nodes_folder_is_refused_before_it_starts(two: Federation) -> None:
-    assert "does not see the node's folder" in jobs.refusal_with(two[jobs.GUEST], "9.9.8", "file")
+def test_a_component_that_wants_the_nodes_folder_is_refused_before_it_starts(site: Site) -> None:
+    assert "does not see the node's folder" in jobs.refusal_with(site.node, "9.9.8", "file")

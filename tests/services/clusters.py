@@ -52,6 +52,20 @@ def daemon(number: int) -> str:
     return f"unix://{os.environ['BFIA_TEST_SWARM']}/{number}/s"
 
 
+def load(number: int, *images: str) -> None:
+    """Bring images of this machine's Docker to one of the Swarm's daemons, unless it has them."""
+    with (
+        contextlib.closing(docker.from_env()) as here,
+        contextlib.closing(docker.DockerClient(daemon(number))) as far,
+    ):
+        there = {one.id for one in far.images.list()}
+        missing = [name for name in images if here.images.get(name).id not in there]
+    if missing:
+        with subprocess.Popen(["docker", "save", *missing], stdout=subprocess.PIPE) as saved:
+            line = ["docker", "-H", daemon(number), "load", "-q"]
+            subprocess.run(line, stdin=saved.stdout, check=True, stdout=subprocess.DEVNULL)
+
+
 @contextlib.contextmanager
 def the_last_of(cluster: str) -> Iterator[None]:
     """Have the machine that may be taken away to oneself."""

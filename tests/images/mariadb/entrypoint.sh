@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands for the official image's entrypoint as far as the compose files rely on it: an empty data folder is
-# initialised, the root password set, and /docker-entrypoint-initdb.d run against a server without network.
+# Stands for the official image's entrypoint as far as the shipped files rely on it: an empty data folder is initialised,
+# the root password and one database with its user made, and /docker-entrypoint-initdb.d run against a server without network.
 set -eu
 data=/var/lib/mysql socket=/run/mysqld/mysqld.sock
 [ "${1:-}" = mariadbd ] && shift
@@ -16,7 +16,10 @@ if [ ! -d "$data/mysql" ]; then
     kill -0 "$first"
     sleep 0.1
   done
-  mariadb --no-defaults -uroot -S "$socket" -e "alter user root@localhost identified by '$MARIADB_ROOT_PASSWORD'"
+  root() { mariadb --no-defaults -uroot -S "$socket" -e "$1"; }
+  [ -z "${MARIADB_DATABASE:-}" ] || root "create database $MARIADB_DATABASE;
+    create user $MARIADB_USER@'%' identified by '$MARIADB_PASSWORD'; grant all on $MARIADB_DATABASE.* to $MARIADB_USER@'%'"
+  root "alter user root@localhost identified by '${MARIADB_ROOT_PASSWORD:-$(cat /proc/sys/kernel/random/uuid)}'"
   for script in /docker-entrypoint-initdb.d/*.sh; do
     [ ! -f "$script" ] || sh "$script"
   done
