@@ -135,15 +135,17 @@ class Readiness:
                 self._fine_until[name] = time.monotonic() + _RECHECK
         return found
 
-    def place_items(self) -> Iterator[Item]:
-        """Say whether the engine answers, the storage can be written and containers reach the channel."""
-        found = self._engine_of("")
-        assert found is not None
-        try:
-            found[1].check()
-            yield fine("engine", found[1].kind)
-        except EngineError as error:
-            yield problem("engine", f"{error.reason}: {error}", f"start the container engine of {self._node}")
+    def place_items(self, images: Sequence[JobImage]) -> Iterator[Item]:
+        """Say whether the engines answer, the storage can be written and containers reach the channel."""
+        main = self._engine_of("")
+        assert main is not None
+        for name, engine in dict([main, *((image.engine_name, image.engine) for image in images)]).items():
+            try:
+                engine.check()
+                yield fine("engine", engine.kind, name)
+            except EngineError as error:
+                remedy = f"start the container engine of {self._node}"
+                yield problem("engine", f"{error.reason}: {error}", remedy, name)
         lacks = self.places()
         for name, _, _, good, remedy in _PLACES:
             lack = lacks.get(name)
@@ -322,7 +324,7 @@ class Admission:
                 *self._data(draft),
                 *self._reserved(draft),
                 self._approval(spec, sender),
-                *self._readiness.place_items(),
+                *self._readiness.place_items(draft.images),
                 *self._routes(spec),
             ]
         return in_order(draft.items)

@@ -66,7 +66,7 @@ def two(
     closed: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Federation]:
-    """The guest's containers run in the cluster, the host's on a machine of the Swarm."""
+    """The guest has three engines, and what the user's job needs runs in the cluster; the host has the Swarm."""
     registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
     for line in (
         ["tag", IMAGE, f"{registry}/{IMAGE}"],
@@ -78,38 +78,38 @@ def two(
         load(number, IMAGE)
     made = Federation(tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
     kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
-    engines: dict[str, tuple[str, dict[str, Any]]] = {
+    swarm = {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]}
+    cluster = {"kubeconfig": kubeconfig, "node_selector": {"machine": "1"}, "runtime_class": runtime}
+    settings: dict[str, tuple[str, dict[str, Any]]] = {
         jobs.GUEST: (
             os.environ["BFIA_TEST_KUBERNETES_HOST"],
             {
-                "kind": "kubernetes",
-                "kubernetes": {
-                    "kubeconfig": kubeconfig,
-                    "node_selector": {"machine": "1"},
-                    "runtime_class": runtime,
+                "engine": {"kind": "docker", "docker": {"registries": [closed]}},
+                "engines": {
+                    "k8s": {"kind": "kubernetes", "kubernetes": cluster},
+                    "farm": {"kind": "swarm", **swarm},
                 },
-                "docker": {"registries": [closed]},
             },
         ),
-        jobs.HOST: (
-            os.environ["BFIA_TEST_SWARM_HOST"],
-            {
-                "kind": "swarm",
-                "swarm": {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]},
-            },
-        ),
+        jobs.HOST: (os.environ["BFIA_TEST_SWARM_HOST"], {"engine": {"kind": "swarm", "swarm": swarm}}),
     }
-    for (node, (host, engine)), bucket in zip(engines.items(), buckets, strict=True):
-        own = made[node].settings
+    for (node, (host, engines)), bucket in zip(settings.items(), buckets, strict=True):
         made[node].reached_at(host)
-        own["engine"] = engine
-        own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+        made[node].settings |= engines
+        made[node].settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
     with made as federation:
-        for node, image in ((jobs.GUEST, f"{closed}/{IMAGE}"), (jobs.HOST, IMAGE)):
-            body = jobs.example("register_unionpay.json")
-            body["metadata"]["image"] = image
-            federation[node].register(body)
-            jobs.upload(federation[node], "guest" if node == jobs.GUEST else "host")
+        for version, more, metadata in (
+            ("2.0.0", {"device": "k8s"}, {"image": f"{closed}/{IMAGE}"}),
+            ("2.0.1", {}, {"engine": "farm"}),
+            ("2.0.2", {}, {}),
+        ):
+            body = jobs.example("register_unionpay.json") | {"version": version}
+            for described in body["components_description"].values():
+                described["version"] = version
+            federation[jobs.HOST].register(body)
+            federation[jobs.GUEST].register(body | more | {"metadata": body["metadata"] | metadata})
+        for node, role in ((jobs.GUEST, "guest"), (jobs.HOST, "host")):
+            jobs.upload(federation[node], role)
         yield federation
 
 
@@ -140,13 +140,11 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
     two: Federation, buckets: tuple[real.Place, real.Place], runtime: str
 ) -> None:
     guest, host = two[jobs.GUEST], two[jobs.HOST]
-    shown = guest.get("/api/v1/engine")
-    assert (shown["kind"], shown["answers"]) == ("kubernetes", True) and "NetworkPolicy" in str(shown["isolation"])
     job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
     file = wait_for(lambda: log_file_of_a_run_with(runtime), about="the log file of a run in the cluster")
     assert '"party": "guest.0"' in file, file
     guest.wait_job(job_id, 400)
-    parties = ((guest, "guest", "kubernetes", buckets[0]), (host, "host", "swarm", buckets[1]))
+    parties = ((guest, "guest", "k8s", buckets[0]), (host, "host", "swarm", buckets[1]))
     for node, role, engine, bucket in parties:
         (run,) = [one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN]
         assert (run["status"], run["engine"]) == ("SUCCESS", engine)
@@ -158,6 +156,37 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
     scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
     assert scores["auc"] > 0.99 and scores["ks"] > 0.9  # as on one machine
+
+
+def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two: Federation) -> None:
+    guest, kinds = two[jobs.GUEST], {"": "docker", "farm": "swarm", "k8s": "kubernetes"}
+    shown = guest.get("/api/v1/engine")
+    each = {one["name"]: one for one in ({"name": "", **shown}, *shown["engines"])}
+    assert {name: (one["kind"], one["answers"]) for name, one in each.items()} == {
+        name: (kind, True) for name, kind in kinds.items()
+    }
+    assert "NetworkPolicy" in str(each["k8s"]["isolation"]) and "docker_gwbridge" in str(each["farm"]["isolation"])
+    steps = {step["name"]: step["found"] for step in guest.get("/api/v1/doctor")["steps"]}
+    assert all(words in steps["engine"] for words in ("docker, and 2 further", "farm (swarm)", "k8s (kubernetes)"))
+    assert steps["images"] == "3 images registered, all here"
+    body = aligned_at({"2.0.0": "k8s", "2.0.1": "farm", "2.0.2": "docker"})
+    plan = guest.post("/api/v1/jobs/plan", body)
+    checks = [one for node in plan["nodes"] if node["node"] == guest.id for one in node["checks"]]
+    assert plan["good"] and {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
+    job_id = guest.submit(body)
+    guest.wait_job(job_id, 400)
+    runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
+    assert {run["task_name"]: run["engine"] for run in runs} == {name: name for name in ("k8s", "farm", "docker")}
+
+
+def aligned_at(versions: dict[str, str]) -> Any:
+    """Return a job with a task of each of the vendor's versions, called after the engine that it is meant for."""
+    body = jobs.align_job(jobs.GUEST, jobs.HOST)
+    (one,), params = body["dag"]["components"], body["config"]["task_params"]
+    body["dag"]["components"] = [one | {"name": name, "version": version} for version, name in versions.items()]
+    for told in (params["common"], params["guest"]["0"], params["host"]["0"]):
+        told |= dict.fromkeys(versions.values(), told.pop(one["name"]))
+    return body
 
 
 def log_file_of_a_run_with(runtime: str) -> str:
