@@ -19,6 +19,7 @@ import anyio.to_thread
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
 from gateway.broker.mailbox import Stored
 from gateway.broker.session import (
+    RECENT_SECONDS,
     BrokerLimits,
     BufferFull,
     Message,
@@ -130,7 +131,7 @@ class Broker:
     def waiting(self, session: str) -> list[Waiting]:
         """Returns what waits on each topic of a session, and who waits there; the longest waiting first."""
         box = self._sessions.get(session)
-        pending = box.pending() if box is not None else {}
+        pending, recent = (box.pending(), box.recent()) if box is not None else ({}, {})
         readers = {
             topic: list(waiting) for (name, topic), waiting in list(self._readers.items()) if name == session
         }
@@ -141,6 +142,7 @@ class Broker:
                 len(stored := pending.get(topic, [])),
                 sum(one.size for one in stored),
                 max((now - one.at for one in stored), default=0.0),
+                recent.get(topic, 0) // RECENT_SECONDS,
                 tuple(reader.run or "" for reader in readers.get(topic, ())),
             )
             for topic in pending.keys() | readers.keys()

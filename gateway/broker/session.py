@@ -23,7 +23,7 @@ from gateway.broker.mailbox import Mailbox, Stored
 from gateway.errors import Busy, Conflict
 
 _DIGEST = 16
-_RECENT_SECONDS = 10
+RECENT_SECONDS = 10
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +111,8 @@ class Waiting(NamedTuple):
     bytes: int
     oldest: float
     """seconds that the oldest one has waited, since the start at most; 0 without messages"""
+    bytes_per_second: int
+    """received over the last ten seconds, whether they have been read or not"""
     readers: tuple[str, ...]
 
 
@@ -197,8 +199,8 @@ class Session:
         """what each run of this node has pushed, as far as it is undelivered"""
         self._received_messages = self._received_bytes = 0
         """since the start of this process"""
-        self._recent: deque[list[int]] = deque(maxlen=_RECENT_SECONDS)
-        """a second, and the bytes that came in it"""
+        self._recent: deque[tuple[int, Counter[str]]] = deque(maxlen=RECENT_SECONDS)
+        """a second, and the bytes that came in it by topic"""
         self.uploads: dict[str, Upload] = {}
         self.left: set[str] = set()
         """uploads of an earlier process that have not gone on"""
@@ -223,9 +225,15 @@ class Session:
 
     def received(self) -> Received:
         """Return what has come; may be called from another thread."""
-        since = int(time.monotonic()) - _RECENT_SECONDS
-        recent = sum(size for second, size in list(self._recent) if second > since)
-        return Received(self._received_messages, self._received_bytes, recent // _RECENT_SECONDS)
+        return Received(self._received_messages, self._received_bytes, self.recent().total() // RECENT_SECONDS)
+
+    def recent(self) -> Counter[str]:
+        """Return the bytes that came lately, by topic; may be called from another thread."""
+        since, recent = int(time.monotonic()) - RECENT_SECONDS, Counter[str]()
+        for second, sizes in list(self._recent):
+            if second > since:
+                recent.update(sizes.copy())
+        return recent
 
     def load(self, records: list[Record]) -> None:
         """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
@@ -344,8 +352,8 @@ class Session:
         self._received_bytes += stored.size
         second = int(time.monotonic())
         if not self._recent or self._recent[-1][0] != second:
-            self._recent.append([second, 0])
-        self._recent[-1][1] += stored.size
+            self._recent.append((second, Counter()))
+        self._recent[-1][1][stored.topic] += stored.size
 
     def take(
         self, topic: str, *, source: str | None, reader: str, run: str | None, pop_id: str | None

@@ -543,8 +543,10 @@ def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield the unread messages of each topic, the runs that wait for one, and what has come in all."""
     for on in job.get("channel", [])[:_TOPICS_SHOWN]:
         left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
+        rate = f"{amount(on['bytes_per_second'])}/s now" if on["bytes_per_second"] else ""
         waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
-        yield f"channel, topic {on['topic']}: " + "; ".join(filter(None, (left if on["messages"] else "", waits)))
+        facts = filter(None, (left if on["messages"] else "", rate, waits))
+        yield f"channel, topic {on['topic']}: " + "; ".join(facts)
     if refused := job.get("channel_refused"):
         yield f"channel, last refused push: {refused}"
     for of in job.get("channel_received", []):

@@ -1,6 +1,7 @@
 """What waits on the channel of a job is shown: messages, bytes, since when, and who waits."""
 
 import base64
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,11 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
         question, answer = channel()
         assert question.pop("oldest") >= 0
         expected = {"session": "session_job-1", "topic": "question", "messages": 2, "bytes": 10, "readers": []}
-        assert question == expected
+        assert question == expected | {"bytes_per_second": 1}
         assert (answer["topic"], answer["messages"], answer["readers"]) == ("answer", 0, ["host.0"])
         shown = CliRunner().invoke(app, ["job", "show", "job-1", "--url", node.addresses()["operator"]])
-        assert "topic question: 2 messages, 10 bytes" in shown.stdout and "topic answer: host.0" in shown.stdout
+        assert re.search("topic question: 2 messages, 10 bytes, .*; 1 B/s now", shown.stdout)
+        assert "topic answer: host.0" in shown.stdout
         assert "channel, session_job-1: 2 messages, 10 B received, " in shown.stdout
         figures = ask(node, "operator", "GET", "/metrics").text
         received = [("received_messages_total", 2), ("received_bytes_total", 10)]

@@ -336,6 +336,7 @@ class OnTopic(Response):
     messages: int
     bytes: int
     oldest: float
+    bytes_per_second: int
     readers: list[str]
 
 
