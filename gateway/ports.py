@@ -15,7 +15,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerun import Order, RerunResult
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
@@ -247,6 +247,8 @@ class Site:
     institution_of: Mapping[NodeId, str]
     checkpoint: str = ""
     """the folder for checkpoints; empty: it has none"""
+    checkpoint_at: Address | None = None
+    """where they lie at its storage, if that is elsewhere and it has no folder for them"""
     compute: str = ""
     """a computing engine that the admin lets the provider use"""
     tuning: Mapping[str, int] = field(default_factory=dict)

@@ -45,6 +45,8 @@ def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False
     }
     if site.checkpoint:  # an extension, for jobs that ask for it
         variables["system.checkpoint"] = site.checkpoint
+    if site.checkpoint_at:
+        variables["system.checkpoint.address"] = _address(site.checkpoint_at, run.image_profile)
     for party in spec.parties:
         if party.label not in local.excluded and (not run.roles or party.role in run.roles):
             variables[f"config.node_id.{party.label}"] = party.node

@@ -259,6 +259,7 @@ class Gateway:
             apart=parts.apart(settings),
             log_bytes=settings.limits.run_log_bytes,
             remote_of=self._remote_of,
+            copy=self.storage.copy,
         )
         others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
         engines = {"": parts.main_of(self.engine), **others}

@@ -8,7 +8,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -133,12 +133,13 @@ def _sid(statement: Mapping[str, Any]) -> str:
 def policy(bucket: str, run: Run) -> dict[str, Any]:
     """Return what a run may do in a bucket, in the words of S3's policies."""
 
-    def objects(addresses: Mapping[str, Address]) -> list[str]:
-        found = {f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses.values()}
+    def objects(addresses: Iterable[Address]) -> list[str]:
+        found = {f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses}
         places = [place for path, is_file in found.items() for place in ([path] * is_file + [f"{path}/*"])]
         return [f"arn:aws:s3:::{bucket}/{place}" for place in places]
 
-    rules = [(_READS, objects(run.inputs)), (_WRITES, objects(run.outputs))]
+    kept = [run.checkpoint] if run.checkpoint and run.checkpoint.storage else []
+    rules = [(_READS, objects(run.inputs.values())), (_WRITES, objects([*run.outputs.values(), *kept]))]
     allowed = [{"Effect": "Allow", "Action": actions, "Resource": what} for actions, what in rules if what]
     prefixes = [what.partition("/")[2] for _, found in rules for what in found]
     listing = {

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import socket
 import ssl
 import time
@@ -323,6 +324,16 @@ class RemoteStorage(Storage):
         if self.remote.kind == S3:
             self._give_up(folder)
         return bool(there)
+
+    def copy(self, source: Address, target: Address) -> None:
+        """Copy all files at an address, of any name, to another, unless something lies there."""
+        check_names(source)
+        if self.taken(target):
+            return
+        for name in self.files(source):
+            to = f"{target.namespace}/{target.name}/{name}"
+            with self._named(), self.open_file(source, name) as old, self._at().open(to, "wb", chunk=PIECE) as new:
+                shutil.copyfileobj(old, new, PIECE)
 
     def _give_up(self, folder: str) -> None:
         """Delete the pieces of files of which not all were sent; a bucket's own rule does where this may not."""

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.data.file_storage import FileStorage, Staging
 from gateway.data.remote_storage import FILE, SAMPLE_SECONDS, Remote, RemoteStorage
-from gateway.data.storage import Parts, Storage, Stored
+from gateway.data.storage import Parts, Storage, Stored, wrong_names
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
 from gateway.errors import GatewayError, Invalid, NotFound, StorageFailed
@@ -59,7 +59,8 @@ class Storages(Storage):
         failed = None
         for storage in ("", *self.remotes):
             try:
-                if self.exists(place := Address(namespace, name, storage)):
+                place = Address(namespace, name, storage)
+                if not wrong_names(place) and self.taken(place):
                     return place
             except StorageFailed as error:  # it may lie in another
                 failed = error
@@ -200,6 +201,10 @@ class Storages(Storage):
 
     def delete(self, address: Address) -> bool:  # noqa: D102
         return self._at(address).delete(address)
+
+    def copy(self, source: Address, target: Address) -> None:
+        """Copy all files at an address of a storage elsewhere to another there, unless something lies there."""
+        self.remotes[target.storage].copy(source, target)
 
 
 def _ask(question: Callable[[], None], answer: "Future[None]") -> None:

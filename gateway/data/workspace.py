@@ -75,6 +75,8 @@ class Placement:
     mounts: tuple[Mount, ...] = ()
     checkpoint: str = ""
     """the folder for checkpoints, as the run sees it; empty: it has none"""
+    checkpoint_at: Address | None = None
+    """where they lie at its storage elsewhere, if it has no folder for them"""
     reach: tuple[str, ...] = ()
     """``host:port`` of what its storage elsewhere consists of"""
     own: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class Apart:
     """The engines, by their names, whose machines share no folder with this one."""
 
     storage: frozenset[str] = frozenset()
-    """not the storage's, so that data lies elsewhere and there are no checkpoints"""
+    """not the storage's, so that data and checkpoints lie elsewhere"""
     runs: frozenset[str] = frozenset()
     """not the runs', so that log files end with the run that wrote them"""
 
@@ -108,14 +110,19 @@ class Workspace:
         log_bytes: int = 32 * 1024**2,
         remote_of: Callable[[Run, bool], Remote | None] = lambda run, begins: None,
         apart: Apart = Apart(),
+        copy: Callable[[Address, Address], None] = lambda source, target: None,
     ) -> None:
-        """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins."""
+        """``remote_of`` returns a run's storage elsewhere as the run uses it; with True for a run that begins.
+
+        ``copy`` copies what lies at a storage elsewhere, unless the target is there.
+        """
         self.root = root.absolute()
         self._runs = runs.absolute()
         self._contained = contained
         self._log_bytes = log_bytes
         self._remote_of = remote_of
         self._apart = apart
+        self._copy = copy
 
     def logs(self, run: Run) -> Path:
         """Return the directory in which a run's logs are kept."""
@@ -130,6 +137,8 @@ class Workspace:
         if self._checkpoint(run) is not None and run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
             copy_checkpoint(source, self._path(run.checkpoint))
+        elif run.checkpoint and run.checkpoint.storage and run.checkpoint_from:
+            self._copy(run.checkpoint_from, run.checkpoint)
         return self.placement(run, begins=True)
 
     def placement(self, run: Run, *, begins: bool = False) -> Placement:
@@ -149,7 +158,9 @@ class Workspace:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
         inside = INSIDE_CHECKPOINT if checkpoint else ""
         own = (INSIDE_LOG,) if no_logs else ()
-        return Placement(elsewhere or f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), inside, reach, own)
+        checkpoint_at = run.checkpoint if run.checkpoint and run.checkpoint.storage else None
+        url = elsewhere or f"file://{INSIDE}"
+        return Placement(url, INSIDE_LOG, tuple(mounts), inside, checkpoint_at, reach, own)
 
     def _checkpoint(self, run: Run) -> Path | None:
         """Return the folder of a run's checkpoints, None where it has none."""

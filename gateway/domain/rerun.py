@@ -146,16 +146,20 @@ def _inherited(task: Task, kept: bool, at: datetime) -> Task:
 
 
 # Folders in which tasks keep what they need to go on after they were cut short: an extension that a job asks for.
+# Where a task's machine shares no folder with the node, they are at the storage where its outputs lie.
 #
 # With ``job_params.common.checkpoints: true`` each party of a task has one such folder in a job. Every attempt
 # finds there what the earlier ones left; the first attempt in a job that takes over from another finds a copy of
 # what the same task left there.
 
 
-def checkpoints(spec: JobSpec, task: str, party: Party) -> tuple[Address | None, Address | None]:
+def checkpoints(
+    spec: JobSpec, task: str, party: Party, storage: str = ""
+) -> tuple[Address | None, Address | None]:
     """Return where a party of a task keeps them, and where it did in the job that this one takes over from."""
     ids = (spec.job_id, spec.old_job_id) if spec.flag("checkpoints") else ("", "")
-    own, old = (Address(f"{i}-{party.role}-{party.index}", f"{task}-checkpoint") if i else None for i in ids)
+    name = f"{task}-checkpoint"
+    own, old = (Address(f"{i}-{party.role}-{party.index}", name, storage) if i else None for i in ids)
     return own, old
 
 

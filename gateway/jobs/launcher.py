@@ -206,6 +206,7 @@ class Launching:
             transport=place.transport,
             log_path=placement.log_path,
             checkpoint=placement.checkpoint,
+            checkpoint_at=placement.checkpoint_at,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
             compute=(allowed := self._allowed(run)).compute or "",
             tuning={"n_threads": allowed.n_threads or 0, "chunk_size": allowed.chunk_size or 0},

@@ -273,7 +273,8 @@ class TaskPlanner:
         outputs = {name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()}
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
-        checkpoint, checkpoint_from = rerun.checkpoints(spec, node.name, party)
+        at = storage if engine in self._apart else ""
+        checkpoint, checkpoint_from = rerun.checkpoints(spec, node.name, party, at)
         run = Run(
             run_id="",
             name="",

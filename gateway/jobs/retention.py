@@ -93,7 +93,8 @@ class Leftovers:
         """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
         kept = dict.fromkeys(run.checkpoint for run in (local.runs if local else ()) if run.checkpoint)
         there = [address for address in _outputs_of(local) if self.storage.exists(address)]
-        return [*there, *(a for a in kept if self.storage.path(a).is_dir())]
+        known, names = ("", *self.storage.remotes), self.storage.names
+        return [*there, *(a for a in kept if a.storage in known and a.name in names(a.namespace, a.storage))]
 
     def item(self, job_id: str, address: Address, why: str) -> Item:
         """Return what a cleaning or a deletion shows of an output."""

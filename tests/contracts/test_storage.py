@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -95,6 +96,10 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(site: tuple[Storages, Add
     assert [one.name for one in storage.sums(address)] == ["data_0", "data_1", "metadata"]
     assert storage.sums(address)[1].sha256 == hashlib.sha256(second.encode()).hexdigest()
     assert storage.find("ns", address.name) == address
+    if address.storage:
+        for _ in range(2):  # the second time it is there
+            storage.copy(address, copied := replace(address, name="copied"))
+        assert b"".join(storage.stream(copied)) == whole and storage.delete(copied)
     assert storage.delete(address) and not storage.exists(address) and not storage.delete(address)
     assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
 

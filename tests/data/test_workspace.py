@@ -1,5 +1,6 @@
 """Where a run's places lie, and who may write there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,15 +54,19 @@ def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tm
 
 
 def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_ends_with_the_run(tmp_path: Path):
+    copied: list[tuple[Address, Address]] = []
     workspace = Workspace(
         tmp_path / "storage",
         tmp_path / "runs",
         contained=True,
         apart=Apart(frozenset({"swarm"}), frozenset({"swarm"})),
+        copy=lambda *given: copied.append(given),
     )
     places = {"outputs": {"out": Address("job-1-guest-0", "task-out", "lake")}, "inputs": {}}
     checkpoint = Address("checkpoints", "one")
-    far = workspace.prepare(a_run(engine="swarm", checkpoint=checkpoint, **places))
+    there, old = replace(checkpoint, storage="lake"), Address("checkpoints", "old", "lake")
+    far = workspace.prepare(a_run(engine="swarm", checkpoint=there, checkpoint_from=old, **places))
     assert (far.mounts, far.own, far.checkpoint, far.log_path) == ((), ("/bfia/log",), "", "/bfia/log")
+    assert far.checkpoint_at == there and copied == [(old, there)]
     near = workspace.prepare(a_run(engine="", checkpoint=checkpoint, **places))
     assert [mount.target for mount in near.mounts] == ["/bfia/log", "/bfia/checkpoint"] and near.own == ()

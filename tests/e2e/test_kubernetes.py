@@ -4,8 +4,10 @@ The Kubernetes fetches its image with a login, and runs it with a runtime class.
 """
 
 import contextlib
+import copy
 import json
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -15,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
+from tests.e2e.jobs import limited
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
@@ -25,7 +29,7 @@ from tests.services.clusters import daemon, guarded_registry, kubectl, load
 from tests.services.registry import log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
-IMAGE = "unionpay:2.0.0"
+IMAGE, STEPPING = "unionpay:2.0.0", "stepping:1.0.0"
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +201,32 @@ def log_file_of_a_run_with(runtime: str) -> str:
             with contextlib.suppress(AssertionError):  # it has not begun, or is over
                 return kubectl("exec", "-n", "bfia", pod["metadata"]["name"], "--", "sh", "-c", "cat /bfia/log/*")
     return ""
+
+
+def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
+    two: Federation, buckets: tuple[real.Place, real.Place], closed: str, tmp_path: Path
+) -> None:
+    guest = two[jobs.GUEST]
+    shutil.copy(Path(__file__).with_name("stepping_elsewhere.py"), tmp_path / "stepping.py")
+    lines = [f"FROM {IMAGE}", "COPY stepping.py /app/", 'ENTRYPOINT ["python3", "-m", "stepping"]']
+    (tmp_path / "Dockerfile").write_text("\n".join(lines))
+    pushed = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{STEPPING}"
+    for line in (["build", "-q", "-t", pushed, str(tmp_path)], ["push", "-q", pushed], ["rmi", "-f", pushed]):
+        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    body = copy.deepcopy(A_PROVIDER) | {"metadata": {"image": f"{closed}/{STEPPING}"}}
+    body["components_description"]["Echo"]["storageEngine"] = ["s3"]
+    guest.register(body)
+    job = limited(copy.deepcopy(A_JOB), checkpoints=True, auto_retries=1)
+    job["config"] |= {"initiator": {"role": "guest", "node_id": jobs.GUEST}, "role": {"guest": [jobs.GUEST]}}
+    job_id = guest.submit(job)
+    guest.wait_job(job_id, 400)
+    runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
+    assert [(run["attempt"], (run["failure"] or {}).get("reason")) for run in runs] == [(0, "EXIT_137"), (1, None)]
+    found = guest.ask("GET", f"/api/v1/jobs/{job_id}/outputs/echo_1/guest.0/data0/download").text
+    assert found.splitlines()[-1] == "1,5"
+    assert any(name.endswith("-checkpoint/step-8") for name in names(buckets[0]))
+    wait_for(lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").status_code == 200, about="it can be deleted")
+    assert not any(name.startswith(job_id) for name in names(buckets[0]))
 
 
 def test_an_image_behind_a_login_that_is_gone_fails_its_run(two: Federation, login: Path) -> None:

@@ -239,7 +239,9 @@ def test_the_folder_for_checkpoints_is_named_where_there_is_one():
     run = a_run()
     assert "system.checkpoint" not in variables(run)
     found = environment(a_local_job(run), run, replace(SITE, checkpoint="/bfia/checkpoint"))
-    assert found["system.checkpoint"] == "/bfia/checkpoint"
+    assert found["system.checkpoint"] == "/bfia/checkpoint" and "system.checkpoint.address" not in found
+    found = environment(a_local_job(run), run, replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake")))
+    assert json.loads(found["system.checkpoint.address"]) == {"namespace": "job-guest-0", "name": "a"}
 
 
 @pytest.mark.parametrize("profile", ["fate", "yacl"])
