@@ -61,27 +61,26 @@ _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
 _INCOMING = "bfia.incoming"
 """where a request's scope has what its headers say, once they were read"""
 _CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
-_SOURCE = ("x-source-node-id", "x-node-id")
 
 
 def incoming(request: Request) -> Incoming:
     """Read a request's headers, in hyphen or underscore form, old or new name."""
     if (known := request.scope.get(_INCOMING)) is not None:
         return cast(Incoming, known)
-    headers = request.headers
-    trace = _either(headers, "x-trace-id")
+    headers = dict(reversed(request.scope["headers"]))  # of a repeated one the first counts
+    trace = _either(headers, b"x-trace-id")
     found = request.scope[_INCOMING] = Incoming(
-        source=next((v for name in _SOURCE if (v := _either(headers, name))), ""),
-        target=_either(headers, "x-target-node-id"),
+        source=_either(headers, b"x-source-node-id") or _either(headers, b"x-node-id"),
+        target=_either(headers, b"x-target-node-id"),
         trace_id=trace if _TRACE.fullmatch(trace) else "",
-        permits=_either(headers, "x-mprac-token-set"),
+        permits=_either(headers, b"x-mprac-token-set"),
     )
     return found
 
 
-def _either(headers: Mapping[str, str], name: str) -> str:
-    value = headers.get(name) or headers.get(name.replace("-", "_")) or ""
-    return value.strip()
+def _either(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    value = headers.get(name) or headers.get(name.replace(b"-", b"_")) or b""
+    return value.decode("latin-1").strip()
 
 
 def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:

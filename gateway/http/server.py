@@ -304,20 +304,20 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """Count a part of the request line."""
-        self._count(len(url))
+        self._unparsed = 0
+        self._head += len(url)
+        if self._head > _MOST_HEAD:
+            raise _HeadTooLarge  # the parser turns it into an error of its own, which is answered below
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; of a trailer only the size counts, as it comes after what was checked."""
-        self._count(len(name) + len(value))
+        self._unparsed = 0
+        self._head += len(name) + len(value)
+        if self._head > _MOST_HEAD:
+            raise _HeadTooLarge
         if self._read_whole:
             super().on_header(name, value)
-
-    def _count(self, size: int) -> None:
-        self._unparsed = 0
-        self._head += size
-        if self._head > _MOST_HEAD:
-            raise _HeadTooLarge  # the parser turns it into an error of its own, which is answered below
 
     def on_headers_complete(self) -> None:
         """Begin to answer."""

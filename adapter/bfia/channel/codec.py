@@ -347,7 +347,7 @@ def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str]
 
     Raises Invalid for a missing session id, values that are too long, and headers with several values.
     """
-    inside, _ = _named((name, value.strip()) for name, value in (metadata or {}).items())
+    inside = _named((name, value.strip()) for name, value in metadata.items())[0] if metadata else {}
     outside, ambiguous = _values(headers)
     found = {**inside, **outside}
     problems = [
@@ -493,14 +493,17 @@ def _values(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], lis
 
 @lru_cache(16)  # several parts of the listener ask about one request
 def _values_of(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[dict[str, str], list[str]]:
-    text = [
-        (name.decode("latin-1").lower(), value.decode("latin-1").strip())
-        for name, value in headers
-        if name[:2].lower() in _BEGINS
-    ]
-    plain, ambiguous = _named((name, value) for name, value in text if "_" not in name)
-    underscored, more = _named((name, value) for name, value in text if "_" in name)
-    return {**underscored, **plain}, [*ambiguous, *more]
+    plain: list[tuple[str, str]] = []
+    underscored: list[tuple[str, str]] = []
+    for raw, value in headers:
+        if raw[:2].lower() in _BEGINS:
+            name = raw.decode("latin-1").lower()
+            (underscored if "_" in name else plain).append((name, value.decode("latin-1").strip()))
+    found, ambiguous = _named(plain)
+    if not underscored:
+        return found, ambiguous
+    more, others = _named(underscored)
+    return {**more, **found}, [*ambiguous, *others]
 
 
 def _named(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
