@@ -98,6 +98,8 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(node: Gateway, monkeypatch: py
 def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    usual = parts.call_timing  # what is due is a call whose answer could not be recorded
+    monkeypatch.setattr(parts, "call_timing", lambda settings: replace(usual(settings), call_deadline=1.0))
     with running(tmp_path, engine=lasting()) as node:
         broken: set[str] = set()
         step = scheduling_machine.step
@@ -380,7 +382,11 @@ def test_fifty_identical_posts_make_one_job(tmp_path: Path):
         assert len(created) == 2  # one at each party
 
 
-def test_containers_that_could_not_reach_the_gateway_are_not_started(tmp_path: Path):
+def test_containers_that_could_not_reach_the_gateway_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    usual = parts.run_timing
+    monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), engine_timeout=2.0))
     engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
     with running(tmp_path, engine=engine) as node:
         with pytest.raises(EngineFailed, match="does not answer"):
