@@ -42,7 +42,9 @@ class Bodies:
 
     def places(self, kind: str, of: object = None) -> Semaphore:
         """Return the places for large bodies of a kind."""
-        return self._large.setdefault((kind, of), Semaphore(AT_ONCE[kind]))
+        if (kind, of) not in self._large:
+            self._large[kind, of] = Semaphore(AT_ONCE[kind])
+        return self._large[kind, of]
 
     @asynccontextmanager
     async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 from typing import Any
 
 import anyio.to_thread
@@ -66,7 +67,12 @@ def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
 
 def success(form: Form) -> Response:
     """Return a success without content."""
-    return reply(SUCCESS, "success", form)
+    return Response(_success(form), media_type=form.value)
+
+
+@cache
+def _success(form: Form) -> bytes:
+    return encode_answer(SUCCESS, "success", form=form)
 
 
 def refusal(error: GatewayError, form: Form) -> Response:
