@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.e2e.nodes import wait_for
 from tests.services.own_docker import usable
-from tools.chaos.trials import Result, Trial, all_trials, play
+from tools.chaos.trials import Result, Trial, all_trials, play, sample
 from tools.chaos.world import ENGINES, World, within
 
 LEAST = 3
@@ -48,10 +49,13 @@ def run(
     only: str = "",
     engine: str = "process",
     paired: bool = False,
+    brief: bool = False,
 ) -> list[Result]:
-    """Play trials, telling of each; return what became of them."""
+    """Play trials, telling of each; return what became of them. ``brief``: those of `sample`."""
 
     def chosen(seed: int) -> list[Trial]:
+        if brief:
+            return sample(seed, engine)
         return [t for t in all_trials(seed, engine, paired) if only in t.fault or only in t.phase]
 
     trials = chosen(seed)
@@ -69,6 +73,8 @@ def run(
                 break
             results.append(play(world, trial))
             tell(world, results[-1])
+        world.containers.brief = False
+        wait_for(lambda: not world.containers.left(), about="no container is left of any trial")
         return results
 
     with TemporaryDirectory(prefix="bfia-chaos-") as home:

@@ -43,6 +43,24 @@ FAULTS = {
     "k8s": ("cut machine", "API away", "evict", "quota", "image missing"),
     "swarm": ("cut machine", "manager away", "drain", "image missing"),
 }
+SAMPLE = {
+    "k8s": (
+        ("running", "evict"),
+        ("running", "cut machine"),
+        ("running", "API away"),
+        ("running", "quota"),
+        ("creating", "image missing"),
+        ("starting", "kill guest"),
+    ),
+    "swarm": (
+        ("running", "cut machine"),
+        ("running", "manager away"),
+        ("running", "drain"),
+        ("creating", "image missing"),
+        ("starting", "kill guest"),
+    ),
+}
+"""phases and faults of the trials that the test suite plays"""
 _REASONS = {
     "cut machine": ("GONE", "CREATE_FAILED"),
     "evict": ("GONE", "CREATE_FAILED"),
@@ -141,16 +159,17 @@ class Cluster(Containers):
 
     def _cut(self, random: Random) -> None:
         noticed = _NOTICED[self.name]
-        time.sleep(random.uniform(0.0, 1.0))
+        self._wait(random, 1.0)
         machine(self.name, "cut")
         try:
-            time.sleep(random.choice((random.uniform(1.0, 4.0), random.uniform(noticed, noticed + 5.0))))
+            lasts = (random.uniform(1.0, 4.0), random.uniform(noticed, noticed + 5.0))
+            time.sleep(lasts[0] if self.brief else random.choice(lasts))
         finally:
             machine(self.name, "mend")
 
     def _away(self, random: Random) -> None:
-        time.sleep(random.uniform(0.0, 1.0))
-        self._was_away = random.choice(_AWAY)
+        self._wait(random, 1.0)
+        self._was_away = _AWAY[0] if self.brief else random.choice(_AWAY)
         self.cable.cut()
         try:
             time.sleep(self._was_away)
@@ -159,7 +178,15 @@ class Cluster(Containers):
 
     def _without_image(self, random: Random) -> None:
         with self._image_is_gone():
-            time.sleep(random.uniform(1.0, 6.0))
+            self._last(random, 6.0)
+
+    def _wait(self, random: Random, most: float) -> None:
+        """Let some time go by before a fault, none in a brief trial."""
+        time.sleep(0.0 if self.brief else random.uniform(0.0, most))
+
+    def _last(self, random: Random, most: float) -> None:
+        """Let a fault last, not for long in a brief trial."""
+        time.sleep(2.0 if self.brief else random.uniform(1.0, most))
 
     def _build(self, name: str) -> None:
         """Have the shared Docker daemon make the image."""
@@ -197,8 +224,14 @@ class Pods(Cluster):
         return {**super().faults, "API away": self._away, "evict": self._evict, "quota": self._full}
 
     def left(self) -> list[str]:
+        """In a brief trial without pods that are about to go, for which old kubelets take half a minute."""
         found = [(kind, self._client.list(kind, labels={RUN: exists()})) for kind in (Job, Pod, Secret)]
-        return [f"{kind.__name__} {one.metadata.name}" for kind, objects in found for one in objects]
+        return [
+            f"{kind.__name__} {one.metadata.name}"
+            for kind, objects in found
+            for one in objects
+            if not (self.brief and kind is Pod and one.metadata.deletionTimestamp)
+        ]
 
     def kill_one(self, random: Random) -> None:
         """Kill the program as the kernel of its machine, which is this one, would."""
@@ -240,7 +273,7 @@ class Pods(Cluster):
 
     def _evict(self, random: Random) -> None:
         """Put one pod out, the first that is there if there is none yet."""
-        time.sleep(random.uniform(0.0, 2.0))
+        self._wait(random, 2.0)
         end = time.monotonic() + 20
         while not (pods := self._pods()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -253,9 +286,9 @@ class Pods(Cluster):
 
     def _full(self, random: Random) -> None:
         """Let the namespace have no further pod."""
-        time.sleep(random.uniform(0.0, 1.0))
+        self._wait(random, 1.0)
         kubectl("-n", self._namespace, "create", "quota", "nothing", "--hard=pods=0")
-        time.sleep(random.uniform(1.0, 10.0))
+        self._last(random, 10.0)
         kubectl("-n", self._namespace, "delete", "quota", "nothing")
 
     @contextmanager
@@ -331,9 +364,9 @@ class Tasks(Cluster):
             self._clients[number - 1].images.remove(self.image, force=True)
 
     def _drain(self, random: Random) -> None:
-        time.sleep(random.uniform(0.0, 2.0))
+        self._wait(random, 2.0)
         with drained():
-            time.sleep(random.uniform(1.0, 8.0))
+            self._last(random, 8.0)
 
     @contextmanager
     def _image_is_gone(self) -> Iterator[None]:

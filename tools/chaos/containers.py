@@ -28,6 +28,8 @@ class Containers(ABC):
     """the nodes' address for them, where that is not loopback"""
     installations: tuple[str, ...] = ()
     """of the nodes, once these are there"""
+    brief = False
+    """whether a fault of the engine alone comes immediately and passes soon"""
 
     def __init__(self, register: Path) -> None:
         self._register = register

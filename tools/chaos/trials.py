@@ -35,6 +35,8 @@ class Trial:
     fault: str
     seed: int
     retries: int = 0
+    brief: bool = False
+    """as `Containers.brief` is in it"""
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,16 @@ def all_trials(seed: int, engine: str = "process", paired: bool = False) -> list
     return [Trial(phase, fault, seed * 1000 + i, retries[i]) for i, (phase, fault) in enumerate(pairs)]
 
 
+def sample(seed: int, engine: str) -> list[Trial]:
+    """Return brief trials in a cluster, one of each fault that may meet it and one of a gateway that is killed."""
+    return [Trial(*one, seed * 1000 + i, brief=True) for i, one in enumerate(clusters.SAMPLE[engine])]
+
+
 def play(world: World, trial: Trial) -> Result:
     """Run one trial and check it. Nothing of it is left for the next one."""
     began = time.monotonic()
     world.containers.forget()
+    world.containers.brief = trial.brief
     flow = f"trial-{trial.phase}-{trial.fault}-{trial.seed}".replace(" ", "-")
     outcome = reason = ""
     try:
@@ -332,4 +340,4 @@ def _shown(node: Node, job_id: str) -> str:
     return "(the node does not answer)"
 
 
-__all__ = ["FAULTS", "PHASES", "Result", "Trial", "all_trials", "play"]
+__all__ = ["FAULTS", "PHASES", "Result", "Trial", "all_trials", "play", "sample"]
