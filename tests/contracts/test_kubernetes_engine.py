@@ -284,8 +284,8 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness: KubernetesH
 
 def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(harness: KubernetesHarness) -> None:
     engine = harness.engine(place_seconds=1.0)
-    spec = a_spec(harness, exits(0), reserved=Limits(cpu=12))
-    with pytest.raises(CreateFailed, match=r"no machine of the cluster takes it: 0/2 nodes are available: .*cpu"):
+    spec = a_spec(harness, exits(0), reserved=Limits(memory=48 << 30))
+    with pytest.raises(CreateFailed, match=r"no machine .* takes it: 0/2 nodes are available: .*memory"):
         engine.launch(spec)
     assert engine.list() == []
 
