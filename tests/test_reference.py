@@ -70,20 +70,19 @@ def test_every_reason_is_explained_once_and_in_both_languages():
 
 
 def texts_in_code() -> Iterator[tuple[str, str]]:
-    for file, tree in modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value, f"{file}:{node.lineno}"
+    for where, node in code():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value, where
 
 
 def reasons_in_code() -> Iterator[tuple[str, str]]:
     """Yield words that have an underscore, and those without in the places where reasons stand."""
-    yield from ((text, where) for text, where in texts_in_code() if LOOKS_LIKE_ONE.fullmatch(text))
-    for file, tree in modules():
-        for node in ast.walk(tree):
-            for value in places(node):
-                if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isupper():
-                    yield value.value, f"{file}:{value.lineno}"
+    for where, node in code():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKS_LIKE_ONE.fullmatch(node.value):
+            yield node.value, where
+        for value in places(node):
+            if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isupper():
+                yield value.value, where
 
 
 def places(node: ast.AST) -> Iterator[ast.expr]:
@@ -97,7 +96,10 @@ def places(node: ast.AST) -> Iterator[ast.expr]:
         yield node.args[0]
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+def code() -> Iterator[tuple[str, ast.AST]]:
+    """Yield every node of the syntax of our modules, and where it stands."""
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
-            yield str(file.relative_to(ROOT)), ast.parse(file.read_text(encoding="utf-8"))
+            name = str(file.relative_to(ROOT))
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                yield f"{name}:{getattr(node, 'lineno', 0)}", node
