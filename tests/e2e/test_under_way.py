@@ -342,7 +342,7 @@ def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest: Node, host: Node,
         for node, other in (nodes, nodes[::-1]):
             ways.append(stack.enter_context(Proxy("127.0.0.1", other.peer_port)))
             direct = yaml.safe_load((node.home / "routes.yml").read_text())[other.id]
-            for route in (direct, direct | {"port": ways[-1].port}):
+            for route in (direct, direct | {"port": ways[-1].port, "deadline": 2}):
                 put = partial(node.ask, "PUT", f"/api/v1/routes/{other.id}", json={"route": route})
                 if route is direct:
                     stack.callback(put)

@@ -197,7 +197,8 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
 @pytest.mark.parametrize(
     "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one endless header"]
 )
-def test_a_head_without_end_is_refused(line: bytes) -> None:
+def test_a_head_without_end_is_refused(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)
     with (
         listening(HELLO) as port,
         socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
