@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_a_job_outlives_an_outage_of_its_storage_which_is_slow_before_and_after(site: Site) -> None:
     node = site.node
     site.way.turn("slow")
-    job_id = node.submit(jobs.limited(jobs.quick_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
+    job_id = node.submit(jobs.limited(jobs.align_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
     wait_for(lambda: jobs.events(node, job_id, "run RUNNING"), 60, 0.05, about="a container runs")
     site.way.turn("cut")
     wait_for(lambda: "STORAGE_UNREACHABLE" in site.reasons(), 60, about="the node says that its storage is away")
