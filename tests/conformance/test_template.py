@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from tests import forks
 from tests.e2e.nodes import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,8 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
 
 
 def checking(folder: Path, program: str = "main.py") -> list[str]:
-    line = [sys.executable, "-m", "gateway.cli.main", "provider", "check", str(folder / "register.json")]
-    return [*line, "--command", f"{sys.executable} {folder / program}", "--clause", "works"]
+    words = ["provider", "check", str(folder / "register.json")]
+    return [*words, "--command", f"{sys.executable} {folder / program}", "--clause", "works"]
 
 
 def test_what_the_parties_wrote_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -60,9 +61,7 @@ def test_what_the_parties_wrote_is_shown_where_it_is_asked_for(tmp_path: Path) -
     (tmp_path / "guest.csv").write_text("id\nu0001\nu0002\nv1\n")
     given = ["--data", f"guest={tmp_path / 'guest.csv'}"]
     for more in (["--show-outputs"], ["--json"]):
-        done = subprocess.run(
-            [*checking(tmp_path / "new"), *given, *more], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        done = forks.run([*checking(tmp_path / "new"), *given, *more])
         assert done.returncode == 0, done.stderr
         shown = done.stdout
         if "--json" in more:
@@ -76,9 +75,8 @@ def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "new" / "waits.py").write_text("import time\ntime.sleep(600)\n")
     own = tmp_path / "tmp"
     own.mkdir()
-    running = subprocess.Popen(
-        checking(tmp_path / "new", "waits.py"), cwd=ROOT, env={**os.environ, "TMPDIR": str(own)}
-    )
+    line = [sys.executable, "-m", "gateway.cli.main", *checking(tmp_path / "new", "waits.py")]
+    running = subprocess.Popen(line, cwd=ROOT, env={**os.environ, "TMPDIR": str(own)})
     wait_for(lambda: list(own.glob("bfia-check-*/process/*")))
     running.terminate()
     assert running.wait(60) == 143 and list(own.iterdir()) == []
