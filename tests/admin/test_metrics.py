@@ -2,10 +2,14 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from adapter.bfia.examples import A_JOB, A_PROVIDER
+from gateway.bootstrap import parts
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -17,8 +21,10 @@ def figures(gateway: Any) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path):
+def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/false"]}}}}
+    usual = parts.call_timing
+    monkeypatch.setattr(parts, "call_timing", lambda settings: replace(usual(settings), create_deadline=1.0))
     with running(tmp_path, engine=engine) as node:
         before = figures(node)
         assert before["bfia_queue_age_seconds"] == 0 and before["bfia_channel_bytes"] == 0

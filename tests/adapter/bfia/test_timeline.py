@@ -91,7 +91,7 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
 
 
 def test_of_many_retries_the_timeline_has_those_at_doubling_intervals(site: Site, monkeypatch: pytest.MonkeyPatch):
-    quick = replace(site.node.scheduler._timing, retry_first=0.02, create_deadline=60.0)
+    quick = replace(site.node.scheduler._timing, retry_first=0.002, create_deadline=60.0)
     monkeypatch.setattr(site.node.scheduler, "_timing", quick)
     answers = chain([raw(b"", reset=True)] * 9, repeat(says({"code": 1, "msg": "no"})))
     site.peer.will(by_path(job_create=lambda handler: next(answers)(handler)))
