@@ -20,7 +20,7 @@ from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, may_wait, quiet_polls
 from gateway.domain.scheduling.machine import exclude
 from gateway.domain.spec import Failure, NodeId
-from gateway.domain.states import TASK, ended
+from gateway.domain.states import TASK, JobStatus, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.runtime.context import NodeContext, Peers, listening, traced
@@ -112,7 +112,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
     def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            self.lanes.submit(request.node, work, job.id, FIRST if isinstance(request, messages.CreateAt) else 0)
+            first = job.status is JobStatus.PENDING  # a client waits for it, also for a refusal to be told
+            self.lanes.submit(request.node, work, job.id, FIRST if first else 0)
 
     def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:
         """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.

@@ -59,7 +59,8 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
     assert events[events.index("request sent") + 1] == "create accepted"
 
 
-def test_each_partys_code_and_message_are_kept_verbatim(site: Site):
+def test_each_partys_code_and_message_are_kept_verbatim(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)  # not for what a refusal needs
     site.peer.will(says({"code": 6000, "message": "no such dataset\n  'x'", "data": None}, 400))
     spec = a_job_with(FATE)
     with pytest.raises(GatewayError) as caught:
