@@ -12,20 +12,18 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
+from tests.e2e.nodes import ROOT, Federation, Node, example, wait_for
 from tools.chaos.proxy import Proxy
 
-pytestmark = [pytest.mark.secretflow, pytest.mark.slow]
+pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
 
 RECEIVED = "bfia_channel_session_received_messages_total"
 VENV = ROOT / ".venv-secretflow"
 PARTY = Path(__file__).with_name("secretflow_psi.py")
-IMAGE = "unionpay:2.0.0"
 NOT_NEEDED = ("pip", "setuptools", "pkg_resources", "scipy")
 """of what is installed, by the begin of the name"""
 INSTEAD = {"dash": "usr/bin/sh", "sort": "usr/bin/sort"}
@@ -43,7 +41,7 @@ def received(node: Node) -> bool:
 
 
 @pytest.fixture
-def by_docker() -> Iterator[tuple[dict[str, Any], str]]:
+def image() -> Iterator[str]:
     """An image of the published packages, written once: a base image's files and theirs in one layer."""
     name, base = f"bfia-secretflow:{os.getpid()}", os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
@@ -65,24 +63,15 @@ def by_docker() -> Iterator[tuple[dict[str, Any], str]]:
             for tool, path in INSTEAD.items():
                 image.add(os.path.realpath(shutil.which(tool) or tool), path)
         assert (given.returncode, taken.returncode) == (0, 0)
-        yield {"kind": "docker"}, name
+        yield name
     finally:
         subprocess.run(["docker", "rm", container], check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["docker", "rmi", "-f", name], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.fixture
-def by_process() -> tuple[dict[str, Any], str]:
-    return process_engine(IMAGE, command=[str(VENV / "bin" / "python"), str(PARTY)]), IMAGE
-
-
-@pytest.mark.parametrize("way", ["by_process", pytest.param("by_docker", marks=pytest.mark.docker)])
-def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(
-    way: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(image: str, tmp_path: Path) -> None:
     """It intersects two nodes' tables in two ways and multiplies in secret shares."""
-    engine, image = request.getfixturevalue(way)
-    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine)
+    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], {"kind": "docker"})
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
     with ExitStack() as stack:
         ways = [stack.enter_context(Proxy("127.0.0.1", node.peer_port)) for node in (host, guest)]
