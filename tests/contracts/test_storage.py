@@ -308,7 +308,7 @@ def test_a_namenode_that_is_not_there_is_noticed_at_once(tmp_path: Path) -> None
 def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_storage, "_SECONDS", 2.0)
+    monkeypatch.setattr(remote_storage, "_SECONDS", 1.0)
     monkeypatch.setattr(remote_storage, "_RETRIES", 1)
     with real.bucket() as place:
         direct = remote_of(place)
@@ -327,7 +327,7 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
             new = Address("ns", "u", "lake")
             between.turn("slow")
             for act in (storage.remotes["lake"].check, lambda: put(storage, new, data_0="1\n" * 50_000)):
-                with pytest.raises(StorageAway, match="took longer than 2 s") as failed:
+                with pytest.raises(StorageAway, match="took longer than 1 s") as failed:
                     act()
                 assert failed.value.reason == "STORAGE_SLOW"
             between.turn("")
