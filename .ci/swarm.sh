@@ -58,7 +58,8 @@ case ${1:-start} in
     rm -rf "$dir" ;;
   status) if complete 2>/dev/null; then echo "swarm up"; else echo "swarm down"; exit 1; fi ;;
   cut) in_ns "$2" ip link set "$tag$2" down ;; # N: as if the machine had no power any more
-  mend)
+  mend) # without its old connections: a manager that notices their end late takes the machine for gone, and gets no logs of it
+    in_ns 1 ss -K -t dst "$net.1$2" >/dev/null 2>&1 || true
     in_ns "$2" ip link set "$tag$2" up
     in_ns "$2" ip route replace default via "$net.1"
     wait_for "swarm" 60 complete ;;
