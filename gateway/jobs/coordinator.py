@@ -145,8 +145,7 @@ class Coordinator:
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
-        with self._scheduler.lanes.taking_in():
-            self._take_in(spec, sender)
+        self._take_in(spec, sender)
         return spec.job_id
 
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:

@@ -58,7 +58,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         """``silent`` is called with a node that a call did not reach, ``stuck`` when a job cannot be advanced."""
         super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
         self._peers = peers
-        self.lanes = lanes
+        self._lanes = lanes
         self._timing = timing
         self._waiting = _Waiting()
         self._silent = silent
@@ -75,17 +75,18 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         return True
 
     def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
-        """Wait until the job is as wanted, or the time is over; return it as it is then."""
+        """Wait until the job is as wanted, or the time is over; return it as it is then. Other work gives way."""
         future = self._waiting.add(job_id, until)
         try:
-            job = self._records.known(job_id) or self._records.get(job_id)
-            end = self._clock().timestamp() + timeout
-            while not until(job) and (left := end - self._clock().timestamp()) > 0:
-                try:
-                    return future.result(min(left, 1.0))
-                except FutureTimeout:  # another process on this database may have moved it
-                    job = self._store.jobs.get(job_id)
-            return job
+            with self._lanes.taking_in():
+                job = self._records.known(job_id) or self._records.get(job_id)
+                end = self._clock().timestamp() + timeout
+                while not until(job) and (left := end - self._clock().timestamp()) > 0:
+                    try:
+                        return future.result(min(left, 1.0))
+                    except FutureTimeout:  # another process on this database may have moved it
+                        job = self._store.jobs.get(job_id)
+                return job
         finally:
             self._waiting.drop(job_id, future)
 
@@ -113,7 +114,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         for request in requests:
             work = partial(self._perform, job, request, claimed)
             first = job.status is JobStatus.PENDING  # a client waits for it, also for a refusal to be told
-            self.lanes.submit(request.node, work, job.id, FIRST if first else 0)
+            self._lanes.submit(request.node, work, job.id, FIRST if first else 0)
 
     def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:
         """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.

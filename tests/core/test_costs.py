@@ -120,7 +120,7 @@ def test_a_job_of_one_task_costs_few_statements(played: Played, side: str, most:
 
 
 MOST = {
-    "create_all until the job is stored": (26, 4),
+    "create_all until the job is stored": (25, 4),
     "a container's callback": (20, 2),
 }
 """files, round trips"""
