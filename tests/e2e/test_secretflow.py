@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, Node, example, wait_for
+from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
 from tools.chaos.proxy import Proxy
 
 pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
@@ -70,9 +70,10 @@ def image() -> Iterator[str]:
 
 
 def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(image: str, tmp_path: Path) -> None:
-    """It intersects two nodes' tables in two ways and multiplies in secret shares."""
+    """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""
     federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], {"kind": "docker"})
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+    host.settings["engine"] = process_engine(image, command=[str(VENV / "bin" / "python"), str(PARTY)])
     with ExitStack() as stack:
         ways = [stack.enter_context(Proxy("127.0.0.1", node.peer_port)) for node in (host, guest)]
         guest.route(**{host.id: ways[0].port})
