@@ -189,7 +189,7 @@ class Gateway:
         self.runs_folder = state / "runs"
         made(self.runs_folder, "state_dir", 0o700)
         self.lock = parts.only_process(settings)
-        self._timing, self._run_timing = parts.call_timing(settings), parts.run_timing(settings)
+        self._timing, self._run_timing = parts.call_timing(settings, self._pace), parts.run_timing(settings)
         self.store = Store(
             parts.when_there(partial(opened, settings.database.url)),
             self._timing,

@@ -59,13 +59,15 @@ class Pace:
     disk_check: float = 10.0  # seconds between two measurements of a run's disk
     files: int = 250_000  # files and folders that a run may create
     cleaning: float = 60.0  # seconds between two cleanings
+    lost_call: float = LONGEST_CALL + 6.0
+    """seconds after which the scheduling node makes a call again whose answer it never saw: a claim may wait 1 s
+    in its lane, a connection 1 s for a place and 3 s to come up"""
 
 
-def call_timing(settings: Settings) -> Timing:
+def call_timing(settings: Settings, pace: Pace = Pace()) -> Timing:
     """Return how long the scheduling node waits for what."""
-    # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
     return Timing(
-        call_deadline=LONGEST_CALL + 6.0,
+        call_deadline=pace.lost_call,
         unreachable_limit=settings.limits.unreachable_seconds,
         jitter=_JITTER,
         hold_first=settings.limits.schedule_pause_seconds,

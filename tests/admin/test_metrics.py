@@ -24,7 +24,7 @@ def figures(gateway: Any) -> dict[str, float]:
 def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/false"]}}}}
     usual = parts.call_timing
-    monkeypatch.setattr(parts, "call_timing", lambda settings: replace(usual(settings), create_deadline=1.0))
+    monkeypatch.setattr(parts, "call_timing", lambda *given: replace(usual(*given), create_deadline=1.0))
     with running(tmp_path, engine=engine) as node:
         before = figures(node)
         assert before["bfia_queue_age_seconds"] == 0 and before["bfia_channel_bytes"] == 0

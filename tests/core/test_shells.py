@@ -98,9 +98,7 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(node: Gateway, monkeypatch: py
 def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    usual = parts.call_timing  # what is due is a call whose answer could not be recorded
-    monkeypatch.setattr(parts, "call_timing", lambda settings: replace(usual(settings), call_deadline=1.0))
-    with running(tmp_path, engine=lasting()) as node:
+    with running(tmp_path, engine=lasting(), pace=parts.Pace(lost_call=1.0)) as node:
         broken: set[str] = set()
         step = scheduling_machine.step
 

@@ -45,7 +45,7 @@ DONE = {"code": 0, "msg": "success", "data": {}}
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with jobs.patient_nodes(tmp_path_factory.mktemp("nodes")) as federation:
+    with jobs.patient_nodes(tmp_path_factory.mktemp("nodes"), pace={"lost_call": 4.0}) as federation:
         yield federation
 
 
