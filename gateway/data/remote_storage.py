@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -326,14 +326,18 @@ class RemoteStorage(Storage):
         return bool(there)
 
     def copy(self, source: Address, target: Address) -> None:
-        """Copy all files at an address, of any name, to another, unless something lies there."""
+        """Copy all files at an address, of any name, to another, unless more than a part of them lies there."""
         check_names(source)
-        if self.taken(target):
+        begun = replace(target, name=f"{target.name}-begun")
+        if self.taken(target) and not self.taken(begun):
             return
+        with self._named(), self._at().open(f"{begun.namespace}/{begun.name}/{PARTITION}0", "wb") as mark:
+            mark.write(b"begun")
         for name in self.files(source):
             to = f"{target.namespace}/{target.name}/{name}"
             with self._named(), self.open_file(source, name) as old, self._at().open(to, "wb", chunk=PIECE) as new:
                 shutil.copyfileobj(old, new, PIECE)
+        self.delete(begun)
 
     def _give_up(self, folder: str) -> None:
         """Delete the pieces of files of which not all were sent; a bucket's own rule does where this may not."""

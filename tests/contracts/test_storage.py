@@ -2,13 +2,16 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -73,7 +76,9 @@ def put(storage: Storages, address: Address, *, overwrite: bool = False, **files
             pass
 
 
-def test_what_is_put_is_read_in_parts_and_as_one_table(site: tuple[Storages, Address]) -> None:
+def test_what_is_put_is_read_in_parts_and_as_one_table(
+    site: tuple[Storages, Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, address = site
     assert (
         not storage.exists(address) and not storage.taken(address) and storage.names("ns", address.storage) == []
@@ -97,8 +102,20 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(site: tuple[Storages, Add
     assert storage.sums(address)[1].sha256 == hashlib.sha256(second.encode()).hexdigest()
     assert storage.find("ns", address.name) == address
     if address.storage:
-        for _ in range(2):  # the second time it is there
-            storage.copy(address, copied := replace(address, name="copied"))
+        copied, copyfileobj, pieces = replace(address, name="copied"), shutil.copyfileobj, itertools.count(1)
+
+        def cut(*given: Any) -> None:
+            if next(pieces) == 2:
+                raise OSError("cut")
+            copyfileobj(*given)
+
+        monkeypatch.setattr(shutil, "copyfileobj", cut)
+        with pytest.raises(StorageFailed):
+            storage.copy(address, copied)
+        assert len(storage.files(copied)) < 3
+        for _ in range(2):  # the first time a part is there, the second time all
+            storage.copy(address, copied)
+        assert next(pieces) == 6 and storage.names("ns", address.storage) == ["copied", address.name]
         assert b"".join(storage.stream(copied)) == whole and storage.delete(copied)
     assert storage.delete(address) and not storage.exists(address) and not storage.delete(address)
     assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
