@@ -198,15 +198,15 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
     "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one endless header"]
 )
 def test_a_head_without_end_is_refused(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 3600.0)  # for its size, not for the time that it takes
     with (
         listening(HELLO) as port,
         socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
-        suppress(ConnectionError),  # it is closed, with or without a response
+        pytest.raises(ConnectionError),
     ):
-        connection.sendall(HEAD + b"x-b: " + 100 * line)
-        while connection.recv(65536):
-            pass
+        connection.sendall(HEAD + b"x-b: ")
+        for _ in range(100):
+            connection.sendall(100 * line)
 
 
 def test_the_refusal_of_a_large_head_says_why() -> None:
