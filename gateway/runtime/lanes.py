@@ -150,9 +150,10 @@ class _Lane:
                             continue
                         until = 0.0 if priority == FIRST else self._wait_until()
                         now = time.monotonic()
-                        pause = min(until, jobs[job][0][1] + _GIVES_WAY) - now
-                        if pause <= 0:
+                        left = min(until, jobs[job][0][1] + _GIVES_WAY) - now
+                        if left <= 0:
                             return job, self._take(priority, job)
+                        pause = left if pause is None else min(pause, left)
                     self._condition.wait(pause)
                 return None
             finally:

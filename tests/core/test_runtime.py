@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -184,6 +185,22 @@ def test_while_a_job_is_taken_in_only_what_that_needs_is_begun(monkeypatch: pyte
             assert created.wait(30)
         assert not begun.wait(0.05)
     assert begun.wait(30)
+    lanes.close()
+
+
+def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)
+    clock = Mock(monotonic=Mock(return_value=0.0))
+    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
+    lanes, begun = Lanes(threads=1), threading.Event()
+    with lanes.taking_in():
+        lanes.submit("peer", begun.set, "other", priority=5)
+        clock.monotonic.return_value = 3599.9
+        with lanes.taking_in():
+            lanes.submit("peer", print, "later")
+            time.sleep(0.05)
+            clock.monotonic.return_value = 3600.0
+            assert begun.wait(30)
     lanes.close()
 
 
