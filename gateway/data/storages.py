@@ -204,7 +204,9 @@ class Storages(Storage):
 
     def copy(self, source: Address, target: Address) -> None:
         """Copy all files at an address of a storage elsewhere to another there, unless something lies there."""
-        self.remotes[target.storage].copy(source, target)
+        place = self._at(target)
+        if isinstance(place, RemoteStorage):
+            place.copy(source, target)
 
 
 def _ask(question: Callable[[], None], answer: "Future[None]") -> None:

@@ -176,7 +176,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._owner = context.owner
         self._engine = launching.engine
         self._launching = launching
-        self.lanes = lanes
+        self._lanes = lanes
         self._workspace = launching.workspace
         self._storage = storage
         self._hooks = hooks
@@ -205,7 +205,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self.loop.stop()
 
     def _abandoned(self, job_id: str, containers: list[str]) -> None:
-        self.lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
+        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
 
     def _end_abandoned(self, job_id: str, names: list[str]) -> None:
         for name in names:
@@ -224,7 +224,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         if found is None:
             return
         job_id, run_id = found
-        self.lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
+        self._lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
 
     def _on_away(self, engine: str) -> None:
         """Note it with the engine's containers: what it does to them when it comes back is not their failure."""
@@ -279,11 +279,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             calls = isinstance(action, _Call)
             lane = local.spec.scheduler if calls else _LANES.get(type(action), "engine")
             work = partial(self._perform, local, action)
-            self.lanes.submit(lane, work, local.id, 0 if calls else priority(local.spec))
+            self._lanes.submit(lane, work, local.id, 0 if calls else priority(local.spec))
 
     def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
         """Return the runs of a job whose launch waits until those of others have had their turn."""
-        left = self.lanes.left("engine", local.id)
+        left = self._lanes.left("engine", local.id)
         launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
         return frozenset(launching[-left:] if left else ())
 
@@ -295,7 +295,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 if not isinstance(action, (messages.Tell, messages.Close)):
                     self._hooks.observe(type(action).__name__.lower(), time.monotonic() - began)
             except ImageIsFetched:  # which may take long: in a lane of its own
-                self.lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
+                self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return
             except Exception:
                 log.exception("unexpected error of an action", job=local.id, action=type(action).__name__)

@@ -59,7 +59,7 @@ class Participant:
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Validate and store a job."""
         self._check_id(spec.job_id, spec.job_id)
-        with self._executor.lanes.taking_in(), self._registry.one_view():
+        with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
             local = self._created_again(local, sender)

@@ -87,6 +87,8 @@ class _Lane:
         """by priority and job, with the time since when"""
         self._busy: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
+        self._last = 0
+        """the priority of the work that was begun last"""
         self._idle = 0
         self._left = 0
         self._closed = False
@@ -143,7 +145,7 @@ class _Lane:
             try:
                 while not self._closed:
                     pause: float | None = None
-                    for priority in sorted(self._waiting, reverse=True):
+                    for priority in sorted(self._waiting, key=self._rank, reverse=True):
                         jobs = self._waiting[priority]
                         job = next((name for name in jobs if self._busy[name] < self._share), None)
                         if job is None:
@@ -159,7 +161,12 @@ class _Lane:
             finally:
                 self._idle -= 1
 
+    def _rank(self, priority: int) -> int:
+        """What is first has every second turn at most, or a flood of it would keep the rest waiting for ever."""
+        return -FIRST if priority == FIRST == self._last else priority
+
     def _take(self, priority: int, job: str) -> Work:
+        self._last = priority
         jobs = self._waiting[priority]
         works = jobs[job]
         work, _ = works.popleft()

@@ -204,6 +204,23 @@ def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: py
     lanes.close()
 
 
+def test_what_is_first_leaves_every_second_turn_to_work_that_has_waited_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
+    lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+    lanes.submit("peer", lambda: begun.set() or go.wait(30), "job")  # type: ignore[func-returns-value]
+    assert begun.wait(30)
+    for i in range(3):
+        lanes.submit("peer", partial(order.append, f"first {i}"), f"new {i}", FIRST)
+        lanes.submit("peer", partial(order.append, f"other {i}"), f"old {i}")
+    lanes.submit("peer", done.set, "last")
+    with lanes.taking_in():
+        go.set()
+        assert done.wait(30)
+    lanes.close()
+    assert order == ["first 0", "other 0", "first 1", "other 1", "first 2", "other 2"]
+
+
 def test_work_waits_no_longer_than_half_a_second_for_jobs_that_are_taken_in():
     lanes, begun = Lanes(), threading.Event()
     with lanes.taking_in():
