@@ -213,7 +213,7 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     pushed = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{STEPPING}"
     for line in (["build", "-q", "-t", pushed, str(tmp_path)], ["push", "-q", pushed], ["rmi", "-f", pushed]):
         subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
-    body = copy.deepcopy(A_PROVIDER) | {"metadata": {"image": f"{closed}/{STEPPING}"}}
+    body = copy.deepcopy(A_PROVIDER) | {"device": "k8s", "metadata": {"image": f"{closed}/{STEPPING}"}}
     body["components_description"]["Echo"]["storageEngine"] = ["s3"]
     guest.register(body)
     job = limited(copy.deepcopy(A_JOB), checkpoints=True, auto_retries=1)
