@@ -73,7 +73,7 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     (log / "run.log").write_bytes(b"x" * 300_000)
     before = len(os.listdir("/proc/self/fd"))
     assert DiskWatch(workspace).over(run) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # some thread of an earlier test may close one meanwhile
     put(nested, 20 * MIB)
     failure = DiskWatch(workspace).over(run)
     assert failure is not None and failure.reason == "NO_SPACE" and "0.0" in failure.message
