@@ -75,7 +75,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         return True
 
     def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
-        """Wait until the job is as wanted, or the time is over; return it as it is then. Other work gives way."""
+        """Wait at most ``timeout`` seconds for the condition, and return the job. Other work gives way to this."""
         future = self._waiting.add(job_id, until)
         try:
             with self._lanes.taking_in():
@@ -113,7 +113,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
     def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            first = job.status is JobStatus.PENDING  # a client waits for it, also for a refusal to be told
+            first = job.status is JobStatus.PENDING  # a client waits for it, also where it is refused
             self._lanes.submit(request.node, work, job.id, FIRST if first else 0)
 
     def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:

@@ -19,11 +19,11 @@ _GIVES_WAY = 0.5
 
 
 class Lanes:
-    """Lanes by name (a peer, the engine), so that whoever hangs delays only what is meant for it.
+    """Lanes by name (a peer, the engine): one that hangs delays only its own calls.
 
     Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
     threads: one with a thousand calls to make hardly delays another. While jobs are being taken in, all other
-    work waits for half a second: in a burst, clients get their answers before the first jobs go on.
+    work waits, for half a second at most: in a burst, clients get their responses before the first jobs go on.
     """
 
     def __init__(self, threads: int = 8) -> None:
