@@ -1,8 +1,7 @@
 """Compares an image's labels with the registered descriptions of its components.
 
-Two forms are read, each as far as it goes: the numbered names of the standard, ``component.1.name``,
-``component.1.parameter.2.type``, …; and the short ``bfia.provider``, ``bfia.version``, ``bfia.components``. Labels
-never refuse a registration.
+Read are the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …, as far as
+they go. Labels never refuse a registration.
 """
 
 import re
@@ -18,6 +17,7 @@ _MOST_LABELS = 20_000
 _NUMBERED = re.compile(r"component\.(\d{1,4})\.(?:(parameter|input|output)\.(\d{1,4})\.)?([A-Za-z_]{1,64})")
 _LISTS = {"parameter": "inputParam", "input": "inputData", "output": "outputData"}
 _TOP = {"name": "componentName", "module_name": "componentName"}
+_LABEL = "component.*"
 _SPELLED_LISTS = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
 """fields that a label can only give as one text, with commas or as JSON"""
 
@@ -29,53 +29,39 @@ def differences(labels: Mapping[str, str], provider: Provider, image: str) -> tu
 
 def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> Iterator[Problem]:
     here = {name: c for name, c in provider.components.items() if provider.image_for(name) == image}
-    for label, path, registered in (
-        ("bfia.provider", "name", provider.name),
-        ("bfia.version", "version", provider.version),
-    ):
-        if label in labels and labels[label] != registered:
-            yield _differs(path, label, image, labels[label], registered)
-    label = "bfia.components"
-    labelled: dict[str, dict[str, Any]] = {name: {} for name in labels.get(label, "").replace(",", " ").split()}
-    if numbered := _numbered(labels):
-        label = "component.*"
-        labelled.update(numbered)
+    labelled = _numbered(labels)
     for name in here.keys() - labelled.keys() if labelled else ():
-        rule = f"is registered for {image}, whose label {label} does not name it"
+        rule = f"is registered for {image}, whose label {_LABEL} does not name it"
         yield Problem(join("components_description", name), rule, name)
     for name, document in labelled.items():
         path = join("components_description", name)
-        if name not in here:
-            rule = f"is not registered, though the label {label} of {image} names it"
-            yield Problem(path, rule, None)
-            continue
-        yield from _compared(path, document, here[name].document, label, image)
+        if name in here:
+            yield from _compared(path, document, here[name].document, image)
+        else:
+            yield Problem(path, f"is not registered, though the label {_LABEL} of {image} names it", None)
 
 
-def _compared(path: str, labelled: Any, registered: Any, label: str, image: str) -> Iterator[Problem]:
+def _compared(path: str, labelled: Any, registered: Any, image: str) -> Iterator[Problem]:
     """Compare what a label gives; what it leaves out is not compared, except entries of a list."""
     there, here = parts(labelled), parts(registered)
     if there is not None and here is not None:
         listed = isinstance(registered, list)
         for name, value in there.items():
             if listed and name not in here:
-                rule = f"has no entry {shorten(name)}, which the label {label} of {image} describes"
+                rule = f"has no entry {shorten(name)}, which the label {_LABEL} of {image} describes"
                 yield Problem(path, rule, None)
             else:
                 at = f"{path}[{name}]" if listed else join(path, name)
-                yield from _compared(at, value, here.get(name), label, image)
+                yield from _compared(at, value, here.get(name), image)
         if listed and (missing := [name for name in here if name not in there]):
-            yield Problem(path, f"lists what the label {label} of {image} does not describe", missing)
+            yield Problem(path, f"lists what the label {_LABEL} of {image} does not describe", missing)
         return
     if path.rpartition(".")[2] in _SPELLED_LISTS:
         labelled, registered = _texts(labelled), _texts(registered)
     if _plain(labelled) != _plain(registered):
-        yield _differs(path, label, image, labelled, registered)
-
-
-def _differs(path: str, label: str, image: str, labelled: Any, registered: Any) -> Problem:
-    there, here = (as_text(shorten(value)) for value in (labelled, registered))
-    return Problem(path, f"is {here} as registered and {there} in the label {label} of {image}", registered)
+        label, own = (as_text(shorten(value)) for value in (labelled, registered))
+        rule = f"is {own} as registered and {label} in the label {_LABEL} of {image}"
+        yield Problem(path, rule, registered)
 
 
 def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:

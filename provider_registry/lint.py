@@ -1,7 +1,6 @@
 """Warnings about a description, field by field: unusual, and no reason to refuse it."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -52,21 +51,16 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
     """Say what is unusual about everything but the parameters' values."""
     yield from _missing(document, path, ("title", "storageEngine", "result"))
     yield from unknown_fields(document, _COMPONENT_FIELDS, path)
-    if read.description_version and not read.description_version.startswith("1."):
-        rule = "is not a version 1.x; read as if it were"
-        yield Problem(join(path, "desVersion"), rule, read.description_version)
     for i, role in enumerate(document["roleList"]):
         parts = [part.strip() for part in role.split(",")]
         if len(parts) > 1:
             yield Problem(join(path, "roleList", i), "is one name with commas", role, json.dumps(parts)[1:-1])
         else:
             yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
-    yield from repeats(document["roleList"], join(path, "roleList"))
     for i, storage in enumerate(read.storage_engines):
         meant = near(storage, STORAGES)
         if storage not in STORAGES and meant:
             yield Problem(join(path, "storageEngine", i), "is not a usual name of a storage", storage, meant)
-    yield from repeats([str(r["resultCode"]) for r in document.get("result") or ()], join(path, "result"))
     for field, known in _FIELDS.items():
         for i, item in enumerate(document.get(field) or ()):
             at = join(path, field, i)
@@ -89,13 +83,6 @@ def none_of(value: str, usual: Sequence[str], path: str, rule: str = "is none of
         yield Problem(path, rule.format(listed(usual)), value, near(value, usual))
 
 
-def repeats(values: Iterable[str], path: str) -> Iterator[Problem]:
-    """Report the values that a list has more than once."""
-    repeated = [value for value, count in Counter(values).items() if count > 1]
-    if repeated:
-        yield Problem(path, f"lists more than once: {listed(repeated)}", repeated)
-
-
 def listed(values: Sequence[str]) -> str:
     """Return values in one line, of many the first few."""
     shown = ", ".join(value[:64] for value in values[:_SHOWN])
@@ -116,7 +103,6 @@ def _of_input(item: Mapping[str, Any], at: str, usual: Sequence[str] = INPUTS) -
     for name in formats:
         if name.strip():
             yield from none_of(name, FORMATS, place)
-    yield from repeats(formats, place)
     if not any(name.strip() for name in formats):
         yield Problem(place, "is missing")
 
@@ -165,7 +151,6 @@ def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Probl
         yield from within(parameter, at)
         for k, condition in enumerate(parameter.depends_on):
             yield from _unmet_condition(parameter.name, condition, allowed, join(at, "dependsOn", k))
-    yield from _circles(parameters, allowed, path)
 
 
 def within(parameter: Parameter, at: str) -> Iterator[Problem]:
@@ -174,7 +159,6 @@ def within(parameter: Parameter, at: str) -> Iterator[Problem]:
         yield Problem(join(at, name), rule, got)
     if parameter.default and parameter.binding:
         yield from none_of(parameter.default, parameter.binding, join(at, "defaultValue"))
-    yield from repeats(parameter.binding or (), join(at, "bindingData"))
 
 
 def _of_values(parameter: Parameter, kind: Kind) -> Iterator[tuple[str, str, Any]]:
@@ -190,14 +174,8 @@ def _of_values(parameter: Parameter, kind: Kind) -> Iterator[tuple[str, str, Any
     if unreadable := [value for value in binding if value and not reads_as(kind, value)]:
         rule = f"lists values that are not of type {parameter.type}: {listed(unreadable)}"
         yield "bindingData", rule, unreadable
-    if check is not None:
-        if outside := [value for value in binding if _outside(check, value)]:
-            yield "bindingData", f"lists values outside {check.text}: {listed(outside)}", outside
-        if check.pattern is None and kind in (Kind.BOOLEAN, Kind.OBJECT, Kind.LIST):
-            yield "validator", f"is a range, which does not apply to type {parameter.type}", check.text
-    if parameter.ui_pattern in ("readOnly", "hidden") and not parameter.optional and not default:
-        rule = "keeps a form from giving a value that is required and has no default"
-        yield "UIPattern", rule, parameter.ui_pattern
+    if check is not None and (outside := [value for value in binding if _outside(check, value)]):
+        yield "bindingData", f"lists values outside {check.text}: {listed(outside)}", outside
 
 
 def _outside(check: Validator, value: str) -> bool:
@@ -220,23 +198,3 @@ def _unmet_condition(own: str, condition: str, allowed: Allowed, at: str) -> Ite
     if value and values is not None and value not in values:
         meant = near(value, values)
         yield Problem(at, f"names a value that {name} does not list", condition, meant and f"{name}.{meant}")
-
-
-def _circles(parameters: Sequence[Parameter], allowed: Allowed, path: str) -> Iterator[Problem]:
-    """Find parameters that are each shown only when the other is; the first one is reported."""
-    waiting: dict[str, set[str]] = {}
-    for parameter in parameters:
-        names = {c if c in allowed else c.partition(".")[0] for c in parameter.depends_on}
-        waiting[parameter.name] = {name for name in names if name in allowed and name != parameter.name}
-    needed_by: dict[str, list[str]] = {}
-    for name, others in waiting.items():
-        for other in others:
-            needed_by.setdefault(other, []).append(name)
-    shown = [name for name, others in waiting.items() if not others]
-    while shown:
-        waiting.pop(name := shown.pop(), None)
-        shown += [other for other in needed_by.pop(name, ()) if other in waiting]
-    if waiting:
-        circle = [p.name for p in parameters if p.name in waiting]
-        first = next(i for i, p in enumerate(parameters) if p.name in waiting)
-        yield Problem(join(path, first, "dependsOn"), f"is circular: {listed(circle)}", circle)

@@ -218,12 +218,14 @@ def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
             return False, None
         if not value.strip():
             return False, f"is empty where {parameter.type} is declared"
+        if kind is Kind.BOOLEAN and reads_as(kind, value) and value not in ("true", "false"):
+            return False, "is text for a boolean, and neither true nor false as spelled in JSON"
         if reads_as(kind, value):
-            return False, _respelled(kind, value)
+            return False, None
         return kind in _NUMERIC and value not in _named(parameter), f"cannot be read as {parameter.type}"
-    if kind is Kind.OTHER or _is_of(kind, value):
-        return False, None
-    return False, f"is {_name_of(value)} where {parameter.type} is declared"
+    name, kinds = next((name, kinds) for types, name, kinds in _VALUES if isinstance(value, types))
+    fits = kind is Kind.OTHER or kind in kinds  # any scalar counts as text
+    return False, None if fits else f"is {name} where {parameter.type} is declared"
 
 
 def _named(parameter: Parameter) -> tuple[str, ...]:
@@ -238,26 +240,6 @@ def _range_binds(parameter: Parameter, value: Any) -> bool:
         return False
     named = [read for text in _named(parameter) if (read := number(text)) is not None]
     return number(value) is not None and all(map(check.in_range, named))
-
-
-def _respelled(kind: Kind, text: str) -> str | None:
-    """Warn about text that is readable, but perhaps not by every component."""
-    if kind is Kind.BOOLEAN and text not in ("true", "false"):
-        return "is text for a boolean, and neither true nor false as spelled in JSON"
-    if kind is Kind.NUMBER and number(text) is None:
-        return "is not a finite number"
-    if kind is Kind.INTEGER and not text.strip().lstrip("+-").isdigit():
-        return "is a whole number in the spelling of a fraction"
-    return None
-
-
-def _is_of(kind: Kind, value: Any) -> bool:
-    """Tell whether a JSON value other than text is of a kind; any scalar counts as text."""
-    return kind in next(kinds for types, _, kinds in _VALUES if isinstance(value, types))
-
-
-def _name_of(value: Any) -> str:
-    return next(name for types, name, _ in _VALUES if isinstance(value, types))
 
 
 def _is_listed(parameter: Parameter, value: Any) -> bool:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from adapter.bfia import translate, wire
 from adapter.bfia.connections import Connections
 from adapter.bfia.environment import container_status, environment
-from adapter.bfia.peer import JOB_AUDIT, OneRoute, Peer
+from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
@@ -351,5 +351,5 @@ class BfiaProtocol:
 
     def peer(self, node: NodeId, route: Route | None = None) -> Peer:
         """Return the HTTP client for a node, as its route says at each call, or by another route."""
-        routes = self._routes if route is None else OneRoute(route)
-        return Peer(self._me, node, routes, self._connections, self.sign, self.key)
+        resolve = self._routes.resolve if route is None else lambda _: route
+        return Peer(self._me, node, resolve, self._connections, self.sign, self.key)

@@ -280,12 +280,6 @@ def _wrong(rule: str) -> PydanticCustomError:
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
 
-def _no_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise _wrong("must be a whole number")
-    return value
-
-
 def _read_meta(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -334,7 +328,7 @@ class UploadKeys(BaseModel):
     head: bool = Field(
         default=True, description="The first line names the columns. If not, they are called x0, x1, …"
     )
-    partitions: Annotated[int, BeforeValidator(_no_boolean)] = Field(
+    partitions: int = Field(
         default=1, ge=1, le=MAX_PARTITIONS, description="Into how many files the table is divided, by match id."
     )
     extend_sid: bool = Field(default=False, description="Put a column sid first, unique in every row.")

@@ -112,7 +112,8 @@ def install(
         code, path = error.status_code, request.url.path
         status = code if code in _KEPT_STATUS else _decided(request, code)
         texts = {404: f"no such path on this listener: {path}", 405: f"{request.method} is not served at {path}"}
-        found = _error(code, _REASONS.get(code, "BAD_REQUEST"), texts.get(code, str(error.detail)))
+        found = GatewayError(texts.get(code, str(error.detail)), reason=_REASONS.get(code, "BAD_REQUEST"))
+        found.code = code
         answer = elsewhere(path, found, status) or _answer(request, status_for(request, status), found)
         answer.headers.update(error.headers or {})
         return answer
@@ -131,21 +132,14 @@ def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     return elsewhere(scope["path"], error, 200) or _answer(Request(scope), 200, error)
 
 
-class TooLargeInEnvelope:
-    """Puts the refusal of a too large body into the envelope: the framework's limiter sends plain text."""
+def too_large_in_envelope(
+    app: ASGIApp,
+    as_200: Callable[[Request], bool] = lambda request: False,
+    elsewhere: Elsewhere = lambda path, error, status: None,
+) -> ASGIApp:
+    """Put the refusal of a too large body into the envelope: the framework's limiter sends plain text."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        as_200: Callable[[Request], bool] = lambda request: False,
-        elsewhere: Elsewhere = lambda path, error, status: None,
-    ) -> None:
-        self._app = app
-        self._as_200 = as_200
-        self._elsewhere = elsewhere
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and replace the limiter's response where it was too large."""
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
         replaced = False
 
         async def pass_on(message: Message) -> None:
@@ -154,24 +148,20 @@ class TooLargeInEnvelope:
                 replaced = (b"content-type", b"application/json") not in message.get("headers", ())
                 if replaced:
                     error = TooLarge("the body is larger than this path takes")
-                    status = 200 if self._as_200(Request(scope)) else 413
-                    answer = self._elsewhere(scope["path"], error, 413) or _answer(Request(scope), status, error)
+                    status = 200 if as_200(Request(scope)) else 413
+                    answer = elsewhere(scope["path"], error, 413) or _answer(Request(scope), status, error)
                     answer.headers["connection"] = "close"
                     await answer(scope, receive, send)
             if not replaced:
                 await send(message)
 
-        await self._app(scope, receive, pass_on)
+        await app(scope, receive, pass_on)
+
+    return served
 
 
 def _decided(request: Request, code: int) -> int:
     return code if request.url.path.startswith(_REAL_STATUSES) else 200
-
-
-def _error(code: int, reason: str, text: str) -> GatewayError:
-    error = GatewayError(text, reason=reason)
-    error.code = code
-    return error
 
 
 def _answer(request: Request, status: int, error: GatewayError, words: Words = str) -> JSONResponse:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
@@ -90,24 +90,6 @@ _LONGEST_REFUSAL = 4000
 _LONGEST_REASON = 200
 
 
-class Resolves(Protocol):
-    """Knows routes."""
-
-    def resolve(self, node: NodeId) -> Route:
-        """Return the route to a node. Raises `UnknownNode`."""
-
-
-@dataclass(frozen=True)
-class OneRoute:
-    """The route to one node that the route table need not have."""
-
-    route: Route
-
-    def resolve(self, node: NodeId) -> Route:
-        """Return it."""
-        return self.route
-
-
 class Peer:
     """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
 
@@ -115,23 +97,26 @@ class Peer:
         self,
         me: NodeId,
         node: NodeId,
-        routes: "Resolves",
+        resolve: Callable[[NodeId], Route],
         connections: Connections,
         sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {},
         key: Callable[[], KeyPair | None] = lambda: None,
     ) -> None:
-        """``sign`` returns further headers for a request to a node, made anew for each; ``key`` signs requests."""
+        """``resolve`` returns a node's route, or raises `UnknownNode`; ``key`` signs requests.
+
+        ``sign`` returns further headers for a request to a node, made anew for each.
+        """
         self._me = me
         self._sign = sign
         self._key = key
         self.node = node
-        self._routes = routes
+        self._resolve = resolve
         self._connections = connections
 
     @property
     def _route(self) -> Route:
         try:
-            return self._routes.resolve(self.node)
+            return self._resolve(self.node)
         except UnknownNode as error:
             raise Refused(str(error), reason="NODE_UNKNOWN") from error
 
@@ -230,7 +215,8 @@ class Peer:
             exchanged(made)
             self._connections.observe(made)
 
-        called = f"{_called(route)} at {route.url}"
+        called = f"next hop {route.via} of {route.node}" if route.via else route.node
+        called += f" at {route.url}"
         silent = NEXT_HOP_UNREACHABLE if route.via else None
         try:
             response = client.send(request, seconds)
@@ -358,10 +344,6 @@ def _ended(error: NoResponse, url: str) -> str:
         return ""
     likely = "does it want a certificate of this node?" if url.startswith("https:") else "is https spoken there?"
     return f"; {likely} bfia-gateway route test tells"
-
-
-def _called(route: Route) -> str:
-    return f"next hop {route.via} of {route.node}" if route.via else route.node
 
 
 def _code(code: Any) -> Any:

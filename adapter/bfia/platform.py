@@ -273,19 +273,15 @@ TASK = f"{SCHEDULE}/task"
 LARGEST_NUMBER = 10**15
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticCustomError("rule", "must be a whole number")
-    return value or (None if value == "" else value)
-
-
 def _level(value: Any) -> Any:
     if not isinstance(value, str) or value.lower() not in LEVELS:
         raise PydanticCustomError("rule", "must be one of {levels}", {"levels": ", ".join(LEVELS)})
     return value.lower()
 
 
-_Number = Annotated[int, BeforeValidator(_number), Field(ge=0, le=LARGEST_NUMBER)]
+_Number = Annotated[
+    int, BeforeValidator(lambda value: None if value == "" else value), Field(ge=0, le=LARGEST_NUMBER)
+]
 
 
 class _LineQuery(BaseModel):

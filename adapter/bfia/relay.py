@@ -105,7 +105,8 @@ class Relay:
             return
         request = Request(scope, receive)
         channel = path.startswith(_CHANNEL)
-        ends = _ends(request, channel)
+        call = incoming(request)
+        ends = read_ends(request.headers.raw) if channel else (call.source, call.target)
         if ends is None or ends[1] in ("", self._node) or (channel and path not in (INVOKE, PART)):
             await self._app(scope, receive, send)
             return
@@ -205,14 +206,6 @@ def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, 
             RELAY_LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from"
         )
     return route
-
-
-def _ends(request: Request, channel: bool) -> tuple[str, str] | None:
-    """Return who asks and whom, as the headers say in either spelling; None for headers that are refused here."""
-    if channel:
-        return read_ends(request.headers.raw)
-    call = incoming(request)
-    return call.source, call.target
 
 
 def _passed(request: Request) -> tuple[str, ...]:

@@ -60,18 +60,13 @@ def dag(body: wire.DagBody) -> Dag:
             DagNode(
                 c.name,
                 ComponentRef(c.provider, c.version, c.component_name),
-                tuple(_input(i) for i in c.input),
+                tuple(DagInput(i.type, i.key.partition(".")[0], i.key.partition(".")[2]) for i in c.input),
                 tuple(DagOutput(o.type, o.key) for o in c.output),
             )
             for c in body.components
         ),
         body.version,
     )
-
-
-def _input(body: wire.DagIo) -> DagInput:
-    task, _, key = body.key.partition(".")
-    return DagInput(body.type, task, key)
 
 
 def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
@@ -290,7 +285,7 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
     states = {t.name if profile.status_by_name else t.task_id: wire_status(t.status, profile) for t in view.tasks}
     if not profile.reads_job_status:
         return {"status": states}
-    of, parties = view.origin, [_party_body(p) for p in view.parties]
+    of, parties = view.origin, [vars(p) | {"next_try": _iso(p.next_try)} for p in view.parties]
     rerun = {"job_id": of.job_id, "from": of.start, "by": of.by, "changed": list(of.changed)} if of else None
     return {
         "job_id": view.job_id,
@@ -333,10 +328,6 @@ def _task_body(task: TaskView) -> dict[str, Any]:
         **({"waiting": task.waiting.as_dict()} if task.waiting else {}),
         "inherited": {"job_id": of.job_id, "task_id": of.task_id} if of else None,
     }
-
-
-def _party_body(detail: PartyDetail) -> dict[str, Any]:
-    return vars(detail) | {"next_try": _iso(detail.next_try)}
 
 
 def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:

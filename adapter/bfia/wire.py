@@ -42,12 +42,6 @@ _MOST_ENDS = 100
 """inputs, or outputs, of one component"""
 
 
-def _few_roles(roles: Any) -> Any:
-    if isinstance(roles, dict) and len(roles) > _MOST_ROLES:
-        raise PydanticCustomError("roles", "must not name more than {most} roles", {"most": _MOST_ROLES})
-    return roles
-
-
 def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
     if sum(map(len, roles.values())) > MOST_PARTIES:
         raise PydanticCustomError("parties", "must not name more than {most} parties", {"most": MOST_PARTIES})
@@ -96,7 +90,7 @@ class ConfigBody(Body):
     initiator: Initiator
     role: Annotated[
         dict[str, Annotated[list[Id], Field(max_length=MOST_PARTIES)]],
-        BeforeValidator(_few_roles),
+        Field(max_length=_MOST_ROLES),
         AfterValidator(_few_parties),
     ]
     job_params: Object = Field(default_factory=dict)

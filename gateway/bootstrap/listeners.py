@@ -224,7 +224,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     for name, app in apps.items():
         outside = for_others if name == "peer" else None
         envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
-        usual = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
+        usual = envelope.too_large_in_envelope(app, node.peer_table.as_200, node.fate.elsewhere)
         control = (one.router for one in mounts[name] if one.max_body == body and not one.first)
         apps[name] = ahead(usual, app, control, body)
     apps["peer"] = router.ahead(apps["peer"], of_peers)

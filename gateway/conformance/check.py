@@ -10,7 +10,7 @@ from gateway.conformance.evidence import Evidence, Finding, Result, Trace, Trial
 from gateway.conformance.sandbox import UNKNOWN, Plan, Sandbox, defaults, required, table
 from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
-from provider_registry.registration import provider_from_component, provider_from_request
+from provider_registry.registration import read_value
 
 _MOMENT = 2.0
 """seconds"""
@@ -57,9 +57,8 @@ class Given:
 
 def described(body: Any) -> Described:
     """Check a registration as a gateway does that receives it."""
-    single = isinstance(body, Mapping) and "imageUrl" in body
     try:
-        provider = provider_from_component(body) if single else provider_from_request(body)
+        provider, _ = read_value(body)
     except InvalidDescription as error:
         return Described(None, error.problems)
     return Described(provider, warnings=provider.warnings)

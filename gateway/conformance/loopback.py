@@ -244,7 +244,7 @@ class Loopback:
             ],
         )
         envelope.install(app)
-        return station.recorded(envelope.TooLargeInEnvelope(app))
+        return station.recorded(envelope.too_large_in_envelope(app))
 
     def _close(self) -> None:
         for sock in self._sockets.values():

@@ -53,7 +53,7 @@ def test_the_reference_vendor_keeps_every_clause() -> None:
 def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path) -> None:
     image = f"bfia-conformance-shell:{uuid4().hex[:12]}"
     base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    label = {"bfia.version": "0.9"}
+    label = {"component.1.name": "Echo", "component.1.version": "0.9"}
     table = tmp_path / "guest.csv"
     table.write_text("id,y\na,1\nb,0\n")
     with contextlib.closing(Daemon()) as client:
@@ -71,7 +71,7 @@ def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path
     assert not_ok(found) == [{}]
     assert (code, found["good"]) == (0, True)
     (warning,) = found["description"]["warnings"]
-    assert warning["path"] == "version" and "0.9" in f"{warning}"
+    assert warning["path"] == "components_description.Echo.version" and "0.9" in f"{warning}"
     seen = {c["clause"]: c["seen"] for c in found["components"][0]["clauses"]}
     assert "cannot be changed" in seen["input-untouched"]
 

@@ -67,8 +67,8 @@ def bfia(node: Gateway, home: Path) -> Iterator[Apis]:
     routes, connections = LiveRoutes(file), Connections()
     try:
         yield Apis(
-            lambda sender: SchedulerClient(Peer(sender, ME, routes, connections)),
-            lambda sender: ParticipantClient(Peer(sender, ME, routes, connections)),
+            lambda sender: SchedulerClient(Peer(sender, ME, routes.resolve, connections)),
+            lambda sender: ParticipantClient(Peer(sender, ME, routes.resolve, connections)),
         )
     finally:
         connections.close()

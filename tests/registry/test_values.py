@@ -85,8 +85,8 @@ OUTSIDE = "must lie within (0,1000)"
 BEYOND = {"type": "int", "validator": "(0,1000)"}
 NOT_JSON = "is text for a boolean, and neither true nor false as spelled in JSON"
 PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
-    ({"type": "int"}, [5, "5", " -5 ", "+5", "9" * 5000], []),
-    ({"type": "float"}, [5, 0.5, ".5", "1e-4"], []),
+    ({"type": "int"}, [5, "5", " -5 ", "+5", "5.0", "9" * 5000], []),
+    ({"type": "float"}, [5, 0.5, ".5", "1e-4", "inf"], []),
     ({"type": "boolean"}, [True, "false"], []),
     ({"type": "object"}, [{"a": 1}, '{"a": 1}'], []),
     ({"type": "list"}, [[1], "[1]"], []),
@@ -95,10 +95,8 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
     # of another type
     ({"type": "int"}, [""], ["is empty where int is declared"]),
     ({"type": "float"}, [" "], ["is empty where float is declared"]),
-    ({"type": "int"}, ["5.0"], ["is a whole number in the spelling of a fraction"]),
     ({"type": "int"}, [5.5], ["is a number where int is declared"]),
     ({"type": "float"}, [{"a": 1}], ["is an object where float is declared"]),
-    ({"type": "float"}, ["inf"], ["is not a finite number"]),
     ({"type": "boolean"}, ["True"], [NOT_JSON]),
     ({"type": "boolean"}, ["yes"], ["cannot be read as boolean"]),
     ({"type": "boolean"}, [1], ["is a number where boolean is declared"]),

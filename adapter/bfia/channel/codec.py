@@ -3,8 +3,7 @@
 Headers are read in every spelling and written in full. Ours are ``x-ptp-message-id``, which names one logical
 push and stays the same on its retries, and ``x-ptp-pop-id``: the repeat of such a pop gets the same message.
 
-We send ``content`` and ``payload`` with the same bytes, as deployed readers know one or the other. A reader that
-wants to save the transfer asks for one of them with the request header ``x-ptp-content-field``.
+We send ``content`` and ``payload`` with the same bytes, as deployed readers know one or the other.
 
 A long payload stays where it came: what is around it is parsed with a marker in its place.
 """
@@ -24,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from adapter.bfia.channel import forms
 from adapter.bfia.channel.forms import Form
-from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encode_base64, encoded, measured
+from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encoded, measured
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json
 from gateway.domain.problems import Problem
@@ -36,7 +35,6 @@ _LONG = 1 << 18
 _LONGEST_TOPIC = 4096
 _MOST_NUMBERS = 4_000_000
 """how much the parser is given; its time and memory go with the number of values"""
-_FIELDS = ("content", "payload")
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound="Envelope")
@@ -48,17 +46,11 @@ def _bytes(value: Any) -> bytes:
     try:
         if isinstance(value, str):
             return decode_base64(value)
-        if isinstance(value, list):
-            return bytes([_byte(item) for item in value])
+        if isinstance(value, list) and all(type(item) is int and -128 <= item <= 255 for item in value):
+            return bytes(item & 0xFF for item in value)
     except ValueError:
         pass
     raise PydanticCustomError("rule", "must be Base64, or a list of integers from -128 to 255")
-
-
-def _byte(item: Any) -> int:
-    if type(item) is int and -128 <= item <= 255:
-        return item & 0xFF
-    raise ValueError(item)
 
 
 def _text(value: Any) -> Any:
@@ -69,11 +61,17 @@ def _without_nulls(value: Any) -> Any:
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
-def _seconds(value: Any) -> float | None:
+def parse_timeout(value: Any) -> float | None:
+    """Read a timeout's number, also from text; None and empty text are None. Raises ValueError."""
+    if value is None or value == "":
+        return None
     try:
-        return parse_timeout(value)
-    except ValueError:
-        raise PydanticCustomError("rule", "must be a number that is not negative") from None
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        number = math.nan
+    if not number >= 0:
+        raise PydanticCustomError("rule", "must be a number that is not negative")
+    return number
 
 
 Bytes = Annotated[
@@ -85,7 +83,7 @@ Topic = Annotated[str, Field(max_length=_LONGEST_TOPIC)]
 Metadata = Annotated[dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(_without_nulls)]
 Timeout = Annotated[
     float | None,
-    BeforeValidator(_seconds),
+    BeforeValidator(parse_timeout),
     WithJsonSchema(
         {
             "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9]{1,9}$"}],
@@ -231,47 +229,19 @@ def _checked(model: type[M], value: dict[str, Any]) -> M:
         raise Invalid(problems_of(error.errors(include_input=False), model)) from None
 
 
-def encode_answer(
-    code: str,
-    message: str,
-    content: bytes = b"",
-    metadata: Mapping[str, str] | None = None,
-    content_field: str | None = None,
-    form: Form = Form.JSON,
-) -> bytes:
-    """Return a response. ``content_field`` leaves out JSON's other field of bytes."""
-    text = encode_base64(content) if form is Form.JSON else content
-    pieces = frame(code, message, len(content), metadata or {}, content_field, form)
-    return b"".join(text if piece is None else piece for piece in pieces)
+def encode_answer(code: str, message: str, form: Form = Form.JSON) -> bytes:
+    """Return a response without content."""
+    return b"".join(filter(None, frame(code, message, 0, {}, form)))
 
 
-def frame(
-    code: str, message: str, size: int, metadata: Mapping[str, str], content_field: str | None, form: Form
-) -> list[bytes | None]:
+def frame(code: str, message: str, size: int, metadata: Mapping[str, str], form: Form) -> list[bytes | None]:
     """Return the pieces of a response in order; None stands for the content, which JSON has in Base64."""
     if form is not Form.JSON:
         return [forms.write_answer(form, code, message, size, metadata), None]
     pieces: list[bytes | None] = [
         json.dumps({"code": code, "message": message, "metadata": dict(metadata)}).encode("ascii")[:-1]
     ]
-    for name in [content_field] if content_field in _FIELDS else _FIELDS:
-        pieces += [b', "%s": "' % str(name).encode("ascii"), None, b'"']
-    return [*pieces, b"}"]
-
-
-def parse_timeout(value: Any) -> float | None:
-    """Read a timeout's number, also from text; None and empty text are None. Raises ValueError."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        return math.inf
-    if not number >= 0:
-        raise ValueError(value)
-    return number
+    return [*pieces, b', "content": "', None, b'", "payload": "', None, b'"}']
 
 
 PUSH = "/v1/interconn/chan/push"
@@ -302,7 +272,6 @@ _NAMES = {
     "timeout": "timeout",
     "message_id": "message-id",
     "pop_id": "pop-id",
-    "content_field": "content-field",
 }
 """field of `Ptp` -> header, without its prefix"""
 _FORMER_NAMES = {
@@ -330,7 +299,6 @@ class Ptp:
     timeout: str = ""
     message_id: str = ""
     pop_id: str = ""
-    content_field: str = ""
 
     @property
     def is_push(self) -> bool:
@@ -352,7 +320,11 @@ def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str]
     found = {**inside, **outside}
     problems = [
         *(Problem(name, "stands several times, with different values", None) for name in ambiguous),
-        *_too_long(found),
+        *(
+            Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
+            for name, value in found.items()
+            if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
+        ),
     ]
     if not found.get("session-id"):
         problems.append(Problem("x-ptp-session-id", "is required", None))
@@ -522,11 +494,3 @@ def _named(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]
     headers = {key.removeprefix(_PREFIX): value for key, value in found.items()}
     former = {new: headers.pop(old) for old, new in _FORMER_NAMES.items() if old in headers}
     return {**former, **headers}, list(ambiguous)
-
-
-def _too_long(headers: Mapping[str, str]) -> list[Problem]:
-    return [
-        Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
-        for name, value in headers.items()
-        if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
-    ]

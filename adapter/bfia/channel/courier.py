@@ -85,7 +85,7 @@ class Courier:
             raise _NoAnswer(by + error.message) from error
         if status == 429 or (status >= 500 and not may_be_unknown):
             raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
-        return _understood(status, content, kind)
+        return (_read if len(content) < _SHORT else _read.__wrapped__)(status, content, kind)
 
     async def _posted(
         self, path: str, route: Route, body: list[bytes], headers: list[tuple[bytes, bytes]]
@@ -127,10 +127,6 @@ def _reason(content: bytes, kind: str) -> str:
     except Invalid:
         return ""
     return f": {answer.message[:500]}" if answer.message else ""
-
-
-def _understood(status: int, content: bytes, kind: str) -> Answer:
-    return (_read if len(content) < _SHORT else _read.__wrapped__)(status, content, kind)
 
 
 @lru_cache(64)  # nearly all are the same success

@@ -412,7 +412,7 @@ class _Desk:
 
         def framed(message: Message) -> list[bytes | None]:
             metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
-            return frame(SUCCESS, "success", message.size, metadata, ptp.content_field, form)
+            return frame(SUCCESS, "success", message.size, metadata, form)
 
         return Handover(self._broker, taking, framed, form, self._reading)
 

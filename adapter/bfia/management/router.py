@@ -21,7 +21,6 @@ from gateway.domain import applications as domain
 from gateway.domain.applications import APPLIED, APPROVED, REJECTED, Application, Kind, Side
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
-from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.jobs.applications import Applications
@@ -112,7 +111,11 @@ def _add(
 
     def apply(body: Any, caller: Caller) -> None:
         applications.contract_with(caller.node, body.contract_id or None)
-        applications.receive(_application(one, body, caller.node, clock))
+        plain = body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"})
+        until, most = getattr(body, "time_limit", None), getattr(body, "times_limit", None)
+        who, subject = caller.node, getattr(body, one.subject)
+        new = domain.applied(kind, body.audit_id, who, Side.THEIRS, subject, plain, clock(), until, most)
+        applications.receive(new)
 
     example = {**_OF_AUDIT, one.subject: f"{kind}-1", **one.example}
     apply.__annotations__["body"] = Annotated[one.body, Body(examples=[example])]
@@ -129,13 +132,6 @@ def _add(
     @path("/query", f"State of the sender's application for a {kind} (management, {kind})", method="GET")
     def query(audit_id: AuditId, caller: Caller) -> wire.StatusData:
         return _status(card, applications.status(kind, audit_id, caller.node))
-
-
-def _application(one: Audited, body: wire.Apply, partner: NodeId, clock: Clock) -> Application:
-    plain = body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"})
-    until, most = getattr(body, "time_limit", None), getattr(body, "times_limit", None)
-    subject = getattr(body, one.subject)
-    return domain.applied(one.kind, body.audit_id, partner, Side.THEIRS, subject, plain, clock(), until, most)
 
 
 def _answer(body: wire.Confirm | wire.ConfirmContract) -> Any:
@@ -164,7 +160,14 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
     def record(one: Dataset, *, whole: bool) -> dict[str, Any]:
         join, label = one.meta.get("match_id_name", ""), one.meta.get("label_name", "")
         types = one.types or ("string",) * len(one.columns)
-        columns = [_column(name, kind) for name, kind in zip(one.columns, types, strict=False)]
+        columns = [
+            {
+                "name": name,
+                "data_type": _KINDS.get(kind, "varchar"),
+                "distribution": "CONTINUOUS" if kind in ("int", "float") else "DISCRETE",
+            }
+            for name, kind in zip(one.columns, types, strict=False)
+        ]
         return {
             "dataset_id": one.dataset_id,
             "name": one.name,
@@ -235,11 +238,6 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
 
 _LISTED = ("code", "version", "category", "developer")
 _KINDS = {"int": "int", "float": "double", "boolean": "boolean"}
-
-
-def _column(name: str, kind: str) -> dict[str, Any]:
-    distribution = "CONTINUOUS" if kind in ("int", "float") else "DISCRETE"
-    return {"name": name, "data_type": _KINDS.get(kind, "varchar"), "distribution": distribution}
 
 
 def _brief(one: Project) -> dict[str, Any]:

@@ -6,7 +6,7 @@ whoever takes a reader's output takes the dataset that the reader names.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -352,75 +352,27 @@ def _type(alias: str, group: str) -> str:
     return TYPE_OF.get(alias or group, alias)
 
 
-_NAME = r"[\w-]+"
-_WHOSE = rf"({_NAME})\.(\d{{1,9}})"
-"""Role and index. Bounded: part of a text comes from other nodes."""
+_PARTY = r"([\w-]+\.\d+)"
+_PLACES = (
+    (r"\bdag\.components\.([\w-]+)", rf"{ROOT}.tasks.\1"),
+    (r"config\.role", f"{ROOT}.parties"),
+    (r"config\.task_params\.common\.([\w-]+)", rf"{ROOT}.tasks.\1.parameters"),
+    (rf"config\.task_params\.{_PARTY}\.([\w-]+)\.dataset_id", rf"{ROOT}.tasks.\2.inputs.data"),
+    (rf"config\.task_params\.{_PARTY}\.([\w-]+)", rf"{ROOT}.party_tasks[\1].tasks.\2.parameters"),
+    (r"config\.task_params", f"{ROOT}.tasks"),
+    (r"config\.job_params\.common", f"{ROOT}.conf"),
+    (rf"config\.job_params\.{_PARTY}", rf"{ROOT}.party_tasks[\1].conf"),
+    (r"config\.job_params", f"{ROOT}.party_tasks"),
+    (r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"),
+    (r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"),
+)
+"""a path of a job's description here -> where FATE's has the same"""
 
 
-class Places:
-    """A description, and the paths in it of what became of it."""
-
-    def __init__(self, dag: wire.DagSpec) -> None:
-        self._dag = dag
-
-    def problem(self, found: Problem, spec: JobSpec) -> Problem:
-        """Return a problem with its path in the description; ``spec`` is what became of it."""
-        return found._replace(path=self.words(found.path, spec))
-
-    def words(self, text: str, spec: JobSpec) -> str:
-        """Return a text in which every path is that of the description."""
-        for pattern, place in self._places(spec):
-            text = re.sub(pattern, place, text)
-        return text
-
-    def _places(self, spec: JobSpec) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
-        numbered = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
-        yield r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{numbered.get(m[1], m[1])}"
-        yield rf"\bdag\.components\.({_NAME})", rf"{ROOT}.tasks.\1"
-        yield rf"config\.role\.({_NAME})\[(\d{{1,9}})\]", lambda m: self._party(m[1], int(m[2]))
-        yield r"config\.role", f"{ROOT}.parties"
-        yield rf"config\.task_params\.common\.({_NAME})", rf"{ROOT}.tasks.\1.parameters"
-        yield (
-            rf"config\.task_params\.{_WHOSE}\.({_NAME})(\.dataset_id)?",
-            lambda m: self._own(m[1], int(m[2]), m[3], m[4] or "", spec),
-        )
-        yield r"config\.task_params", f"{ROOT}.tasks"
-        yield r"config\.job_params\.common", f"{ROOT}.conf"
-        yield rf"config\.job_params\.{_WHOSE}", lambda m: self._of_party(m[1], int(m[2]), "", spec) + ".conf"
-        yield r"config\.job_params", f"{ROOT}.party_tasks"
-        yield r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"
-        yield r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"
-
-    def _party(self, role: str, index: int) -> str:
-        before = 0
-        for i, party in enumerate(self._dag.parties):
-            if party.role == role:
-                if index < before + len(party.party_id):
-                    return f"{ROOT}.parties[{i}].party_id[{index - before}]"
-                before += len(party.party_id)
-        return f"{ROOT}.parties"
-
-    def _of_party(self, role: str, index: int, task: str, spec: JobSpec) -> str:
-        """Return the entry of ``party_tasks`` for a party, of a task where one is named."""
-        node = next((p.node for p in spec.parties if (p.role, p.index) == (role, index)), "")
-        for site, own in self._dag.party_tasks.items():
-            named = any(p.role == role and node in p.party_id for p in own.parties)
-            if named and (not task or task in own.tasks):
-                return f"{ROOT}.party_tasks.{site}"
-        return "" if task else f"{ROOT}.party_tasks"
-
-    def _own(self, role: str, index: int, task: str, rest: str, spec: JobSpec) -> str:
-        """Return the path of a party's parameter of a task: a dataset may be a reader's, or the task's input."""
-        reader = self._reader(task) if rest else ""
-        name = reader or task
-        if site := self._of_party(role, index, name, spec):
-            return f"{site}.tasks.{name}.parameters{'' if reader else rest}"
-        if rest and not reader:
-            return f"{ROOT}.tasks.{task}.inputs.data"
-        return f"{ROOT}.tasks.{name}.parameters"
-
-    def _reader(self, task: str) -> str:
-        tasks: Mapping[str, wire.TaskSpec] = self._dag.tasks
-        sources = tasks[task].inputs.data.values() if task in tasks else ()
-        names = (channel.producer_task for source in sources for channel in source.task_output_artifact)
-        return next((n for n in names if n in tasks and tasks[n].component_ref == READER), "")
+def in_fates_paths(text: str, spec: JobSpec) -> str:
+    """Return a text with the paths of FATE's description, of which ``spec`` was made."""
+    names = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
+    text = re.sub(r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{names.get(m[1], m[1])}", text)
+    for pattern, place in _PLACES:
+        text = re.sub(pattern, place, text)
+    return text

@@ -22,7 +22,8 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """Return a single value as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -35,7 +36,7 @@ class Wire(BaseModel):
 
 
 Id = Annotated[str, BeforeValidator(_text)]
-Ids = Annotated[list[Id], BeforeValidator(_listed), Field(max_length=MOST)]
+Ids = Annotated[list[Id], BeforeValidator(listed), Field(max_length=MOST)]
 Object = dict[str, Any]
 
 
@@ -63,7 +64,7 @@ class Channel(Wire):
     parties: Parties | None = None
 
 
-Channels = Annotated[list[Channel], BeforeValidator(_listed), Field(max_length=MOST)]
+Channels = Annotated[list[Channel], BeforeValidator(listed), Field(max_length=MOST)]
 
 
 class Sources(Wire):
@@ -92,7 +93,7 @@ class OutputSpec(Wire):
 
 
 Produced = Annotated[
-    dict[str, Annotated[list[OutputSpec], BeforeValidator(_listed), Field(max_length=MOST)]],
+    dict[str, Annotated[list[OutputSpec], BeforeValidator(listed), Field(max_length=MOST)]],
     Field(max_length=MOST),
 ]
 

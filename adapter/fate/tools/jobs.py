@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import Body, Response
 
 from adapter.fate.dag.description import dependencies
-from adapter.fate.dag.read import Catalogue, Place, Places, job_spec
+from adapter.fate.dag.read import Catalogue, Place, in_fates_paths, job_spec
 from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, JOB_EXAMPLE, Call, ClientParts, Member, Paths, sent
@@ -68,14 +68,15 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
     node = parts.settings.node
     nodes = {name for party in dag.parties for name in party.party_id}
     here = Place(parts.coordinator.new_id(nodes), node.id, node.scheduler, current_trace(), PROTOCOLS)
-    translated, places = job_spec(asked.dag_schema, here, Catalogue(parts.registry)), Places(dag)
+    translated = job_spec(asked.dag_schema, here, Catalogue(parts.registry))
     spec = translated.spec
     try:
         job_id = parts.coordinator.submit(spec)
     except Invalid as error:
-        raise Invalid([places.problem(p, spec) for p in error.problems], reason=error.reason) from error
+        problems = [p._replace(path=in_fates_paths(p.path, spec)) for p in error.problems]
+        raise Invalid(problems, reason=error.reason) from error
     except Refused as error:  # by this node or another one
-        raise Refused(places.words(error.message, spec), reason=error.reason) from error
+        raise Refused(in_fates_paths(error.message, spec), reason=error.reason) from error
     model, place = named(spec), quote(job_id, safe="")
     data: dict[str, Any] = {
         "model_id": model.model_id,

@@ -5,19 +5,13 @@ from typing import Annotated, Any, Literal
 from fastapi.openapi.models import Example
 from pydantic import BeforeValidator, Field
 
-from adapter.fate.dag.wire import DagSchema, Wire
+from adapter.fate.dag.wire import DagSchema, Wire, listed
 
 LONGEST_NOTE = 2000
 MOST_LISTED = 1000
 
 _JOB = Field(min_length=1, max_length=100, description="the job's id")
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Texts = Annotated[list[str], BeforeValidator(_listed)]
+Texts = Annotated[list[str], BeforeValidator(listed)]
 
 
 class JobQuery(Wire):

@@ -196,7 +196,9 @@ def check_missing_and_wrong(call: Caller, one: Endpoint, stage: Any) -> None:
             assert paths(call(one.path, body, method)) == {path}, path
         for value in (5, True, [1], {"a": 1}):
             kind = type(_at(one.body(stage), path))
-            if (isinstance(value, kind) and kind in (dict, list)) or (path in one.whole and value == 5):
+            if (isinstance(value, kind) and kind in (dict, list)) or (
+                path in one.whole and isinstance(value, int)
+            ):
                 continue
             found = paths(call(one.path, with_(one.body(stage), path, value), method))
             assert found and all(p == path or p.startswith((f"{path}.", f"{path}[")) for p in found), (path, value)

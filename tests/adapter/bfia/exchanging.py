@@ -99,7 +99,7 @@ def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: 
     peer.will(says(reply["body"], reply["status"]) if reply else says())
     peer.asked.clear()
     connections = Connections()
-    found = PeerLike(ME, PEER, LiveRoutes(file), connections)
+    found = PeerLike(ME, PEER, LiveRoutes(file).resolve, connections)
     found.like = profile
     name, *arguments = one["call"]
     try:

@@ -110,7 +110,7 @@ def clients(home: Path, url: str, profile: str = "spec", deadline: float = 10) -
     file = home / f"routes-{profile}.yml"
     file.write_text(yaml.safe_dump({PEER: {"url": url, "profile": profile, "deadline": deadline}}))
     connections = Connections()
-    peer = Peer(ME, PEER, LiveRoutes(file), connections)
+    peer = Peer(ME, PEER, LiveRoutes(file).resolve, connections)
     try:
         yield Clients(peer, SchedulerClient(peer), ParticipantClient(peer))
     finally:

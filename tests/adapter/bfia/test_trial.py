@@ -54,7 +54,7 @@ def tried(tmp_path: Path, entry: dict[str, Any] | None) -> dict[str, Step]:
     routes = LiveRoutes(file)
     connections = Connections()
     try:
-        steps = try_route(Peer(ME, PEER, routes, connections), routes.table, PEER, ME)
+        steps = try_route(Peer(ME, PEER, routes.resolve, connections), routes.table, PEER, ME)
     finally:
         connections.close()
     assert [step.name for step in steps] == list(STEPS)
@@ -223,7 +223,7 @@ def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
     connections = Connections()
     with a_peer(secure=served(authority.sign("server"))) as port:
         routes_file.write_text(yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}}))
-        peer = Peer(ME, PEER, LiveRoutes(routes_file), connections)
+        peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
             route_test.hello(peer, ME)
         ca.write_text(Path(authority.file).read_text() + "\n")

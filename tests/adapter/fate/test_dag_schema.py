@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import description
-from adapter.fate.dag.read import Catalogue, Place, Places, Translated, job_spec
+from adapter.fate.dag.read import Catalogue, Place, Translated, in_fates_paths, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -42,9 +42,6 @@ class Described:
         with pytest.raises(Invalid) as refusal:
             self.read()
         return {p.path.removeprefix("dag_schema.dag."): p.rule for p in refusal.value.problems}
-
-    def places(self) -> Places:
-        return Places(DagSchema.model_validate(self.document).dag)
 
 
 @pytest.fixture
@@ -177,8 +174,8 @@ def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine
         "conf.task.engine_run",
     ]
     spec = job.read().spec
-    (problem,) = (job.places().problem(p, spec) for p in validation.check(spec)[0])
-    assert problem.path == "dag_schema.dag.conf.engine.name" and "Spark" in problem.rule
+    (problem,) = validation.check(spec)[0]
+    assert in_fates_paths(problem.path, spec) == "dag_schema.dag.conf.engine.name" and "Spark" in problem.rule
 
 
 @pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
@@ -206,9 +203,9 @@ def test_an_ambiguous_component_lists_its_providers():
         ("dag.components[1].output[0].key", "tasks.{TRAIN}.output[0].key"),
         ("config.task_params.common.{TRAIN}.num_trees", "tasks.{TRAIN}.parameters.num_trees"),
         ("config.task_params.host.0.{ALIGN}.dataset_id", "tasks.{ALIGN}.inputs.data"),
-        ("config.task_params.host.0.{ALIGN}.id", "tasks.{ALIGN}.parameters.id"),
-        ("config.job_params.host.0.resources", f"party_tasks.host_{HOST}.conf.resources"),
-        ("config.role.host[0]", "parties[1].party_id[0]"),
+        ("config.task_params.host.0.{ALIGN}.id", "party_tasks[host.0].tasks.{ALIGN}.parameters.id"),
+        ("config.job_params.host.0.resources", "party_tasks[host.0].conf.resources"),
+        ("config.role.host[0]", "parties.host[0]"),
         ("config.initiator", "conf.extra.initiator"),
         ("config.job_params.common.priority", "conf.priority"),
         ("old_job_id", "conf.inheritance.job_id"),
@@ -218,4 +215,4 @@ def test_each_path_is_that_of_the_description(job: Described, ours: str, theirs:
     spec, names = job.read().spec, {"ALIGN": ALIGN, "TRAIN": TRAIN}
     text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
     wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
-    assert job.places().words(text, spec) == wanted
+    assert in_fates_paths(text, spec) == wanted

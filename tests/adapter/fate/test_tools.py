@@ -150,7 +150,7 @@ def test_a_refused_job_lists_all_problems_by_their_place_in_the_description(node
     faulty["dag"]["conf"]["priority"] = "high"
     faulty["dag"]["parties"][1]["party_id"] = ["JG0000000000000404"]
     del faulty["dag"]["tasks"]["intersect_rsa_1"]["inputs"]["data"]["train_data"]["data_warehouse"][1]
-    at = {"conf.extra.initiator", "conf.priority", "parties[1].party_id[0]", f"{task}.inputs.data"}
+    at = {"conf.extra.initiator", "conf.priority", "parties.host[0]", f"{task}.inputs.data"}
     assert refused(faulty)[1] == at
 
     here = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
