@@ -376,21 +376,8 @@ def router(
         return Reply({**new, "warnings": warnings})
 
     @paths("DELETE", f"{ONE}/grants/{{node}}", "Revoke a grant; nothing further starts", granted.model)
-    def revoke(
-        request: Request,
-        at: Table,
-        node: Partner,
-        forget: Annotated[bool, Query(description="take it off the record too")] = False,
-    ) -> Response:
-        """It stays on record: a dataset does not become open to all by its last revocation.
-
-        With ``forget``, for a grant that was a slip: the dataset stands as if it had never been, and
-        serves everybody where that was its last one and data.grants is open.
-        """
-        if forget:
-            gone = granted(sharing.forget(at, node))
-            noted(request, gone, None)
-            return Reply({**gone, "state": "forgotten"})
+    def revoke(request: Request, at: Table, node: Partner) -> Response:
+        """It stays on record: a dataset does not become open to all by its last revocation."""
         before, after = sharing.revoke(at, node, named(request, OPERATOR))
         noted(request, granted(before), granted(after))
         return Reply(granted(after))

@@ -79,7 +79,7 @@ class Deployment(Input):
     """Who may predict with a version."""
 
     nodes: list[str] | None = Field(
-        default=None, description="nodes beside the parties of its training; absent: as it was"
+        default=None, max_length=1000, description="nodes beside the parties of its training; absent: as it was"
     )
 
 

@@ -217,9 +217,8 @@ class Gateway:
         versions = SqlRouteVersions(store, self.owner)
         self.routes = LiveRoutes(settings.route_table.file, versions, store.in_use, self.clock)
         self.peer_table = PeerTable(settings.node, self.routes, open_=settings.trust.level == "open")
-        reserve = settings.limits.storage_reserve_bytes
         node = settings.node.id
-        self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock, reserve)
+        self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock)
         self.sharing = Sharing(
             node,
             self.datasets,

@@ -23,7 +23,6 @@ from gateway.cli.command import (
     command,
     compact,
     difference,
-    finite,
     listing,
     say,
     when,
@@ -46,7 +45,7 @@ audit = typer.Typer(name="audit")
 def create_token(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
-    days: Annotated[float, typer.Option(min=0, callback=finite(), help="Days until it expires; 0: never.")] = 90,
+    days: Annotated[float, typer.Option(min=0, max=36_500, help="Days until it expires; 0: never.")] = 90,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
     """Create a token and print it, once: only its hash is kept."""

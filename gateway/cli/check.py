@@ -18,7 +18,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
-from gateway.cli.command import EngineKind, Output, command, compact, finite, harmless, say, table
+from gateway.cli.command import EngineKind, Output, command, compact, harmless, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
@@ -103,12 +103,8 @@ def check(
     show_outputs: Annotated[
         bool, typer.Option("--show-outputs", help="Print the beginning of what each party wrote, too.")
     ] = False,
-    grace: Annotated[
-        float, typer.Option(min=0.1, callback=finite(), help="Seconds from SIGTERM to SIGKILL.")
-    ] = 10.0,
-    timeout: Annotated[
-        float, typer.Option(min=1, callback=finite(), help="Seconds for one run of all parties together.")
-    ] = 300.0,
+    grace: Annotated[float, typer.Option(min=0.1, help="Seconds from SIGTERM to SIGKILL.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run of all parties together.")] = 300.0,
 ) -> Output:
     """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
 

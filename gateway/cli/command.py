@@ -7,7 +7,6 @@ node, 130 interrupted.
 import functools
 import inspect
 import json
-import math
 import os
 import re
 import shlex
@@ -400,19 +399,6 @@ def reporting(as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(error.code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-
-
-def finite(*, above: float | None = None) -> Callable[[Any], float | None]:
-    """Return a callback that validates a number: finite, above ``above`` (None: any), at most a hundred years."""
-
-    def checked(value: float | None) -> float | None:
-        if value is not None and not (math.isfinite(value) and value <= 36_500):
-            raise typer.BadParameter(f"{value} is not a number up to 36500")
-        if value is not None and above is not None and value <= above:
-            raise typer.BadParameter(f"{value:g} is not more than {above:g}")
-        return value
-
-    return checked
 
 
 def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Output:

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ from gateway.cli.command import (
     amount,
     command,
     datasets,
-    finite,
     listing,
     nodes,
     print_json,
@@ -371,12 +369,7 @@ def grant(
     node: Client,
     dataset: DatasetId,
     node_id: NodeId,
-    days: Annotated[
-        float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.", callback=finite())
-    ] = 0.0,
-    until: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it ends, UTC.")
-    ] = None,
+    days: Annotated[float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")] = 0.0,
     reason: Reason = "",
     force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
 ) -> Output:
@@ -384,11 +377,7 @@ def grant(
 
     A node without a route here is refused: its id may be a typo.
     """
-    body: dict[str, Any] = {"reason": reason, **({"force": True} if force else {})}
-    if days:
-        body["days"] = days
-    if until is not None:
-        body["expires_at"] = until.replace(tzinfo=UTC).isoformat()
+    body = {"reason": reason, **({"force": True} if force else {}), **({"days": days} if days else {})}
     found = node.call("PUT", _path(dataset, f"/grants/{segment(node_id)}"), body)
     yield found
     say(f"{dataset} is granted to {node_id} {_until(found)}")
@@ -396,26 +385,13 @@ def grant(
 
 
 @command(commands, "revoke", "experiment#breast_hetero_guest JG0100002200000020")
-def revoke(
-    node: Client,
-    dataset: DatasetId,
-    node_id: NodeId,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Delete its record too, as if it had never been.")
-    ] = False,
-) -> Output:
+def revoke(node: Client, dataset: DatasetId, node_id: NodeId) -> Output:
     """End a grant immediately: nothing further starts of a job with that node that uses the dataset.
 
-    It stays on record and keeps the dataset from serving others; `--forget` undoes one that was a mistake.
+    It stays on record and keeps the dataset from serving others.
     """
-    yield node.delete(_path(dataset, f"/grants/{segment(node_id)}"), forget="true" if forget else None)
-    if not forget:
-        say(f"{dataset} is no longer granted to {node_id}")
-        return
-    say(f"the grant of {dataset} to {node_id} is forgotten")
-    left = node.get(_path(dataset))
-    if not left["grants"]:
-        say(_ungranted(left["grants_default"]))
+    yield node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
+    say(f"{dataset} is no longer granted to {node_id}")
 
 
 @command(commands, "grants", "--node JG0100002200000020")

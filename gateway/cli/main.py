@@ -171,12 +171,6 @@ def demo(
         raise
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    say(VERSION)
-
-
 def _group(name: str, text: str, kind: type[TyperGroup]) -> None:
     app.add_typer(typer.Typer(name=name, help=text, no_args_is_help=True, cls=kind))
 

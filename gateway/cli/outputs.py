@@ -226,7 +226,7 @@ def _columns(one: Mapping[str, Any]) -> str:
     if not one["there"]:
         return "not there"
     names = [f"{c['name']} {c['type']}".strip() for c in one["columns"]]
-    more = len(names) - _COLUMNS + one["more_columns"]
+    more = len(names) - _COLUMNS
     return ", ".join(names[:_COLUMNS]) + (f" and {more} more" if more > 0 else "")
 
 

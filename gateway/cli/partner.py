@@ -26,7 +26,6 @@ from gateway.cli.command import (
     Output,
     Reason,
     command,
-    finite,
     listing,
     nodes,
     print_json,
@@ -119,7 +118,7 @@ def accept(
 
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the application, as the list has it.")]
-Days = Annotated[float | None, typer.Option(help="For so many days.", callback=finite(above=0))]
+Days = Annotated[float | None, typer.Option(min=0, max=36_500, help="For so many days.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
 _COLUMNS = {"number": "number", "kind": "kind", "who": "side", "partner": "partner", "for": "subject"}
 

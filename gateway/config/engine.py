@@ -54,6 +54,46 @@ class TlsSettings(Section):
         return self
 
 
+class Daemon(Section):
+    """Where a Docker daemon, or a manager of a Swarm, is reached."""
+
+    base_url: str = Field(
+        default="",
+        pattern=f"^$|{_DAEMON}",
+        description="Its address, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
+    )
+    tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
+    storage_source: StorageSource | None = Field(
+        default=None,
+        description="What is the storage there; null: the same folder, for swarm none that is shared.",
+    )
+    runs_source: StorageSource | None = Field(
+        default=None, description="The same for the folder of run logs (var/runs)."
+    )
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        if self.tls is not None and not self.base_url.startswith("tcp://"):
+            raise ValueError("tls needs a base_url that begins with tcp://")
+        return self
+
+
+class Machines(Daemon):
+    """What is said of a Swarm."""
+
+    constraints: list[Constraint] = Field(
+        default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
+    )
+    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
+
+    def shares_folders(self) -> None:
+        """Raise `ValueError` for a volume."""
+        for name in ("storage_source", "runs_source"):
+            source: StorageSource | None = getattr(self, name)
+            if source is not None and source.volume is not None:
+                raise ValueError(f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)")
+
+
 class ExtraMount(Section):
     """A folder or file that containers of one provider see beyond the ordinary."""
 
@@ -122,30 +162,18 @@ class KubernetesEngineSettings(Section):
     priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
 
 
-class NamedEngine(Section):
+class NamedEngine(Machines):
     """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
 
     kind: Literal["docker", "swarm", "kubernetes"] = Field(default="docker", description="What it is.")
-    base_url: str = Field(
-        default="",
-        pattern=f"^$|{_DAEMON}",
-        description="For docker and swarm: its address, tcp://, ssh:// or unix://.",
-    )
     kubernetes: KubernetesEngineSettings | None = Field(
         default=None, description="For kubernetes: which, and how."
     )
-    tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
-    storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
-    runs_source: StorageSource | None = Field(default=None, description="The same for the folder of run logs.")
     outside: bool = Field(default=True, description="Containers there reach other machines, and so this gateway.")
     cpu: float | None = Field(default=None, gt=0, description="Its cores for jobs; null: all that it has.")
     memory_gib: float | None = Field(
         default=None, gt=0, description="Its memory for jobs in GiB; null: all that it has."
     )
-    constraints: list[Constraint] = Field(
-        default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
-    )
-    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -155,38 +183,19 @@ class NamedEngine(Section):
             raise ValueError("base_url, tls, storage_source and runs_source are not for kind kubernetes")
         if self.kind != "kubernetes" and not self.base_url:
             raise ValueError(f"kind {self.kind} needs base_url")
-        _check_tls(self.tls, self.base_url)
         if self.kind == "swarm":
-            _check_shared(self)
+            self.shares_folders()
         elif self.constraints or "gpu" in self.model_fields_set:
             raise ValueError("constraints and gpu belong to kind swarm")
         return self
 
 
-class SwarmEngineSettings(Section):
+class SwarmEngineSettings(Machines):
     """Algorithms as tasks of a Docker Swarm; images, users and allowances are as ``engine.docker`` says."""
-
-    base_url: str = Field(
-        default="",
-        pattern=f"^$|{_DAEMON}",
-        description="Address of a manager, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
-    )
-    tls: TlsSettings | None = Field(default=None, description="Certificates for a manager at tcp://.")
-    storage_source: StorageSource | None = Field(
-        default=None, description="Folder (bind) that is the storage on every machine; null: none is shared."
-    )
-    runs_source: StorageSource | None = Field(
-        default=None, description="The same for the folder of run logs; null: log files end with their run."
-    )
-    constraints: list[Constraint] = Field(
-        default_factory=list, description="Machines that may take runs, as of docker service create --constraint."
-    )
-    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        _check_tls(self.tls, self.base_url)
-        _check_shared(self)
+        self.shares_folders()
         return self
 
 
@@ -200,15 +209,9 @@ class SignatureRule(Section):
     keys: list[Path] = Field(min_length=1, description="Files with public keys in PEM; one of them will do.")
 
 
-class DockerEngineSettings(Section):
+class DockerEngineSettings(Daemon):
     """Algorithms as containers of a Docker daemon."""
 
-    base_url: str = Field(
-        default="",
-        pattern=f"^$|{_DAEMON}",
-        description="Address of the Docker daemon, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
-    )
-    tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
     pull: Literal["never", "missing"] = Field(
         default="never", description="missing: images that are not here are fetched before a job is READY."
     )
@@ -230,13 +233,6 @@ class DockerEngineSettings(Section):
     read_only_root: bool = Field(
         default=False, description="Containers can write only their outputs, their log and a small /tmp."
     )
-    storage_source: StorageSource | None = Field(
-        default=None, description="How the daemon sees the storage, if the gateway is itself in a container."
-    )
-    runs_source: StorageSource | None = Field(
-        default=None, description="The same for the folder of run logs (var/runs)."
-    )
-
     allow: dict[str, Allowance] = Field(
         default_factory=dict, description="What containers of a provider get beyond the ordinary, by its name."
     )
@@ -245,20 +241,7 @@ class DockerEngineSettings(Section):
     def _consistent(self) -> Self:
         if self.pull == "missing" and not self.registries:
             raise ValueError("pull: missing needs at least one of registries")
-        _check_tls(self.tls, self.base_url)
         return self
-
-
-def _check_shared(one: NamedEngine | SwarmEngineSettings) -> None:
-    for name in ("storage_source", "runs_source"):
-        source: StorageSource | None = getattr(one, name)
-        if source is not None and source.volume is not None:
-            raise ValueError(f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)")
-
-
-def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
-    if tls is not None and not base_url.startswith("tcp://"):
-        raise ValueError("tls needs a base_url that begins with tcp://")
 
 
 def _no_foreign_engine(kind: Any) -> Any:

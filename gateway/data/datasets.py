@@ -57,13 +57,7 @@ class Datasets:
     def upload_from_path(self, upload: Upload, path: str) -> Dataset:
         """Store a file of this server. Raises `NotAllowed`, `Invalid`, `Conflict`; nothing is left then."""
         with open_below(self._roots, path) as file, storage_errors(), self._storage.staging() as staging:
-            before = _state(file)
-
-            def check() -> None:
-                if _state(file) != before:
-                    raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
-
-            return self._store(upload, file, f"path:{path}", staging, check)
+            return self._store(upload, file, f"path:{path}", staging)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
         """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
@@ -132,14 +126,7 @@ class Datasets:
         if users := self._users(address):
             raise used_by(address.dataset_id, users, "stop it, or give the new table another name")
 
-    def _store(
-        self,
-        upload: Upload,
-        source: Source,
-        origin: str,
-        staging: Staging,
-        check: Callable[[], None] = lambda: None,
-    ) -> Dataset:
+    def _store(self, upload: Upload, source: Source, origin: str, staging: Staging) -> Dataset:
         address, storage, place = upload.address, self._storage.named(upload.storage), ""
         self._refuse_taken(upload)
         if storage:  # what was there before stays whole until this is
@@ -152,7 +139,6 @@ class Datasets:
             BufferedReader(source, BLOCK) as reader,
         ):
             written = write_table(reader, upload, parts, staging.folder / "ids")
-            check()
             dataset = Dataset(
                 namespace=address.namespace,
                 name=address.name,
@@ -295,17 +281,10 @@ class Datasets:
                         return before, after
 
     def _write_edited(self, before: Dataset, after: Dataset) -> None:
-        if after == before:
-            return
-        if before.in_place:
+        if after != before:
+            if not before.in_place:
+                self._storage.write_metadata(before.address, metadata_of(after))
             self._repository.put(after)
-            return
-        self._storage.write_metadata(before.address, metadata_of(after))
-        try:
-            self._repository.put(after)
-        except BaseException:
-            self._storage.write_metadata(before.address, metadata_of(before))
-            raise
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
         """Raise `Invalid` unless each row has an id of its own in a column."""
@@ -392,11 +371,6 @@ def used_by(dataset_id: str, users: Sequence[str], remedy: str) -> Conflict:
     more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
     text = f"dataset {dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet; {remedy}"
     return Conflict(text, reason="DATASET_IN_USE")
-
-
-def _state(file: Source) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
 
 
 def metadata_of(dataset: Dataset) -> bytes:

@@ -4,7 +4,6 @@ A model's files lie where its training left them, or where an import put them; t
 makes them a model. Nothing here changes a file.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.data import model_archive
-from gateway.data.reading import nearest
 from gateway.data.storages import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode
@@ -20,13 +18,12 @@ from gateway.domain.models import Kept, ModelPart, Named, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from gateway.errors import Conflict, Invalid, NotFound
 from gateway.ports import Clock
 from gateway.store.models import SqlModels
 from provider_registry.model import Component
 from provider_registry.values import match_inputs
 
-MOST_GRANTED = 1000
 _AT = "config.job_params.common"
 
 
@@ -47,10 +44,7 @@ class Models:
         storage: Storages,
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
-        reserve: int = 0,
     ) -> None:
-        """``reserve``: bytes of the storage's disk that an import leaves free."""
-        self._reserve = reserve
         self._node = node
         self._kept = kept
         self._storage = storage
@@ -127,14 +121,8 @@ class Models:
 
     def deploy(self, model_id: str, version: str, nodes: Sequence[NodeId] | None = None) -> list[Kept]:
         """Let jobs predict with a version; ``nodes`` may beside its parties. Raises `NotFound`, `Invalid`."""
-        problems = [
-            Problem(f"nodes[{i}]", rule, node)
-            for i, node in enumerate((nodes or ())[:MOST_GRANTED])
-            if (rule := name_rule(node))
-        ]
-        if nodes is not None and len(nodes) > MOST_GRANTED:
-            problems.append(Problem("nodes", f"must not name more than {MOST_GRANTED}", len(nodes)))
-        if problems:
+        named = enumerate(nodes or ())
+        if problems := [Problem(f"nodes[{i}]", rule, node) for i, node in named if (rule := name_rule(node))]:
             raise Invalid(problems)
         granted = None if nodes is None else set(nodes)
         self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
@@ -192,18 +180,13 @@ class Models:
         return model_archive.write(self._storage, [kept.model for kept in found])
 
     def import_archive(self, archive: Path) -> list[Kept]:
-        """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`, `TooLarge` (NO_SPACE)."""
+        """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`."""
         wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
         new, others = self._new(wanted)
-        self._check_free_space(new)
         deployed = others.deployed_at if others else None
         granted = others.granted if others else (self._node,)
         with model_archive.unpacked(archive, new, self._storage) as in_place:
-            try:
-                self._kept.add([Kept(model, deployed, granted) for model in new], inside=in_place)
-            except Conflict:  # another import of the same version was faster
-                if self._new(wanted)[0]:
-                    raise
+            self._kept.add([Kept(model, deployed, granted) for model in new], inside=in_place)
         return self.get(wanted[0].model_id, wanted[0].version)
 
     def _new(self, wanted: Sequence[PartyModel]) -> tuple[list[PartyModel], Kept | None]:
@@ -216,14 +199,6 @@ class Models:
                 raise Conflict(text, reason="MODEL_EXISTS")
         new = [model for model in wanted if model.party.label not in found]
         return new, next(iter(found.values()), None)
-
-    def _check_free_space(self, new: Sequence[PartyModel]) -> None:
-        needed = sum(file.size for model in new for part in model.parts for file in part.files)
-        free = shutil.disk_usage(nearest(self._storage.root)).free
-        if needed + max(self._reserve, 0) > free:
-            kept = f" and keeps {self._reserve} back (limits.storage_reserve_bytes)" if self._reserve > 0 else ""
-            text = f"its files take {needed} bytes, the storage has {free} free{kept}: delete data first"
-            raise TooLarge(text, reason="NO_SPACE")
 
 
 def _at(model: PartyModel, storage: str) -> PartyModel:

@@ -22,12 +22,6 @@ from gateway.ports import Clock
 from gateway.store.store import Store
 from provider_registry.model import group_of
 
-MOST_COLUMNS = 10_000
-_LONGEST = 1000
-"""characters of a text"""
-_MOST_ROWS = 2**63 - 1
-"""what a partner reads as a number"""
-
 
 @dataclass(frozen=True)
 class Column:
@@ -53,8 +47,6 @@ class OutputMetadata:
     count: int | None = None
     """rows"""
     columns: Sequence[Column] = ()
-    more_columns: int = 0
-    """columns beyond `MOST_COLUMNS`, which are not named"""
     partitions: int = 0
     bytes: int = 0
     """of all parts together"""
@@ -221,17 +213,14 @@ class OutputCatalog:
         except (GatewayError, OSError):  # broken, or deleted meanwhile: its download says which
             return plain
         known = dataset_of(address, document)
-        named = zip(known.columns, known.types, strict=True)
-        columns = [Column(_text(name), _text(kind)) for name, kind in named]
         return replace(
             plain,
             there=True,
-            count=known.count if "count" in document and (known.count or 0) <= _MOST_ROWS else None,
-            columns=tuple(columns[:MOST_COLUMNS]),
-            more_columns=max(0, len(columns) - MOST_COLUMNS),
+            count=known.count if "count" in document else None,
+            columns=[Column(*of) for of in zip(known.columns, known.types, strict=True)],
             partitions=len(files),
             bytes=sum(files),
-            description=_text(known.description),
+            description=known.description,
             id_column=_text(document.get("id_column")),
             label_column=_text(document.get("label_column")),
             created_at=known.created_at.isoformat(timespec="seconds") if known.created_at.timestamp() else "",
@@ -239,7 +228,7 @@ class OutputCatalog:
 
 
 def _text(value: Any) -> str:
-    return value[:_LONGEST] if isinstance(value, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _no_task(wanted: Wanted, record: Job | LocalJob) -> NotFound:

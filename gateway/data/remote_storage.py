@@ -292,13 +292,8 @@ class RemoteStorage(Storage):
             raise
 
     def _send(self, path: Path, to: str) -> None:
-        small = path.stat().st_size <= PIECE
-        if small:
-            self._at().write(to, path.read_bytes())
-            return
         with path.open("rb") as source, self._at().open(to, "wb", chunk=PIECE) as target:
-            while data := source.read(PIECE):
-                target.write(data)
+            shutil.copyfileobj(source, target, PIECE)
 
     def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
         if not self.taken(address):

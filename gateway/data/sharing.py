@@ -132,23 +132,14 @@ class Sharing:
 
     def revoke(self, dataset: Address, node: NodeId, by: str) -> tuple[Grant, Grant]:
         """End a grant: nothing further of a job with that node starts. Raises `NotFound` where there is none."""
-        before = self._granted(dataset, node)
+        before = self._known(dataset, node)
+        if before is None:
+            raise NotFound(f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN")
         if before.revoked_at is not None:
             return before, before
         after = replace(before, revoked_at=self._clock(), revoked_by=by)
         self.grants.put(after)
         return before, after
-
-    def forget(self, dataset: Address, node: NodeId) -> Grant:
-        """Delete a grant as if it had never been, and return it. Raises `NotFound`."""
-        gone = self._granted(dataset, node)
-        self.grants.forget(dataset, node)
-        return gone
-
-    def _granted(self, dataset: Address, node: NodeId) -> Grant:
-        if (found := self._known(dataset, node)) is None:
-            raise NotFound(f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN")
-        return found
 
     def delete(self, dataset: Address) -> Dataset:
         """Delete a dataset and its grants; return what it was.

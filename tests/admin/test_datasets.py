@@ -258,17 +258,6 @@ def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gate
         assert bad.exit_code == 2 and "must be a node id" in bad.stderr
 
 
-def test_a_grant_that_was_a_slip_is_forgotten_and_the_dataset_stands_as_before(node: Gateway):
-    assert cli(node, "grant", NAME, STRANGER, "--force").exit_code == 0
-    assert cli(node, "revoke", NAME, STRANGER).exit_code == 0
-    assert reason(node, a_job("job-slip"))[0] == "NOT_AUTHORISED"
-    gone = cli(node, "revoke", NAME, STRANGER, "--forget")
-    assert gone.exit_code == 0 and "forgotten" in gone.stdout and "serves jobs with every node" in gone.stdout
-    assert node.participant.create_job(a_job("job-slip"), PEER)
-    again = cli(node, "revoke", NAME, STRANGER, "--forget")
-    assert again.exit_code == 1 and "GRANT_UNKNOWN" in again.stderr
-
-
 def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
     assert bad.status_code == 400

@@ -118,7 +118,6 @@ def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
         "there": True,
         "count": 2,
         "columns": [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}],
-        "more_columns": 0,
         "partitions": 1,
         "bytes": len(f"id,x\n{SECRET},2\n"),
         "description": "the intersection",

@@ -47,13 +47,13 @@ def test_every_command_shows_an_example():
     said = {name: one.help for name, one in everything().items() if not hasattr(one, "commands")}
     assert {"gc", "serve", "job submit", "job plan", "data grant", "route test", "provider check"} < set(said)
     without = [n for n, text in said.items() if f"Example: bfia-gateway {n}" not in " ".join(text.split())]
-    assert without == ["version"]
+    assert without == []
     done = call("route", "test", "--help")
     assert done.exit_code == 0 and "Example: bfia-gateway route test" in " ".join(done.stdout.split())
 
 
 def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_path: Path):
-    assert call("--version").stdout == call("version").stdout != ""
+    assert call("--version").stdout != ""
     file = tmp_path / "node.yml"
     for name in ("JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"):
         refused = call("init", "--node", name, "-o", str(file))
@@ -158,20 +158,6 @@ def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.Monke
 
 
 # ---------------------------------------------------------------- what is given
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["route", "add", "JG4", "--to", "http://x:1", "--deadline", "nan"],
-        ["route", "edit", "JG4", "--deadline", "0"],
-        ["data", "grant", "bank#rows", "JG4", "--days", "inf"],
-        ["token", "create", "ann", "--role", "admin", "--days", "1e300"],
-    ],
-)
-def test_a_number_that_is_no_amount_is_refused(words: list[str]):
-    said = call(*words)
-    assert said.exit_code == 2 and "Invalid value" in said.stderr, said.output
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder"])

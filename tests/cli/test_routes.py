@@ -37,7 +37,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "enable", PEER).exit_code == 0 and node.routes.table.knows(PEER)
     past = cli(node, "history").stdout
     assert "new partner" in past and "maintenance" in past
-    assert "+  profile: fate" in cli(node, "history", "--version", "3").stdout
+    assert "+  profile: fate" in cli(node, "diff", "3").stdout
     assert cli(node, "remove", PEER).stdout.startswith(f"version 6 is in force: -{PEER}")
     assert cli(node, "rollback", "2").exit_code == 0
     assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0

@@ -18,7 +18,7 @@ from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
-from gateway.errors import Conflict, Invalid, TooLarge
+from gateway.errors import Conflict, Invalid
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.store import Store
@@ -131,8 +131,8 @@ def here(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def models(store: Store, home: Path, kept: type[SqlModels] = SqlModels, reserve: int = 0) -> Models:
-    return Models("n1", kept(store), Storages(FileStorage(home / "storage")), list, lambda: at(0), reserve)
+def models(store: Store, home: Path, kept: type[SqlModels] = SqlModels) -> Models:
+    return Models("n1", kept(store), Storages(FileStorage(home / "storage")), list, lambda: at(0))
 
 
 def an_archive(home: Path, text: str) -> Path:
@@ -156,14 +156,8 @@ def unpacked(home: Path) -> list[str]:
 def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Store, tmp_path: Path):
     archive = an_archive(tmp_path, "one")
     first = models(here, tmp_path).import_archive(archive)
-    assert models(here, tmp_path, LateSight).import_archive(archive) == first, "the same once more"
+    assert models(here, tmp_path).import_archive(archive) == first, "the same once more"
     with pytest.raises(Conflict) as caught:
         models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"))
     assert caught.value.reason == "MODEL_EXISTS"
     assert models(here, tmp_path).damaged("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
-
-
-def test_what_has_no_room_is_not_unpacked(here: Store, tmp_path: Path):
-    with pytest.raises(TooLarge, match="storage_reserve_bytes") as caught:
-        models(here, tmp_path, reserve=1 << 60).import_archive(an_archive(tmp_path, "one"))
-    assert caught.value.reason == "NO_SPACE" and unpacked(tmp_path) == []

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.data.upload import Edit
-from gateway.domain.datasets import Dataset, MemoryDatasets
-from gateway.errors import Conflict, GatewayError, Invalid
+from gateway.domain.datasets import Dataset
+from gateway.errors import Conflict, Invalid
 from tests.data.test_datasets import HERE, Site
 
 TABLE = "id,name,x\n007,a,1\n008,b,2\n009,b,\n"
@@ -84,17 +84,3 @@ def test_what_a_job_left_is_not_edited(site: Site) -> None:
     with pytest.raises(Conflict) as caught:
         site.datasets.edit(HERE, Edit(description="mine"))
     assert caught.value.reason == "DATASET_NOT_UPLOADED" and not (path / "metadata").exists()
-
-
-def test_a_record_that_cannot_be_kept_leaves_the_meta_as_it_was(tmp_path: Path) -> None:
-    class Broken(MemoryDatasets):
-        def put(self, dataset: Dataset) -> None:
-            if dataset.description:
-                raise ConnectionError("the database is away")
-            super().put(dataset)
-
-    site = Site(tmp_path, Broken())
-    site.store(TABLE)
-    with pytest.raises(GatewayError):
-        site.datasets.edit(HERE, Edit(description="new"))
-    assert site.storage.metadata(HERE)["description"] == ""

@@ -4,18 +4,22 @@ Over a `wire.AsyncWire` such a method is the coroutine itself. Over a `wire.Bloc
 suspends, so that one step runs it to its end, without an event loop.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import update_wrapper, wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from urllib.parse import quote
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from bfia_gateway_client.wire import AsyncWire, BlockingWire, Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", bound="Wire")
+M = TypeVar("M", bound="BaseModel")
+_PAGE = 1000
 Entries = list
 """a list, in classes with a method of that name"""
 
@@ -25,6 +29,22 @@ class Group(Generic[W]):
 
     def __init__(self, wire: W) -> None:
         self._wire: W = wire
+
+    async def _ask(self, model: type[M], method: str, path: str, body: Any = None, **options: Any) -> M:
+        return model.model_validate(await self._wire.call(method, path, body, **options))
+
+    async def _list(
+        self, model: type[M], path: str, key: str, limit: int, query: Mapping[str, Any] | None = None
+    ) -> list[M]:
+        """Return up to ``limit`` entries of a list, over all its pages."""
+        found: list[M] = []
+        after = ""
+        while limit > len(found) and after is not None:
+            page = {**(query or {}), "limit": min(limit - len(found), _PAGE), "after": after}
+            answer = await self._wire.call("GET", path, query=page)
+            found += map(model.model_validate, answer[key])
+            after = answer.get("next")
+        return found
 
 
 class call(Generic[P, T]):
@@ -41,18 +61,7 @@ class call(Generic[P, T]):
     @overload
     def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        if obj is None:
-            return self
-        method = MethodType(self.function, obj)
-        if not obj._wire.blocks:
-            return method
-
-        @wraps(method)
-        def blocking(*given: P.args, **named: P.kwargs) -> T:
-            made: Coroutine[Any, Any, T] = method(*given, **named)
-            return completed(made)
-
-        return blocking
+        return self if obj is None else _bound(self.function, obj, completed)
 
 
 class stream(Generic[P, T]):
@@ -69,17 +78,20 @@ class stream(Generic[P, T]):
     @overload
     def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        if obj is None:
-            return self
-        method: Callable[..., Any] = MethodType(self.function, obj)
-        if not obj._wire.blocks:
-            return method
+        return self if obj is None else _bound(self.function, obj, each)
 
-        @wraps(method)
-        def blocking(*given: P.args, **named: P.kwargs) -> Iterator[T]:
-            return each(method(*given, **named))
 
-        return blocking
+def _bound(function: Callable[..., Any], obj: Any, run: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a method of a client; where its wire blocks, one that runs to its end."""
+    method: Callable[..., Any] = MethodType(function, obj)
+    if not obj._wire.blocks:
+        return method
+
+    @wraps(method)
+    def blocking(*given: Any, **named: Any) -> Any:
+        return run(method(*given, **named))
+
+    return blocking
 
 
 def completed(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,7 +1,7 @@
 """The two clients: the same calls, blocking or to be awaited."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Generic, Self
 
@@ -21,7 +21,24 @@ TOKEN = "BFIA_GATEWAY_TOKEN"
 class _Calls(Group[W], Generic[W]):
     """All calls of a client, by subject."""
 
-    def __init__(self, wire: W) -> None:
+    _makes: Callable[..., W]
+
+    def __init__(
+        self,
+        url: str = "",
+        token: str = "",
+        *,
+        ca: str | PathLike[str] | None = None,
+        language: str = "",
+    ) -> None:
+        """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
+
+        ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate authority of an
+        https address; default: those of this machine. ``language``: of messages, ``en`` or ``zh``. Raises
+        `Invalid`.
+        """
+        at, word = url or os.environ.get(URL, ""), (token or os.environ.get(TOKEN, "")).strip()
+        wire: W = self._makes(at, word, ca=ca, language=language)
         super().__init__(wire)
         self.jobs = Jobs(wire)
         self.data = Data(wire)
@@ -40,7 +57,7 @@ class _Calls(Group[W], Generic[W]):
     @call
     async def session(self) -> types.Session:
         """Return which node this is, and for whom and in which role it takes the token."""
-        return types.Session.model_validate(await self._wire.call("GET", path_of("session")))
+        return await self._ask(types.Session, "GET", path_of("session"))
 
     @call
     async def request(
@@ -62,21 +79,7 @@ class _Calls(Group[W], Generic[W]):
 class Client(_Calls[BlockingWire]):
     """A node's API; calls block. Use it as a context, or `close` it. Threads may share it."""
 
-    def __init__(
-        self,
-        url: str = "",
-        token: str = "",
-        *,
-        ca: str | PathLike[str] | None = None,
-        language: str = "",
-    ) -> None:
-        """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
-
-        ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate authority of an
-        https address; default: those of this machine. ``language``: of messages, ``en`` or ``zh``. Raises
-        `Invalid`.
-        """
-        super().__init__(BlockingWire(*_at(url, token), ca=ca, language=language))
+    _makes = BlockingWire
 
     def close(self) -> None:
         """Close the connections to the node."""
@@ -92,16 +95,7 @@ class Client(_Calls[BlockingWire]):
 class AsyncClient(_Calls[AsyncWire]):
     """A node's API; calls are awaited, logs and states iterated with ``async for``. For one event loop."""
 
-    def __init__(
-        self,
-        url: str = "",
-        token: str = "",
-        *,
-        ca: str | PathLike[str] | None = None,
-        language: str = "",
-    ) -> None:
-        """As `Client`. Raises `Invalid`."""
-        super().__init__(AsyncWire(*_at(url, token), ca=ca, language=language))
+    _makes = AsyncWire
 
     async def close(self) -> None:
         """Close the connections to the node."""
@@ -112,7 +106,3 @@ class AsyncClient(_Calls[AsyncWire]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _at(url: str, token: str) -> tuple[str, str]:
-    return url or os.environ.get(URL, ""), (token or os.environ.get(TOKEN, "")).strip()

@@ -8,8 +8,7 @@ from typing import Any, BinaryIO
 from bfia_gateway_client import types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of
 from bfia_gateway_client.errors import Problem, invalid
-from bfia_gateway_client.frames import Reading, text_columns
-from bfia_gateway_client.lookup import entries
+from bfia_gateway_client.frames import Reading, of_points, text_columns
 from bfia_gateway_client.progress import Progress
 from bfia_gateway_client.transfers import Watched, download, opened, send_table
 
@@ -67,17 +66,10 @@ class Data(Group[W]):
 
         ``count``: read all of it, count its rows, and check that no id repeats.
         """
-        body = {
-            "place": place,
-            "namespace": namespace,
-            "name": name,
-            "match_id_name": match_id,
-            "label_name": label,
-        }
-        body |= {"description": description, "reason": reason}
-        more = {**body, "overwrite": overwrite, "count": count}
-        found = await self._wire.call("POST", path_of("datasets"), more, timeout=None)
-        return types.RegisteredDataset.model_validate(found)
+        body: dict[str, Any] = {"place": place, "namespace": namespace, "name": name, "match_id_name": match_id}
+        body |= {"label_name": label, "description": description, "overwrite": overwrite, "count": count}
+        body |= {"reason": reason}
+        return await self._ask(types.RegisteredDataset, "POST", path_of("datasets"), body, timeout=None)
 
     @call
     async def list(
@@ -85,19 +77,16 @@ class Data(Group[W]):
     ) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, by their ids; ``contains``: only whose id holds this text."""
         narrow = {"namespace": namespace, "contains": contains, "disabled": disabled}
-        found = await entries(self._wire, path_of("datasets"), "datasets", limit, narrow)
-        return [types.Dataset.model_validate(one) for one in found]
+        return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, narrow)
 
     @call
     async def show(self, dataset: str) -> types.FullDataset:
         """Return a dataset: its columns, where it came from, who may use it, which jobs do."""
-        return types.FullDataset.model_validate(await self._wire.call("GET", _path(dataset)))
+        return await self._ask(types.FullDataset, "GET", _path(dataset))
 
     @call
     async def preview(self, dataset: str, rows: int = 10, *, to: str = "") -> Any:
         """Return the first rows, at most 100, as a frame; every cell is text. ``to``: pandas or polars."""
-        from bfia_gateway_client.frames import of_points
-
         found = await self._wire.call("GET", _path(dataset, "preview"), query={"rows": rows})
         return of_points(found["columns"], found["rows"], to)
 
@@ -142,37 +131,30 @@ class Data(Group[W]):
         ``expires_at`` has a zone. ``force``: also a node without a route here.
         """
         until = expires_at.isoformat() if expires_at else None
-        body = {"days": days, "expires_at": until, "force": force, "reason": reason}
-        return types.NewGrant.model_validate(
-            await self._wire.call(
-                "PUT", _path(dataset, "grants", node), {k: v for k, v in body.items() if v is not None}
-            )
-        )
+        given = {"days": days, "expires_at": until, "force": force, "reason": reason}
+        body = {key: value for key, value in given.items() if value is not None}
+        return await self._ask(types.NewGrant, "PUT", _path(dataset, "grants", node), body)
 
     @call
-    async def revoke(self, dataset: str, node: str, *, forget: bool = False) -> types.Grant:
-        """Revoke a grant; nothing further starts. ``forget``: take it off the record too, as a slip."""
-        found = await self._wire.call("DELETE", _path(dataset, "grants", node), query={"forget": forget})
-        return types.Grant.model_validate(found)
+    async def revoke(self, dataset: str, node: str) -> types.Grant:
+        """Revoke a grant; nothing further starts."""
+        return await self._ask(types.Grant, "DELETE", _path(dataset, "grants", node))
 
     @call
     async def grants(self, *, dataset: str = "", node: str = "", limit: int = 100) -> Entries[types.Grant]:
         """Return who was granted which dataset, at most ``limit`` entries."""
         narrow = {"dataset_id": dataset, "node": node}
-        found = await entries(self._wire, path_of("dataset-grants"), "grants", limit, narrow)
-        return [types.Grant.model_validate(one) for one in found]
+        return await self._list(types.Grant, path_of("dataset-grants"), "grants", limit, narrow)
 
     @call
     async def disable(self, dataset: str, *, reason: str = "") -> types.Dataset:
         """Take a dataset out of use: jobs that name it are refused, nothing further of those here starts."""
-        found = await self._wire.call("POST", _path(dataset, "disable"), {"reason": reason})
-        return types.Dataset.model_validate(found)
+        return await self._ask(types.Dataset, "POST", _path(dataset, "disable"), {"reason": reason})
 
     @call
     async def enable(self, dataset: str, *, reason: str = "") -> types.Dataset:
         """Take a disabled dataset into use again."""
-        found = await self._wire.call("POST", _path(dataset, "enable"), {"reason": reason})
-        return types.Dataset.model_validate(found)
+        return await self._ask(types.Dataset, "POST", _path(dataset, "enable"), {"reason": reason})
 
     @call
     async def delete(self, dataset: str) -> types.DeletedDataset:
@@ -180,7 +162,7 @@ class Data(Group[W]):
 
         Raises `Refused` (DATASET_IN_USE) while a job that is not over uses it.
         """
-        return types.DeletedDataset.model_validate(await self._wire.call("DELETE", _path(dataset)))
+        return await self._ask(types.DeletedDataset, "DELETE", _path(dataset))
 
 
 def _path(dataset: str, *parts: str) -> str:

@@ -8,7 +8,7 @@ from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment, stream
 from bfia_gateway_client.errors import JobFailed, Problem, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
-from bfia_gateway_client.lookup import entries, provider_named
+from bfia_gateway_client.lookup import provider_named
 from bfia_gateway_client.progress import Progress
 from bfia_gateway_client.transfers import download
 from bfia_gateway_client.watching import looks
@@ -57,8 +57,7 @@ class Jobs(Group[W]):
 
         Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
         """
-        found = await self._wire.call("POST", path_of("jobs", "plan"), {**job}, timeout=120)
-        return types.Plan.model_validate(found)
+        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), {**job}, timeout=120)
 
     @call
     async def submit(self, job: Mapping[str, Any]) -> str:
@@ -86,13 +85,12 @@ class Jobs(Group[W]):
         ``status`` and ``outcome``: words with commas between. ``since``: a date or time in UTC.
         """
         narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
-        found = await entries(self._wire, path_of("jobs"), "jobs", limit, narrow)
-        return [types.ListedJob.model_validate(one) for one in found]
+        return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, narrow)
 
     @call
     async def show(self, job_id: str) -> types.Job:
         """Return a job: its tasks at each party, why it failed or what it waits for, its parameters."""
-        return types.Job.model_validate(await self._wire.call("GET", path_of("jobs", job_id)))
+        return await self._ask(types.Job, "GET", path_of("jobs", job_id))
 
     @call
     async def watch(self, job_id: str, *, check: bool = True, progress: bool = True) -> types.Job:
@@ -210,14 +208,13 @@ class Jobs(Group[W]):
     @call
     async def reports(self, job_id: str) -> types.Reports:
         """Return which reports the runs here wrote, and warnings about what they left."""
-        return types.Reports.model_validate(await self._wire.call("GET", path_of("jobs", job_id, "reports")))
+        return await self._ask(types.Reports, "GET", path_of("jobs", job_id, "reports"))
 
     @call
     async def report(self, job_id: str, task: str, key: str, party: str = "") -> types.Report:
         """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
         party = party or await self._party(job_id, "reports", task, key)
-        found = await self._wire.call("GET", path_of("jobs", job_id, "reports", task, party, key))
-        return types.Report.model_validate(found)
+        return await self._ask(types.Report, "GET", path_of("jobs", job_id, "reports", task, party, key))
 
     @call
     async def curve(
@@ -262,26 +259,23 @@ class Jobs(Group[W]):
         ``start``: default the first task that has not succeeded. ``parameters``: as in ``task_params`` of a job.
         """
         body = {"from": start, "parameters": {**(parameters or {})}}
-        return types.Rerun.model_validate(await self._wire.call("POST", path_of("jobs", job_id, "rerun"), body))
+        return await self._ask(types.Rerun, "POST", path_of("jobs", job_id, "rerun"), body)
 
     @call
     async def approve(self, job_id: str, *, reason: str = "") -> types.Decided:
         """Agree to a job at this node."""
-        found = await self._wire.call("POST", path_of("jobs", job_id, "approve"), {"reason": reason})
-        return types.Decided.model_validate(found)
+        return await self._ask(types.Decided, "POST", path_of("jobs", job_id, "approve"), {"reason": reason})
 
     @call
     async def reject(self, job_id: str, *, reason: str = "") -> types.Decided:
         """Refuse a job at this node; it is then rejected at every node, and the reason goes there."""
-        found = await self._wire.call("POST", path_of("jobs", job_id, "reject"), {"reason": reason})
-        return types.Decided.model_validate(found)
+        return await self._ask(types.Decided, "POST", path_of("jobs", job_id, "reject"), {"reason": reason})
 
     @call
     async def delete(self, job_id: str, *, here: bool = False, reason: str = "") -> types.Deleted:
         """Delete an ended job with its logs and outputs, at every node of it or only ``here``."""
         query = {"here": here, "reason": reason}
-        found = await self._wire.call("DELETE", path_of("jobs", job_id), query=query, timeout=120)
-        return types.Deleted.model_validate(found)
+        return await self._ask(types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120)
 
 
 def _of_one(

@@ -1,32 +1,14 @@
-"""What a node lists: its entries over all pages, and the one that a name stands for."""
+"""The one of what a node lists that a name stands for."""
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.errors import Invalid, Refused
 
 if TYPE_CHECKING:
     from bfia_gateway_client.wire import Wire
-
-_PAGE = 1000
-
-
-async def entries(
-    wire: "Wire", path: str, key: str, limit: int, query: Mapping[str, Any] | None = None
-) -> list[Any]:
-    """Return up to ``limit`` entries of a list, as JSON."""
-    found: list[Any] = []
-    after = None
-    while limit > len(found):
-        page = {**(query or {}), "limit": min(limit - len(found), _PAGE), "after": after}
-        answer = await wire.call("GET", path, query=page)
-        found += answer[key]
-        after = answer.get("next")
-        if after is None:
-            break
-    return found
 
 
 async def provider_named(wire: "Wire", name: str) -> str:

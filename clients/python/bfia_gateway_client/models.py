@@ -5,7 +5,6 @@ from pathlib import Path
 
 from bfia_gateway_client import types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of
-from bfia_gateway_client.lookup import entries
 from bfia_gateway_client.progress import Progress
 from bfia_gateway_client.transfers import download, opened
 from bfia_gateway_client.wire import File
@@ -17,8 +16,7 @@ class Models(Group[W]):
     @call
     async def list(self, model_id: str = "", *, limit: int = 100) -> Entries[types.Model]:
         """Return versions, at most ``limit``, the newest first."""
-        found = await entries(self._wire, path_of("models"), "models", limit, {"model_id": model_id})
-        return [types.Model.model_validate(one) for one in found]
+        return await self._list(types.Model, path_of("models"), "models", limit, {"model_id": model_id})
 
     @call
     async def show(self, model_id: str, version: str, *, verify: bool = False) -> types.FullModel:
@@ -26,21 +24,20 @@ class Models(Group[W]):
 
         ``verify``: compare the files with their checksums; ``damage`` then names what is gone or changed.
         """
-        found = await self._wire.call("GET", path_of("models", model_id, version), query={"verify": verify})
-        return types.FullModel.model_validate(found)
+        return await self._ask(
+            types.FullModel, "GET", path_of("models", model_id, version), query={"verify": verify}
+        )
 
     @call
     async def deploy(self, model_id: str, version: str, *, nodes: Sequence[str] | None = None) -> types.Model:
         """Let jobs predict with a version; ``nodes`` may beside those that trained it, None: those of before."""
         body = None if nodes is None else {"nodes": sorted(nodes)}
-        found = await self._wire.call("POST", path_of("models", model_id, version, "deploy"), body)
-        return types.Model.model_validate(found)
+        return await self._ask(types.Model, "POST", path_of("models", model_id, version, "deploy"), body)
 
     @call
     async def undeploy(self, model_id: str, version: str) -> types.Model:
         """Take no further job that predicts with a version; those under way go on."""
-        found = await self._wire.call("POST", path_of("models", model_id, version, "undeploy"))
-        return types.Model.model_validate(found)
+        return await self._ask(types.Model, "POST", path_of("models", model_id, version, "undeploy"))
 
     @call
     async def predict(
@@ -59,7 +56,7 @@ class Models(Group[W]):
         """
         body = {"datasets": {**data}, "dry_run": dry_run, **({"flow_id": flow_id} if flow_id else {})}
         path = path_of("models", model_id, version, "predict")
-        return types.PredictionJob.model_validate(await self._wire.call("POST", path, body, timeout=120))
+        return await self._ask(types.PredictionJob, "POST", path, body, timeout=120)
 
     @call
     async def export(self, model_id: str, version: str, file: str | Path = "", *, progress: bool = True) -> Path:
@@ -74,11 +71,9 @@ class Models(Group[W]):
         """Add the version that an archive holds; nothing is kept unless every checksum is right."""
         with opened(file) as (archive, name):
             sent = File(name, archive, "application/zip")
-            found = await self._wire.call("POST", path_of("models", "import"), file=sent, timeout=None)
-        return types.Model.model_validate(found)
+            return await self._ask(types.Model, "POST", path_of("models", "import"), file=sent, timeout=None)
 
     @call
     async def delete(self, model_id: str, version: str) -> types.DeletedModel:
         """Delete a version and its files. Raises `Refused` while it is deployed or in use."""
-        found = await self._wire.call("DELETE", path_of("models", model_id, version))
-        return types.DeletedModel.model_validate(found)
+        return await self._ask(types.DeletedModel, "DELETE", path_of("models", model_id, version))

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from bfia_gateway_client import types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment
-from bfia_gateway_client.lookup import entries, provider_named
+from bfia_gateway_client.lookup import provider_named
 
 if TYPE_CHECKING:
     from bfia_gateway_client.wire import Wire
@@ -26,8 +26,7 @@ class Providers(Group[W]):
         """
         query = {"strict": "true" if strict else None, "reason": reason}
         path = path_of("providers")
-        found = await self._wire.call("POST", path, {**registration}, query=query, timeout=180)
-        return types.ProviderChanged.model_validate(found)
+        return await self._ask(types.ProviderChanged, "POST", path, {**registration}, query=query, timeout=180)
 
     @call
     async def list(
@@ -43,13 +42,12 @@ class Providers(Group[W]):
         """Return what is registered, at most ``limit``; ``in_use``: without what is retired."""
         narrow = {"name": name, "version": version, "component": component, "owner": owner}
         query = {**narrow, "retired": "false" if in_use else None}
-        found = await entries(self._wire, path_of("providers"), "providers", limit, query)
-        return [types.Provider.model_validate(one) for one in found]
+        return await self._list(types.Provider, path_of("providers"), "providers", limit, query)
 
     @call
     async def show(self, name: str) -> types.FullProvider:
         """Return a provider: images and digests, components, the jobs that use it, and what its check found."""
-        return types.FullProvider.model_validate(await self._wire.call("GET", await _path(self._wire, name)))
+        return await self._ask(types.FullProvider, "GET", await _path(self._wire, name))
 
     @call
     async def parameters(self, name: str, component: str) -> dict[str, Any]:
@@ -61,8 +59,7 @@ class Providers(Group[W]):
     @call
     async def history(self, name: str, *, limit: int = 20) -> Entries[types.Revision]:
         """Return who changed a provider, when and why; the newest first."""
-        found = await entries(self._wire, f"{await _path(self._wire, name)}/history", "history", limit)
-        return [types.Revision.model_validate(one) for one in found]
+        return await self._list(types.Revision, f"{await _path(self._wire, name)}/history", "history", limit)
 
     @call
     async def approve(self, name: str, *, image: str = "", reason: str = "") -> types.ProviderChanged:
@@ -81,7 +78,7 @@ class Providers(Group[W]):
 
     async def _change(self, name: str, what: str, body: Mapping[str, str]) -> types.ProviderChanged:
         path = f"{await _path(self._wire, name)}/{what}"
-        return types.ProviderChanged.model_validate(await self._wire.call("POST", path, {**body}, timeout=180))
+        return await self._ask(types.ProviderChanged, "POST", path, {**body}, timeout=180)
 
 
 async def _path(wire: "Wire", name: str) -> str:

@@ -4,7 +4,6 @@ from typing import Any
 
 from bfia_gateway_client import types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of
-from bfia_gateway_client.lookup import entries
 
 
 class Routes(Group[W]):
@@ -13,8 +12,7 @@ class Routes(Group[W]):
     @call
     async def list(self, *, limit: int = 100) -> Entries[types.Route]:
         """Return the routes in force, at most ``limit``."""
-        found = await entries(self._wire, path_of("routes"), "routes", limit)
-        return [types.Route.model_validate(one) for one in found]
+        return await self._list(types.Route, path_of("routes"), "routes", limit)
 
     @call
     async def show(self, node: str) -> types.Route:
@@ -38,33 +36,31 @@ class Routes(Group[W]):
     @call
     async def remove(self, node: str, *, reason: str = "") -> types.NewRouteVersion:
         """Remove a route."""
-        found = await self._wire.call("DELETE", path_of("routes", node), query={"reason": reason})
-        return types.NewRouteVersion.model_validate(found)
+        return await self._ask(types.NewRouteVersion, "DELETE", path_of("routes", node), query={"reason": reason})
 
     @call
     async def test(self, node: str) -> types.RouteTest:
         """Test a route in both directions, step by step; ``good`` says whether every step worked."""
         path = path_of("routes", node, "test")
-        return types.RouteTest.model_validate(await self._wire.call("POST", path, {}, timeout=150))
+        return await self._ask(types.RouteTest, "POST", path, {}, timeout=150)
 
     @call
     async def history(self, *, limit: int = 20) -> Entries[types.RouteVersion]:
         """Return who changed the routes, when and why; the newest first."""
-        found = await entries(self._wire, path_of("route-versions"), "versions", limit)
-        return [types.RouteVersion.model_validate(one) for one in found]
+        return await self._list(types.RouteVersion, path_of("route-versions"), "versions", limit)
 
     @call
     async def version(self, number: int, *, since: int | None = None) -> types.FullRouteVersion:
         """Return one version, with what differs from another one (``since``; default: the one before)."""
         path = path_of("route-versions", str(number))
-        return types.FullRouteVersion.model_validate(await self._wire.call("GET", path, query={"since": since}))
+        return await self._ask(types.FullRouteVersion, "GET", path, query={"since": since})
 
     @call
     async def rollback(self, version: int, *, reason: str = "") -> types.NewRouteVersion:
         """Make the routes what they were at a version, as a new version, which can be rolled back too."""
         path = path_of("route-versions", str(version), "rollback")
-        return types.NewRouteVersion.model_validate(await self._wire.call("POST", path, {"reason": reason}))
+        return await self._ask(types.NewRouteVersion, "POST", path, {"reason": reason})
 
     async def _edit(self, method: str, node: str, entry: dict[str, Any], reason: str) -> types.NewRouteVersion:
         body = {"route": entry, "reason": reason}
-        return types.NewRouteVersion.model_validate(await self._wire.call(method, path_of("routes", node), body))
+        return await self._ask(types.NewRouteVersion, method, path_of("routes", node), body)
