@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import path_of
-from bfia_gateway_client.lookup import provider_named
+from bfia_gateway_client.calls import path_of, provider_named
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,

@@ -132,16 +132,6 @@ def test_options_and_part_of_data_are_kept_shown_and_edited(node: Gateway):
     call(node, "DELETE", url)
 
 
-def test_the_bar_says_that_what_was_sent_is_checked(
-    node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    made = uploaded(node, tmp_path, "--overwrite")
-    assert made.exit_code == 0 and made.stderr.rindex("the node checks the table") > made.stderr.find(
-        "sending t.csv"
-    )
-
-
 def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway, tmp_path: Path):
     file = tmp_path / "one.csv"
     file.write_text("id;x\n1;2\n")

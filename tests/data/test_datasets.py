@@ -180,18 +180,6 @@ def test_every_partition_has_the_header_and_sids_depend_on_the_content(site: Sit
     assert stored[0][0].split("\n")[1].split(",")[0] != stored[2][0].split("\n")[1].split(",")[0]
 
 
-def test_equal_ids_of_two_tables_have_the_same_partition(site: Site) -> None:
-    guest, host = Address("n", "guest"), Address("n", "host")
-    site.store(
-        "id,x\n" + "".join(f"u{i},{i}\n" for i in range(100)), address=guest, partitions=8, match_id_name="id"
-    )
-    rows = "".join(f"{i};u{i}\n" for i in range(99, 0, -1))
-    site.store("z;k\n" + rows, address=host, partitions=8, match_id_name="k", delimiter=";")
-    for a, b in zip(site.parts(guest), site.parts(host), strict=True):
-        ids = {line.split(",")[0] for line in a.splitlines()[1:]} - {"u0"}
-        assert ids == {line.split(",")[1] for line in b.splitlines()[1:]}
-
-
 @pytest.mark.parametrize(
     ("cells", "kind"),
     [

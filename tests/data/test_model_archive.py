@@ -5,8 +5,6 @@ import json
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -128,15 +126,6 @@ def test_a_manifest_that_is_wrong_is_refused_with_the_place(
     with pytest.raises(Invalid) as caught:
         taken(changed(archive, files={"manifest.json": json.dumps(manifest).encode()}), tmp_path)
     assert [p.path for p in caught.value.problems] == [f"manifest.json.{path}"]
-
-
-@pytest.mark.parametrize("at", ["9999-12-31T23:00:00-12:00", "0001-01-01T00:00:00+14:00"])
-def test_a_model_of_any_time_can_be_written(archive: bytes, storage: FileStorage, tmp_path: Path, at: str):
-    (tmp_path / "archive.zip").write_bytes(archive)
-    (model,) = model_archive.read(tmp_path / "archive.zip")
-    part = replace(model.parts[0], address=PLACE)
-    model = replace(model, created_at=datetime.fromisoformat(at), parts=(part,))
-    assert b"".join(model_archive.write(storage, [model]))
 
 
 def changed(archive: bytes, method: int = zipfile.ZIP_STORED, files: Mapping[str, bytes] = {}) -> bytes:

@@ -165,7 +165,6 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str]] = {
     "nothing": ({}, "nothing lies at"),
     "empty files": ({"t/a.csv": ""}, "but empty files"),
     "a header alone": ({"t/a.csv": "id,x\n"}, "at least one row"),
-    "folders": ({"t/a.csv": "id\n1\n", "t/y=1/b.csv": "id\n1\n"}, r"files alone, but has y=1"),
     "other columns": (
         {"t/a.csv": "id,x\n1,2\n", "t/b.csv": "1,2\n"},
         r"b\.csv: must begin with the header of a\.csv",

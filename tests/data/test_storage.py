@@ -75,15 +75,6 @@ def test_no_name_escapes_the_root(namespace: str, name: str) -> None:
     os.fsencode(path)
 
 
-def test_data_is_there_once_it_has_a_first_part(storage: FileStorage) -> None:
-    path = lay(storage)
-    assert not storage.exists(HERE) and not storage.taken(HERE)
-    (path / "metadata").write_text("{}")
-    assert not storage.exists(HERE) and storage.taken(HERE)
-    (path / "data_0").write_text("a\n1\n")
-    assert storage.exists(HERE)
-
-
 def test_parts_are_read_in_order_with_or_without_headers(storage: FileStorage) -> None:
     parts = {f"data_{i}": f"id,x\n{i},1\n" for i in range(12)}
     parts["data_3"] = '3,"a\nb"\n'

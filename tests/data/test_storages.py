@@ -27,7 +27,7 @@ from gateway.data.s3_reader import ObjectReader
 from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
-from gateway.domain.datasets import Dataset, MemoryDatasets
+from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid
 from gateway.runtime.checks import Result, Step
@@ -190,33 +190,6 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> 
             with pytest.raises(opendal.exceptions.Unexpected):
                 file.read(4)
         assert [asked.headers.get("if-match") for asked in server.asked] == [None, '"a"']
-
-
-@pytest.mark.s3
-def test_of_two_uploads_of_one_name_the_slower_is_refused(tmp_path: Path) -> None:
-    with real.bucket() as place:
-        storage = at(tmp_path / "storage", remote_of(place))
-
-        class Slow(MemoryDatasets):
-            """While one upload is sent, another of the same name is done."""
-
-            waits = False
-
-            def get(self, namespace: str, name: str) -> Dataset | None:
-                found = super().get(namespace, name)
-                if self.waits:
-                    self.waits = False
-                    real.upload(site, "id,x\n1,1\n", Address("bank", "t"))
-                return found
-
-        known = Slow()
-        site = Datasets(storage, known, [], lambda: datetime.now(UTC))
-
-        known.waits = True
-        with pytest.raises(Conflict):
-            real.upload(site, "id,x\n1,2\n", Address("bank", "t"))
-        assert list(storage.iter_rows(site.resolve("bank#t"))) == [["1", "1"]]
-        assert len(storage.names("bank", "lake")) == 1
 
 
 @pytest.mark.s3

@@ -19,10 +19,6 @@ DOCKERFILE = r"""
 ARG BASE
 FROM $BASE
 CMD ["/bin/sh", "-c", "\
-  if tr '\\0' '\\n' </proc/1/environ | grep -q '^config.self_role=host'; then \
-    trap 'printf \"error: told to end\"; exit 9' TERM; \
-    echo debug waiting; sleep 600 & wait; \
-  fi; \
   echo info begun; tr '\\0' '\\n' </proc/1/environ; echo lost >&2; printf 'error: no more' >&2; exit 7"]
 """
 
@@ -62,14 +58,3 @@ def test_the_log_of_a_container_that_dies_immediately_is_complete(talk: Stage):
     assert "info begun\n" in shown["data"]
     assert "config.token=****" in shown["data"] and "callback?run=****" in shown["data"]
     assert run.run_id not in shown["data"] and run.token not in shown["data"]
-
-
-def test_a_container_is_read_while_it_runs(talk: Stage):
-    job = talk.submit("host")
-    task = talk.task(job)
-    talk.wait_number(task, "debug", 1)
-    assert talk.lines(task, "debug") == ["debug waiting"]
-    assert talk.number(task, "info") == 0
-    talk.gateway.engine.stop(talk.runs(job)[0]["name"], 10)
-    talk.end(job)
-    assert talk.lines(task, "debug") == ["debug waiting", "error: told to end"]

@@ -135,16 +135,6 @@ def test_level_start_and_length_choose_lines(node: Node):
     assert node.all()[4:] == ["unfinished \ufffd\x00 中"]
 
 
-def test_the_last_line_of_a_crash_needs_no_line_break(node: Node):
-    node.write(b"going on\n")
-    node.write(b"error: no more", stream="stderr")
-    node.exit(code=7)
-    assert node.all(ERROR) == ["error: no more"]
-    node.collect()
-    assert node.all(ERROR) == ["error: no more"]
-    assert node.all() == ["going on", "error: no more"]
-
-
 def test_roles_are_kept_apart_or_merged_as_found(node: Node):
     node.write(b"h1\n", "host")
     assert node.all() == ["h1"]

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bfia_gateway_client.calls import near
 from bfia_gateway_client.errors import Problem, invalid
-from bfia_gateway_client.lookup import near
 
 ORDER = ("guest", "host", "arbiter")
 _IDS_ALONE = ("only_output_key",)

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bfia_gateway_client import drafting, types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment, stream
+from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
 from bfia_gateway_client.errors import JobFailed, Problem, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
-from bfia_gateway_client.lookup import provider_named
 from bfia_gateway_client.progress import Progress
 from bfia_gateway_client.transfers import download
 from bfia_gateway_client.watching import looks

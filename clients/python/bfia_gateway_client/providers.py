@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of, segment
-from bfia_gateway_client.lookup import provider_named
+from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment
 
 if TYPE_CHECKING:
     from bfia_gateway_client.wire import Wire
