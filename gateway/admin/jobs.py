@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
@@ -42,18 +42,22 @@ from gateway.broker.session import Waiting as OnTopic
 from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
+from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Amendment, Failure
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
-from gateway.errors import NotAllowed, NotFound, envelope
+from gateway.errors import Invalid, NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
 from gateway.jobs.bundles import document
 from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
-from gateway.ports import JobView, Limiters
+from gateway.ports import Clock, JobView, Limiters
 from gateway.store.queries import Place, Wanted, is_known, page
 from gateway.store.records import Listed
+from gateway.store.repositories import SqlTemplates
+from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
+from provider_registry.model import unfit
 
 _PARTY = shape("Party", role=str, index=int | None, node=str)
 _RUN = shape(
@@ -396,5 +400,60 @@ def dry_run_router(
         counts = {f"{standing}_count": found.count(standing) for standing in Standing}
         nodes = [{"node": n.node, "parties": n.parties, "checks": n.items} for n in found.nodes]
         return Reply({"good": found.good, **counts, "nodes": nodes})
+
+    return paths.router
+
+
+_LISTED_TEMPLATE = shape("ListedTemplate", name=str, author=str, saved_at=datetime)
+_TEMPLATE = shape("Template", name=str, author=str, saved_at=datetime, job=Object)
+_NAME = shape("TemplateName", name=str)
+_Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
+"""no blank ends it: MariaDB compares without those"""
+
+
+class Kept(Input):
+    """The body of a create_all, complete or not."""
+
+    job: dict[str, Any] = Field(description="body of create_all")
+
+
+_KEPT = {"begun": Example(value={"job": {"flow_id": "loans", "dag": {"version": "2.0", "components": []}}})}
+
+
+def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
+    """Return the paths of jobs that people here keep under a name to begin further ones with."""
+    paths = Paths()
+
+    @paths("GET", "/templates", "Jobs kept as templates, by name", paged("templates", _LISTED_TEMPLATE))
+    def every(after: AfterText = "", limit: Limit = 100) -> Response:
+        shown = [row._asdict() for row in templates.list()]
+        return Reply(page_of("templates", shown, lambda one: (one["name"],), after, limit))
+
+    @paths("GET", "/templates/{name}", "A template with its job", _TEMPLATE)
+    def one(name: _Name) -> Response:
+        return exactly(name)
+
+    @paths("PUT", "/templates/{name}", "Keep a job as a template, in place of one of that name", _TEMPLATE)
+    def keep(request: Request, name: _Name, body: Annotated[Kept, Body(openapi_examples=_KEPT)]) -> Response:
+        if (wrong := unfit(body.job)) is not None:
+            raise Invalid([Problem("job", wrong.rule, wrong.got)])
+        before = templates.get(name)
+        templates.put(name, named(request, OPERATOR), clock(), body.job)
+        noted(request, before and before.job, body.job)
+        return exactly(name)
+
+    @paths("DELETE", "/templates/{name}", "Delete a template", _NAME)
+    def delete(request: Request, name: _Name) -> Response:
+        noted(request, found(name)["job"], None)
+        templates.delete(name)
+        return Reply({"name": name})
+
+    def found(name: str) -> dict[str, Any]:
+        if (kept := templates.get(name)) is None:
+            raise NotFound(f"no template is called {name}", reason="TEMPLATE_UNKNOWN")
+        return dict(kept._asdict())
+
+    def exactly(name: str) -> Response:  # `Reply` would translate texts of the job
+        return Response(dumps(found(name)), media_type="application/json")
 
     return paths.router

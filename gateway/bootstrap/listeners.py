@@ -27,13 +27,13 @@ from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.outputs import upload_router
-from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams, templates
+from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import applications as admin_applications
 from gateway.admin import node as admin_node
 from gateway.admin.deps import in_language, only_known
 from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
-from gateway.console import pages, session
+from gateway.console import session
 from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
@@ -164,7 +164,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),
         Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
-        Mounted(templates.router(SqlTemplates(node.store), node.clock), body, first=ours),
+        Mounted(jobs.templates_router(SqlTemplates(node.store), node.clock), body, first=ours),
         Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None, first=ours),
     ]
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
@@ -207,7 +207,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[in_language]),
     }
-    pages.mount(apps["operator"])
+    session.mount(apps["operator"])
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     signed = [
         requests.signed(verifier, node.peer_table.entry, limiters.rest),

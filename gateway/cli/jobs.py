@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import each, path_of
-from bfia_gateway_client.watching import OVER, looks
+from bfia_gateway_client.progress import OVER, looks
 from gateway.cli.client import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,

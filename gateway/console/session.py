@@ -1,4 +1,4 @@
-"""How a browser logs in: by a token that it shows once, or at the institution's OpenID provider.
+"""The console's files, and how a browser logs in: by a token that it shows once, or at an OpenID provider.
 
 Either way it gets a cookie that scripts cannot read, with a token in it; see `gateway.http.guard` for what a
 request with that cookie needs beside it. A login at the provider makes a token, which logging out revokes.
@@ -8,12 +8,15 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 from anyio import CapacityLimiter, Semaphore, WouldBlock
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from gateway.admin.deps import Empty, Paths, Reply, shape
 from gateway.auth import BY_PROVIDER, LoginRefused, digest, new_token, provider_name
@@ -26,6 +29,12 @@ from gateway.version import VERSION
 if TYPE_CHECKING:
     from gateway.console.oidc import Person, Provider
 
+PATH = "/console"
+_FILES = Path(__file__).with_name("static")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
 _SECONDS = 12 * 3600
 """how long a browser keeps the cookie; the token in it may end earlier"""
 _UNDER_WAY = 600
@@ -167,3 +176,29 @@ def _one_of(places: Semaphore) -> Iterator[None]:
         yield
     finally:
         places.release()
+
+
+class Files(StaticFiles):
+    """The console's files, with what a browser must not do on these pages; they ask ``/api/v1`` for the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=_FILES, html=True)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file; a browser asks each time whether it has changed."""
+        found = await super().get_response(path, scope)
+        found.headers["content-security-policy"] = _POLICY
+        found.headers["x-content-type-options"] = "nosniff"
+        found.headers["referrer-policy"] = "no-referrer"
+        found.headers["cache-control"] = "no-cache"
+        return found
+
+
+def mount(app: FastAPI) -> None:
+    """Add the pages to the operators' application, and the way to them."""
+
+    async def home() -> RedirectResponse:
+        return RedirectResponse(f"{PATH}/")
+
+    app.mount(PATH, Files())
+    app.add_api_route("/", home, include_in_schema=False)

@@ -7,7 +7,7 @@ import pytest
 
 from bfia_gateway_client.calls import each
 from bfia_gateway_client.errors import GatewayError, NoAnswer, Refused
-from bfia_gateway_client.watching import SILENT_SECONDS, looks
+from bfia_gateway_client.progress import SILENT_SECONDS, looks
 
 SILENT = NoAnswer("no answer")
 AWAY = Refused("the database is away", reason="DATABASE_AWAY")

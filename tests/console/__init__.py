@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.console import pages
+from gateway.console import session
 
-FILES = Path(pages.__file__).with_name("static")
+FILES = Path(session.__file__).with_name("static")
 
 
 def words() -> dict[str, dict[str, str]]:

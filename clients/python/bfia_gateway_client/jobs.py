@@ -8,9 +8,8 @@ from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
 from bfia_gateway_client.errors import JobFailed, Problem, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
-from bfia_gateway_client.progress import Progress
+from bfia_gateway_client.progress import Progress, looks
 from bfia_gateway_client.transfers import download
-from bfia_gateway_client.watching import looks
 
 _SCHEDULE = "/v1/platform/schedule/job"
 
