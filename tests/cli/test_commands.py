@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -306,24 +305,6 @@ def test_a_full_disk_behind_the_output_is_a_sentence():
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
-
-
-_INTERRUPTED = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what began this in the background ignores it
-class Finder:
-    def find_spec(self, name, *_):
-        if name == "gateway.cli.main":
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Finder())
-from gateway.cli import begin
-begin()
-"""
-
-
-def test_an_interrupt_while_the_commands_are_loaded_prints_nothing():
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 # ---------------------------------------------------------------- cleaning up

@@ -11,16 +11,18 @@ from typing import Any
 
 import docker
 
+from tests.services.own_docker import BASE
+
 IMAGE = "bfia-bench-noop:1"
 NETWORK = "bfia-bench-floor"
 
 
-def build(base: str) -> None:
-    """Build the no-op image on the given base image."""
+def build() -> None:
+    """Build the no-op image."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "noop.py").write_text((Path(__file__).parent / "noop.py").read_text())
         (Path(folder) / "Dockerfile").write_text(
-            f'FROM {base}\nCOPY noop.py /noop.py\nENTRYPOINT ["python3", "-I", "-S", "/noop.py"]\n'
+            f'FROM {BASE}\nCOPY noop.py /noop.py\nENTRYPOINT ["python3", "-I", "-S", "/noop.py"]\n'
         )
         docker.from_env().images.build(path=folder, tag=IMAGE, rm=True)
 

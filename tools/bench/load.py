@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -98,21 +97,12 @@ def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[
             return list(pool.map(one, range(count)))
 
 
-@dataclass(frozen=True)
-class Many:
-    """What became of many jobs."""
+def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int = 32) -> list[Any]:
+    """Submit so many jobs of one task with so many clients; wait until all are over at both nodes.
 
-    jobs: int
-    succeeded: int
-    twice: int
-    """runs beyond one per task and party, and launches beyond one per run"""
-    seconds: float
-    asked: list[float]
-    """how long each question for a job's state took meanwhile, sorted"""
-
-
-def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int = 32) -> Many:
-    """Submit so many jobs of one task with so many clients; wait until all are over at both nodes."""
+    Return how many there were, how many succeeded, and how many runs and launches there were beyond one; the rate;
+    and how long each question for a job's state took meanwhile.
+    """
     first = node.submit(body)
     until_over(node, first)
     began = time.perf_counter()
@@ -130,7 +120,8 @@ def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int
     twice = sum(found - different for found, different in runs.values())
     twice += sum(_counted(n, launches)[0][0] - runs[n.id][0] for n in (node, other))
     good = _counted(node, "SELECT count(*) FROM job WHERE outcome = 'SUCCEEDED'")[0][0] - 1
-    return Many(count, good, twice, seconds, asked)
+    times = [f"{quantile(asked, share) * 1000:.0f} ms" for share in (0.5, 0.99)]
+    return [count, good, twice, f"{count / seconds:.1f}/s", *times]
 
 
 def until_none_left(nodes: tuple[Node, ...], seconds: float) -> None:

@@ -36,8 +36,7 @@ from tests import storages
 from tests.e2e.test_storages import settings_of
 from tests.services.cable import Cable, cable_to
 from tests.services.clusters import LAST, daemon, drained, kubectl, machine, runs_in, the_last_of
-from tests.services.own_docker import BASE
-from tools.chaos.containers import PATIENT, Containers
+from tools.chaos.containers import Containers, write_image
 
 FAULTS = {
     "k8s": ("cut machine", "API away", "evict", "quota", "image missing"),
@@ -191,9 +190,7 @@ class Cluster(Containers):
     def _build(self, name: str) -> None:
         """Have the shared Docker daemon make the image."""
         with TemporaryDirectory() as folder:
-            (Path(folder) / "patient.py").write_text(PATIENT.read_text())
-            entry = 'ENTRYPOINT ["python3", "-I", "-S", "/patient.py"]'
-            (Path(folder) / "Dockerfile").write_text(f"FROM {BASE}\nCOPY patient.py /\n{entry}\n")
+            write_image(Path(folder))
             _docker("build", "-q", "-t", name, folder)
 
 

@@ -82,6 +82,13 @@ class Containers(ABC):
         """End one that runs, as the kernel does when memory is short."""
 
 
+def write_image(folder: Path) -> None:
+    """Write what an image of the containers is built from."""
+    (folder / "patient.py").write_text(PATIENT.read_text())
+    entry = 'ENTRYPOINT ["python3", "-I", "-S", "/patient.py"]'
+    (folder / "Dockerfile").write_text(f"FROM {BASE}\nCOPY patient.py /\n{entry}\n")
+
+
 class Processes(Containers):
     @property
     def settings(self) -> dict[str, Any]:
@@ -109,9 +116,7 @@ class DockerContainers(Containers):
     def build(self, folder: Path) -> None:
         self.daemon.load(BASE)
         folder.mkdir()
-        (folder / "patient.py").write_text(PATIENT.read_text())
-        entry = 'ENTRYPOINT ["python3", "-I", "-S", "/patient.py"]'
-        (folder / "Dockerfile").write_text(f"FROM {BASE}\nCOPY patient.py /\n{entry}\n")
+        write_image(folder)
         with contextlib.closing(self._client()) as client:
             client.images.build(path=str(folder), tag=IMAGE, rm=True)
 

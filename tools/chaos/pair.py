@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -65,7 +66,10 @@ def fault(pair: Pair, name: str, holder: Node, random: Random) -> Callable[[], N
     what, which = name.split()
     victims = [n for n in pair.gateways if which == "both" or (n is holder) == (which == "holder")]
     first, lasts = random.uniform(0.0, 0.3), random.uniform(*random.choice((_SHORT, _LONG)))
-    begin, end = (_kill, _start) if what == "kill" else (_freeze, _wake)
+    begin: Callable[[Node], object] = Node.kill if what == "kill" else partial(_send, signal.SIGSTOP)
+    end: Callable[[Node], object] = partial(_send, signal.SIGCONT)
+    if what == "kill":
+        end = partial(Node.start, wait=False)
 
     def spoil() -> None:
         time.sleep(first)
@@ -96,25 +100,5 @@ def may_end(name: str, phase: str, pair: Pair) -> dict[str, tuple[str, ...]]:
     return ends
 
 
-def _kill(node: Node) -> None:
-    node.kill()
-
-
-def _start(node: Node) -> None:
-    node.start(wait=False)
-
-
-def _freeze(node: Node) -> None:
-    _send(node, signal.SIGSTOP)
-
-
-def _wake(node: Node) -> None:
-    _send(node, signal.SIGCONT)
-
-
-def _send(node: Node, number: int) -> None:
-    process: Any = node.process
-    process.send_signal(number)
-
-
-__all__ = ["FAULTS", "LOST_AFTER", "Pair", "fault", "may_end", "one_node"]
+def _send(number: int, node: Any) -> None:
+    node.process.send_signal(number)

@@ -197,38 +197,20 @@ def _faults(world: World, trial: Trial, random: Random, taker: Node) -> Callable
                 one.turn("")
 
         return spoil
-    if fault in ("kill guest", "kill host"):
-        node = world.guest if fault == "kill guest" else world.host
-        return lambda: _killed(node, random)
-    if fault == "kill database":
-        return lambda: _database_killed(world, random)
-    if fault == "kill dockerd":
-        return lambda: _daemon_killed(world, random)
+    killed: dict[str, Any] = {"kill guest": world.guest, "kill host": world.host, "kill database": world.database}
+    killed["kill dockerd"] = world.docker
+    if fault in killed:
+        return partial(_killed, killed[fault], random)
     if fault == "kill container":
         return lambda: world.containers.kill_one(random)
     return lambda: _disk_filled(world, lasts)
 
 
-def _killed(node: Node, random: Random) -> None:
-    time.sleep(random.uniform(0.0, 0.3))
-    node.kill()
-    time.sleep(random.uniform(0.0, 3.0))
-    node.start()
-
-
-def _database_killed(world: World, random: Random) -> None:
-    time.sleep(random.uniform(0.0, 0.3))
-    world.database.kill()
-    time.sleep(random.uniform(0.0, 3.0))
-    world.database.start()
-
-
-def _daemon_killed(world: World, random: Random) -> None:
-    assert world.docker is not None
+def _killed(one: Any, random: Random) -> None:
     time.sleep(random.uniform(0.0, 0.6))
-    world.docker.kill()
+    one.kill()
     time.sleep(random.uniform(0.0, 3.0))
-    world.docker.start()
+    one.start()
 
 
 def _disk_filled(world: World, lasts: float) -> None:
@@ -338,6 +320,3 @@ def _shown(node: Node, job_id: str) -> str:
     with contextlib.suppress(httpx.HTTPError, ValueError):
         return str(node.job(job_id))[:3000]
     return "(the node does not answer)"
-
-
-__all__ = ["FAULTS", "PHASES", "Result", "Trial", "all_trials", "play", "sample"]
