@@ -91,6 +91,11 @@ def test_a_refusal_is_in_the_language_that_is_liked_best(node: Gateway, accepted
     assert (answer.status_code, body["data"]["reason"]) == (404, "JOB_UNKNOWN")
     assert body["msg"].startswith("JOB_UNKNOWN: ")
     assert bool(re.search("[\u4e00-\u9fff]", body["msg"])) is chinese
+    if chinese:
+        reason = catalogue.reasons()["JOB_UNKNOWN"]
+        assert (
+            reason.means["zh"] in body["msg"] and reason.next_step["zh"] in body["msg"] and "none" in body["msg"]
+        )
 
 
 def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node: Gateway):
@@ -116,12 +121,6 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
         assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
 
 
-def test_a_refusal_in_chinese_says_cause_next_step_and_case(node: Gateway):
-    reason = catalogue.reasons()["JOB_UNKNOWN"]
-    body = ask(node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": "zh"}).json()
-    assert reason.means["zh"] in body["msg"] and reason.next_step["zh"] in body["msg"] and "none" in body["msg"]
-
-
 def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     hostile = "{0.__class__}; {x!r}\n" * 200
     assert catalogue.translate(hostile, "zh") == hostile
@@ -137,10 +136,6 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         (
             "  limits.foo: is not known here; known are a, b (got 1); did you mean bar?",
             "  limits.foo: 不是此处已知的名称；已知的有 a, b（实际为 1）；是否应为 bar？",
-        ),
-        (
-            "JG1: INVALID config.x: dataset a#b is not in this node's storage (got 'a#b')",
-            "JG1: INVALID config.x: 本节点的存储中没有数据集 a#b（实际为 'a#b'）",
         ),
         ("x is odd (got 1)", "x is odd（实际为 1）"),
         (
@@ -162,16 +157,6 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
             "docker with gpu 2, and 1 further engine: far (swarm) has cpu 3, memory 8 GiB",
             "docker，gpu 2，另有 1 个引擎：far（swarm）有 cpu 3, memory 8 GiB",
         ),
-        (
-            "docker, and 2 further engines: a (docker) has cpu 3; b (swarm) has cpu 3, gpu 2",
-            "docker，另有 2 个引擎：a（docker）有 cpu 3；b（swarm）有 cpu 3, gpu 2",
-        ),
-        (
-            "n.yml: engines need listen.container.advertise: where containers of every engine reach this gateway, "
-            "such as http://h:1",
-            "n.yml: 设置 engines 时必须设置 listen.container.advertise：各引擎的容器访问本网关的地址，例如 http://h:1",
-        ),
-        ("some datasets", "some datasets"),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
         (": " * 9_000, ": " * 9_000),

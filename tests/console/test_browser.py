@@ -354,12 +354,3 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
         assert serious == [], name
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
         keep(page, f"{name}-{language}-{scheme}")
-
-
-def test_logging_out_ends_the_session(nodes: Federation, browser: Browser, language: str):
-    page = person(browser, nodes[jobs.GUEST], language)
-    button(page, spoken(language)("log out")).click()
-    expect(page.locator("input[name=token]")).to_be_visible()
-    page.reload()
-    expect(page.locator("input[name=token]")).to_be_visible()
-    assert page.context.cookies() == []

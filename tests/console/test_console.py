@@ -58,7 +58,7 @@ def test_words_that_are_put_together():
     known = words()["zh"]
     names = re.findall(r'\["(\w+)", \w+Page', (FILES / "app.js").read_text(encoding="utf-8"))
     assert len(names) == 7 and all(f"page {name}" in known for name in names)
-    for verb in (
+    for verb in [
         "approve",
         "reject",
         "enable",
@@ -69,7 +69,7 @@ def test_words_that_are_put_together():
         "stop",
         "suspend",
         "resume",
-    ):
+    ]:
         assert {verb, f"{verb}?"} <= known.keys()
 
 

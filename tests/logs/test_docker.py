@@ -1,6 +1,5 @@
 """Logs of real containers: while one runs, and of one that dies at once."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,10 @@ import pytest
 
 from tests.inprocess import running
 from tests.logs.talk import Stage, registration
-from tests.services.own_docker import remove_network
+from tests.services.own_docker import BASE, remove_network
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
-BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 DOCKERFILE = r"""
 ARG BASE
 FROM $BASE
@@ -28,23 +26,16 @@ def docker(*words: str, **kwargs: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    name = f"bfia-test-talker:{uuid4().hex[:12]}"
-    docker("build", "-q", "-t", name, "--build-arg", f"BASE={BASE}", "-", input=DOCKERFILE)
-    yield name
-    docker("rmi", "-f", name)
-
-
 @pytest.fixture
-def talk(image: str, tmp_path: Path) -> Iterator[Stage]:
-    network = f"bfia-logs-{uuid4().hex[:12]}"
-    engine = {"kind": "docker", "docker": {"network": network}}
-    with running(tmp_path, engine=engine) as gateway:
+def talk(tmp_path: Path) -> Iterator[Stage]:
+    image, network = f"bfia-test-talker:{uuid4().hex[:12]}", f"bfia-logs-{uuid4().hex[:12]}"
+    docker("build", "-q", "-t", image, "--build-arg", f"BASE={BASE}", "-", input=DOCKERFILE)
+    with running(tmp_path, engine={"kind": "docker", "docker": {"network": network}}) as gateway:
         found = Stage(gateway)
         assert found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
         yield found
     remove_network(network)
+    docker("rmi", "-f", image)
 
 
 def test_the_log_of_a_container_that_dies_immediately_is_complete(talk: Stage):
