@@ -18,8 +18,6 @@ from gateway.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clients" / "python"
-FRAMES = {"pandas", "polars"}
-"""used where they are installed; `importlib` gets them"""
 
 
 def test_it_needs_httpx_and_pydantic_alone():

@@ -29,9 +29,9 @@ def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
     return body
 
 
-def until_over(node: Node, job_id: str, seconds: float = 1800.0) -> dict[str, Any]:
+def until_over(node: Node, job_id: str) -> dict[str, Any]:
     """Ask until a job has ended; return its state."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 1800.0
     with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS, timeout=60) as client:
         while True:
             data = dict(client.get(STATUS, params={"job_id": job_id}).json()["data"])
@@ -97,8 +97,8 @@ def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[
             return list(pool.map(one, range(count)))
 
 
-def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int = 32) -> list[Any]:
-    """Submit so many jobs of one task with so many clients; wait until all are over at both nodes.
+def many(node: Node, other: Node, body: dict[str, Any], count: int) -> list[Any]:
+    """Submit so many jobs of one task with 32 clients; wait until all are over at both nodes.
 
     Return how many there were, how many succeeded, and how many runs and launches there were beyond one; the rate;
     and how long each question for a job's state took meanwhile.
@@ -108,7 +108,7 @@ def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int
     began = time.perf_counter()
 
     def all_of_them() -> list[str]:
-        ids = at_once(node, body, count, clients)
+        ids = at_once(node, body, count, 32)
         until_none_left((node, other), 3600.0)
         return ids
 
