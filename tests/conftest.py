@@ -35,6 +35,7 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 os.environ.setdefault("PYTHONPATH", str(ROOT / "clients" / "python"))  # as the Makefile does
 made_once.install()
+made_once.when_used()
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
 
 pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures
@@ -128,6 +129,20 @@ PROBES = {
 }
 
 
+LONGEST = (
+    "e2e/test_node_in_cluster.py",  # builds the image that others use, too; has a machine of the cluster to itself
+    "e2e/test_fate_flow.py",
+    "console/test_browser.py",
+    "e2e/test_training.py",
+    "e2e/test_kubernetes.py",
+    "e2e/test_swarm.py",
+    "e2e/test_compose.py",
+    "e2e/test_demo.py",
+    "tools/test_chaos_sample.py",
+)
+"""files whose tests take a minute, in the order in which they begin"""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = {}
     for name, probe in PROBES.items():
@@ -143,7 +158,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=why))
     long = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "docker")))}
-    items.sort(key=lambda item: item.path not in long)  # so that no worker is busy when the others have ended
+
+    def rank(item: pytest.Item) -> int:
+        """So that no worker is busy when the others have ended, and none waits for what another one has locked."""
+        name = str(item.path.relative_to(ROOT / "tests"))
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in long)
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -171,6 +192,7 @@ def shares(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> KeptTogether | None:
+    config.option.loadscopereorder = False  # by number of tests, which tells nothing of the time that they take
     return KeptTogether(config, log) if config.getoption("dist") == "loadgroup" else None
 
 

@@ -106,6 +106,7 @@ def load() -> None:
     made_once.install()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nothing, redirect_stdout(nothing):
         Gateway(settings(Path(folder) / "node")).stop()
+    made_once.when_used()
 
 
 def run(request: dict[str, Any]) -> None:

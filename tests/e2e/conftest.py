@@ -31,12 +31,12 @@ def reference_image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def gateway_image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The gateway's image, built as the document says, from the base that needs no registry."""
+    """The gateway's image, built as the documents say, Kubernetes' client included, on a base of no registry."""
     tag = "bfia-gateway:test"
     with once(tmp_path_factory, "gateway-image") as done:
         if not done.exists():
             built(["docker", "rmi", "-f", tag])  # that of an earlier session
-            built(["bash", str(ROOT / "compose" / "build.sh"), BASE, tag], PYTHON=sys.executable)
+            built(["bash", str(ROOT / "compose" / "build.sh"), BASE, tag], PYTHON=sys.executable, EXTRA="k8s")
     return tag
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,9 +48,11 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(reference_image: str, worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    reference_image: str, gateway_image: str, worker_id: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("cluster")
-    host, image = os.environ["BFIA_TEST_KUBERNETES_HOST"], _pushed()
+    host, image = os.environ["BFIA_TEST_KUBERNETES_HOST"], _pushed(gateway_image)
     key = Keyring(home / "guest").make("ed25519").public
     name = f"bfia-node-{uuid.uuid4().hex[:8]}"
     with contextlib.ExitStack() as stack:
@@ -93,20 +94,16 @@ def site(reference_image: str, worker_id: str, tmp_path_factory: pytest.TempPath
         yield found
 
 
-def _pushed() -> str:
-    """Build the gateway's image; push it and the vendor's to the cluster's registry; return its name there."""
+def _pushed(built: str) -> str:
+    """Push the gateway's image and the vendor's to the cluster's registry; return its name there."""
     registry, by_tls = (os.environ[f"BFIA_TEST_KUBERNETES_{name}"] for name in ("REGISTRY", "TLS_REGISTRY"))
-    image, vendor = f"{registry}/bfia-gateway:test", f"{registry}/unionpay:2.0.0"
-    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    known = {**os.environ, "PYTHON": sys.executable, "EXTRA": "k8s"}
-    build = ["bash", str(ROOT / "compose" / "build.sh"), base, image]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=known)
-    _docker("tag", "unionpay:2.0.0", vendor)
-    for one in (image, vendor):
-        _docker("push", one)
-    pushed = _docker("inspect", "--format", "{{index .RepoDigests 0}}", image).strip()
-    _docker("rmi", image, vendor)
-    return pushed.replace(registry, by_tls)
+    image = f"{registry}/bfia-gateway:test"
+    for known, pushed in ((built, image), ("unionpay:2.0.0", f"{registry}/unionpay:2.0.0")):
+        _docker("tag", known, pushed)
+        _docker("push", pushed)
+    digest = _docker("inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image)
+    _docker("rmi", image, f"{registry}/unionpay:2.0.0")
+    return next(one for one in digest.split() if one.startswith(registry)).replace(registry, by_tls)
 
 
 def _docker(*words: str) -> str:

@@ -121,6 +121,9 @@ def _healthy(site: Site) -> bool:
 
 def _gone(site: Site) -> None:
     _docker("stack", "rm", site.stack)
+    for one in site.containers():  # which would have a minute to end
+        with contextlib.suppress(docker.errors.APIError):
+            one.kill()
     wait_for(lambda: not site.containers(), about="the stack is gone")
     for volume in site.manager.volumes.list(filters={"name": f"{site.stack}_"}):
         volume.remove()
