@@ -177,13 +177,17 @@ def job(version: str, name: str = "daemon", cpu: float = -1, **more: int) -> Any
     return replace(spec, dag=replace(spec.dag, nodes=(replace(task, component=component),)))
 
 
-def test_a_daemon_that_is_not_configured_is_refused_by_name(node: Gateway):
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("2.0.0", ["DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "(engines)"]), ("6.0.0", ["@k8s is to run at k8s"])],
+    ids=["address", "device"],
+)
+def test_a_daemon_or_device_that_is_not_configured_is_refused(node: Gateway, version: str, words: list[str]):
     with pytest.raises((Invalid, Refused)) as caught:
-        node.participant.create_job(job("2.0.0"), ME)
+        node.participant.create_job(job(version), ME)
     assert caught.value.problems[0].path == "dag.components[0]"
-    for word in ("DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "(engines)"):
-        assert word in caught.value.message
-    assert node.store.local_jobs.find("job-daemon-2.0.0") is None
+    assert all(word in caught.value.message for word in words)
+    assert node.store.local_jobs.find(f"job-daemon-{version}") is None
 
 
 def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: Gateway):
@@ -316,11 +320,6 @@ def test_what_ran_at_a_further_engine_is_taken_over_by_the_image_there(node: Gat
     node.store.local_jobs.add(a_local_job(done, status=JobStatus.FINISHED, spec=old), "flow")
     offer = node.inheritance.offer(replace(old, job_id="job-new", old_job_id=old.job_id))
     assert (offer.tasks, offer.lacking) == (["a"], {})
-
-
-def test_a_device_that_this_node_does_not_have_is_refused_by_name(node: Gateway):
-    with pytest.raises((Invalid, Refused), match=r"DAEMON_NOT_ALLOWED.*@k8s is to run at k8s"):
-        node.participant.create_job(job("6.0.0"), ME)
 
 
 def test_every_engine_is_shown_with_what_holds_there(node: Gateway):

@@ -152,31 +152,6 @@ def test_an_image_keeps_its_own_user(
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("command", [("no-such",), ("/etc/passwd",), ("/tmp",), ("",)])
-def test_what_is_no_program_is_noticed_at_launch(
-    harness: DockerHarness, engine: ContainerdEngine, command: tuple[str, ...]
-) -> None:
-    spec = a_spec(harness, WAITS, command=command)
-    with pytest.raises(CommandNotFound):
-        engine.launch(spec)
-    assert engine.probe(spec.name) == Missing()
-
-
-@pytest.mark.docker
-def test_a_failed_start_leaves_nothing(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Path
-) -> None:
-    missing = (Mount(tmp_path / "none", "/in"),)
-    onto_a_file = (Mount(tmp_path, "/etc/passwd"),)  # refused only when it starts
-    for mounts in (missing, onto_a_file):
-        spec = a_spec(harness, WAITS, mounts=mounts)
-        with pytest.raises(CreateFailed) as raised:
-            engine.launch(spec)
-        assert str(raised.value)
-        assert daemon.api.containers(all=True, filters={"name": spec.name}) == []
-
-
-@pytest.mark.docker
 def test_a_container_that_was_made_but_not_started_is_started(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:

@@ -58,25 +58,23 @@ def played(node: Gateway, **more: float) -> Any:
     return ended(node, submit(node, **more).json()["data"]["job_id"])
 
 
-def test_an_image_is_fetched_before_its_first_start(node: Gateway) -> None:
+@pytest.mark.parametrize("error", [None, PullDenied("not allowed")])
+def test_an_image_is_fetched_before_its_first_start_and_what_that_fails_on_is_the_jobs_reason(
+    node: Gateway, error: EngineError | None
+) -> None:
     def fetch(told: Callable[[str], None]) -> Script:
         told("1 of 3 layers")
+        if error:
+            raise error
         return Script(0)
 
     having(node, fetch=fetch)
     job = played(node)
+    if error:
+        assert (job.ending.failure.reason, job.ending.failure.message) == (error.reason, str(error))
+        return
     assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
     assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
-
-
-@pytest.mark.parametrize("error", [PullDenied("not allowed"), PullTimeout("too slow"), ImageNotFound("none")])
-def test_what_fetching_fails_on_is_the_jobs_reason(node: Gateway, error: EngineError) -> None:
-    def fetch(told: Callable[[str], None]) -> Script:
-        raise error
-
-    having(node, fetch=fetch)
-    failure = played(node).ending.failure
-    assert (failure.reason, failure.message) == (error.reason, str(error))
 
 
 ELSEWHERE = "http://172.30.0.1:7381"

@@ -86,9 +86,8 @@ def two(
 
 
 @PROCESS
-@pytest.mark.parametrize("pair", [("lake", "cluster"), ("lake", "file")])
 def test_a_job_reads_and_writes_where_each_partys_data_lies(
-    two: Federation, places: tuple[real.Place, real.Place], pair: tuple[str, str]
+    two: Federation, places: tuple[real.Place, real.Place], pair: tuple[str, str] = ("lake", "file")
 ) -> None:
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     sides = [(guest, "guest", pair[0]), (host, "host", pair[1])]

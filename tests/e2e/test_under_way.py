@@ -1,4 +1,4 @@
-"""Jobs under way that are stopped, retried, changed, cut off, killed, silent or many.
+"""Jobs under way that are stopped, retried, changed, cut off, killed or silent.
 
 Whatever happens, no container is left and all nodes say the same.
 """
@@ -36,7 +36,6 @@ from tests.e2e.jobs import (
     status,
 )
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
-from tools.bench.load import asked_meanwhile, at_once
 from tools.chaos.proxy import Proxy
 
 ENDS = ("FAILED", "READY", "FAILED")
@@ -233,20 +232,6 @@ def seconds(node: Node, job_id: str, first: str, last: str) -> float:
     at = [next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler") for e in (first, last)]
     begun, ended = map(datetime.fromisoformat, at)
     return (ended - begun).total_seconds()
-
-
-# ---------------------------------------------------------------- many at once
-
-
-@pytest.mark.slow
-def test_jobs_submitted_at_once_by_16_clients_all_end_and_none_runs_twice(guest: Node, host: Node, register: Path):
-    first = guest.submit(job_of(register, {"first": 0.0}))
-    ids, times = asked_meanwhile(guest, first, lambda: at_once(guest, job_of(register, {"a": 0.0}), 24, 16))
-    assert len(set(ids)) == 24 and times
-    for job_id in ids:
-        guest.wait_job(job_id, 300)
-        assert len(events(host, job_id, "run RUNNING")) == 1
-    assert Counter(path.name.split(".")[0] for path in register.iterdir()) == {"first": 2, "a": 48}
 
 
 # ---------------------------------------------------------------- new parameters for tasks that have not begun

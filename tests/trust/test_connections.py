@@ -314,13 +314,18 @@ def sending(source: Callable[[], Source]) -> ASGIApp:
     return app
 
 
-def test_bodies_arrive_whole_one_after_the_other_on_a_connection() -> None:
-    with listening(sending(Source)) as port, closing(HTTPConnection("127.0.0.1", port, timeout=60)) as client:
-        client.connect()
-        first = client.sock
-        for _ in range(3):
-            client.request("GET", "/")
-            assert client.getresponse().read() == WHOLE and client.sock is first
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_bodies_arrive_whole_one_after_the_other_on_a_connection(tmp_path: Path, by_tls: bool) -> None:
+    authority = Authority(tmp_path)
+    mine, trusted = authority.sign("node"), ssl.create_default_context(cafile=authority.file)
+    with listening(sending(Source), Tls(mine.certificate, mine.key) if by_tls else None) as port:
+        secure = HTTPSConnection("127.0.0.1", port, timeout=60, context=trusted)
+        with closing(secure if by_tls else HTTPConnection("127.0.0.1", port, timeout=60)) as client:
+            client.connect()
+            first = client.sock
+            for _ in range(3):
+                client.request("GET", "/")
+                assert client.getresponse().read() == WHOLE and client.sock is first
 
 
 def test_clients_that_read_nothing_hold_no_thread() -> None:
@@ -361,15 +366,3 @@ def test_a_source_that_fails_ends_the_connection_before_the_end(caplog: pytest.L
             client.getresponse().read()
         assert source.closed.is_set()
     assert "Exception" not in caplog.text
-
-
-def test_by_tls_a_body_arrives_too(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    mine = authority.sign("node")
-    trusted = ssl.create_default_context(cafile=authority.file)
-    with (
-        listening(sending(Source), Tls(mine.certificate, mine.key)) as port,
-        closing(HTTPSConnection("127.0.0.1", port, timeout=60, context=trusted)) as client,
-    ):
-        client.request("GET", "/")
-        assert client.getresponse().read() == WHOLE
