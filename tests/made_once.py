@@ -1,13 +1,17 @@
 """Has a process make once, and no sooner than it is used, what libraries make anew for each node or command.
 
 FastAPI needs some 660 of pydantic's validators for a node, a test few of them, and Typer 40 ms for its commands.
+And uvicorn takes a fifth of a second to end, in which it only sleeps.
 """
 
+import asyncio
 import functools
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import fastapi._compat.v2 as fields
 import typer.testing
+import uvicorn.server
 from pydantic import TypeAdapter
 
 _made: dict[str, tuple[Any, TypeAdapter[Any]]] = {}
@@ -18,6 +22,8 @@ def install() -> None:
     """Let all nodes of this process share their validators, and all commands that run in it theirs."""
     fields.TypeAdapter = _validator  # type: ignore[misc,assignment]
     typer.testing._get_command = functools.cache(typer.main.get_command)
+    awake = {"sleep": lambda seconds: asyncio.sleep(min(seconds, 0.02))}
+    uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | awake)  # type: ignore[assignment]
 
 
 def when_used() -> None:

@@ -27,7 +27,17 @@ class TestDocker(EngineContract):
 
 
 @pytest.mark.docker
-class TestDockerInSandboxes(EngineContract):
+class TestDockerInSandboxes:
+    """What a sandbox makes different: how a run begins and ends, and what is left of it."""
+
+    engine, run = EngineContract.engine, EngineContract.run
+    test_launching_from_many_threads = EngineContract.test_launching_from_many_threads_is_launching_once
+    test_a_missing_program = EngineContract.test_a_missing_program_is_named_and_leaves_nothing
+    test_a_run_is_stopped = EngineContract.test_a_run_is_stopped
+    test_removing_ends_what_runs = EngineContract.test_removing_ends_what_runs
+    test_the_list = EngineContract.test_the_list_is_of_this_node_and_installation
+    test_a_new_object = EngineContract.test_a_new_object_takes_up_the_runs_of_the_old
+
     @pytest.fixture
     def harness(self, network: str) -> Iterator[DockerHarness]:
         with contextlib.closing(DockerHarness(network, InSandboxes)) as harness:
