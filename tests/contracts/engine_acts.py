@@ -1,15 +1,13 @@
 """What runs do in the contract of engines, as commands and as scripts of the memory engine; helpers that wait."""
 
 import queue
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-
 from engines.base import Capacity, CommandNotFound, Engine, Exited, LaunchSpec, Missing, labels, run_name
+from tests.e2e import nodes
 from tests.memory_engine import Inside, Script
 
 LONG = 180.0
@@ -68,13 +66,7 @@ NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of the condition; fail if none comes."""
-    pause = threading.Event()
-    for _ in range(int(LONG / 0.02)):
-        value = condition()
-        if value:
-            return value
-        pause.wait(0.02)
-    pytest.fail(f"in vain: {what}")
+    return nodes.wait_for(condition, LONG, 0.02, what)
 
 
 def a_spec(harness: Any, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:

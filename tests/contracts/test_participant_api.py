@@ -336,12 +336,3 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(api: ParticipantA
     assert world.local(job.job_id).status is JobStatus.FINISHED
     api.start_task(job.job_id, task_id, "a", PEER)  # and of a start neither
     assert api.poll_task(task_id, "", PEER).status is FAILED
-
-
-def test_stopping_a_job_that_never_began(api: ParticipantApi, world: World, job: JobSpec):
-    api.create_job(job, PEER)
-    for _ in range(2):
-        api.stop_job(job.job_id, "", None, PEER)
-    local = world.local(job.job_id)
-    assert local.status is JobStatus.FINISHED and local.runs == () and local.ending is None
-    assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)

@@ -167,17 +167,6 @@ def test_fetching_ends_when_the_job_is_stopped(node: Gateway) -> None:
     assert engine.launches == []
 
 
-def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
-    with running(tmp_path) as node:
-        shown = ask(node, "operator", "GET", "/api/v1/engine").json()
-        assert shown["kind"] == "process" and shown["answers"] is True
-        assert shown["isolation"]["tasks"] is False and "gateway's own rights" in shown["isolation"]["gaps"][0]
-    away = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
-    with running(tmp_path / "away", engine=away) as node:
-        shown = ask(node, "operator", "GET", "/api/v1/engine").json()
-        assert shown["answers"] is False and "ENGINE_DOWN" in shown["cause"] and shown["isolation"] is None
-
-
 def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) -> None:
     allow = {
         "example": {

@@ -170,21 +170,6 @@ def test_a_stored_record_leaves_out_defaults_and_nothing_else():
     assert kept == ["b"], "the text of a task that did not change is used again"
 
 
-def test_changes_of_many_threads_are_all_kept(store: Store):
-    store.jobs.add(a_job(), "flow")
-
-    def add(i: int) -> None:
-        for k in range(10):
-            store.jobs.update("job-1", lambda job, k=k: replace(job, warnings=(*job.warnings, f"{i}-{k}")))
-
-    threads = [threading.Thread(target=add, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(store.jobs.get("job-1").warnings) == sorted(f"{i}-{k}" for i in range(6) for k in range(10))
-
-
 def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store: Store):
     store.jobs.add(a_job().noted(NOW, "first", "me", text="值"), "flow")
     store.jobs.update("job-1", lambda job: job.noted(NOW, "second").noted(NOW, "third"))

@@ -80,17 +80,6 @@ def test_a_command_names_node_and_address_in_the_timeline(world: World):
     assert all("origin" not in e.detail for e in found.values() if e.by != THIRD)
 
 
-def test_a_deleted_job_leaves_who_had_it_deleted(world: World):
-    assert asks(world, "/job/create", a_job("job-deleted"))["code"] == 0
-    assert asks(world, "/job/stop", {"job_id": "job-deleted"})["code"] == 0
-    wait_for(
-        lambda: world.me.left.ended_at("job-deleted"), about="its end is tidied up, which a stop does not await"
-    )
-    assert asks(world, "/job/delete", {"job_id": "job-deleted"})["code"] == 0
-    left = lines(world, "job-deleted")["job deleted"]
-    assert (left.by, left.detail["origin"]) == (THIRD, HERE)
-
-
 def test_a_signed_command_names_the_key(world: World):
     job, flow = "202411220101020000801", Flow(world)
     body = {**dag(SIGNS), **party(job)}

@@ -190,17 +190,6 @@ def test_a_request_without_a_contract_learns_nothing(world: World):
     ended(world, mine, theirs)
 
 
-def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(world: World):
-    before = person(world.me, "GET", "/applications")
-    body = {"audit_id": "", "dataset_id": "", "time_limit": 5, "times_limit": -1, "auth_scope": []}
-    peer = world.peer.protocol.peer(ME)
-    with pytest.raises(GatewayError) as refused:
-        peer.manage("POST", "/v1/interconn/dataset/audit/apply", body)
-    wanted = {"audit_id", "contract_id", "dataset_id", "time_limit", "times_limit", "auth_scope"}
-    assert {problem.path for problem in refused.value.problems} == wanted
-    assert person(world.me, "GET", "/applications") == before
-
-
 @pytest.mark.parametrize("level", ["known", "contract"])
 def test_what_a_level_asks_for(tmp_path: Path, level: str):
     with world_of(tmp_path, level) as world:
@@ -273,16 +262,6 @@ def test_what_is_approved_while_the_partner_ends_it_ends_too(world: World, monke
     world.me.applications.end(Kind.MODEL, audit, PEER)
     assert state(world.me, theirs) == "TERMINATED" and granted(world) == ()
     person(world.peer, "POST", f"/applications/{mine}/terminate", {})
-
-
-def test_a_model_stays_granted_while_another_application_for_it_is_in_force(world: World):
-    first, second = (apply(world, Kind.MODEL)[1] for _ in range(2))
-    for number in (first, second):
-        person(world.me, "POST", f"/applications/{number}/approve", {})
-    person(world.me, "POST", f"/applications/{first}/terminate", {})
-    assert granted(world) == (PEER,)
-    person(world.me, "POST", f"/applications/{second}/terminate", {})
-    assert granted(world) == ()
 
 
 def test_a_model_that_is_not_here_cannot_be_approved(world: World):
