@@ -96,7 +96,7 @@ RULES = (
     _rule("GET POST DELETE", r"/api/v1/session", *_SEES),
     _rule("GET", _DATA, Role.PLATFORM),
     _rule("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", Role.VENDOR, Role.PLATFORM),
-    _rule("GET", r"/api/v1/(audit|tokens|settings|doctor).*", Role.ADMIN),
+    _rule("GET", r"/api/v1/(audit|settings|doctor).*", Role.ADMIN),
     _rule("GET", r"/api/v1/.*", *_SEES),
     _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
     _rule("PUT DELETE", r"/api/v1/templates/[^/]+", Role.PLATFORM),

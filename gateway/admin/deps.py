@@ -38,7 +38,6 @@ from gateway.runtime.checks import Step
 from gateway.runtime.context import Peers
 from gateway.runtime.metrics import Metrics
 from gateway.store.audit import SqlAudit
-from gateway.store.repositories import SqlTokens
 from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from provider_registry.registry import Registry
@@ -68,7 +67,6 @@ class AdminParts(Protocol):
     peers: Peers
     routes: LiveRoutes
     metrics: Metrics
-    tokens: SqlTokens
     run_tokens: RunTokens
     audit: SqlAudit
     registry: Registry

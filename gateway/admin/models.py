@@ -34,7 +34,7 @@ from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storages import Storages
 from gateway.domain import models as model_rules
-from gateway.domain.models import LONGEST_ID, Change, Kept
+from gateway.domain.models import Kept
 from gateway.domain.spec import JobSpec, Party
 from gateway.errors import Invalid, NotFound, TooLarge
 from gateway.http.pagination import page_of
@@ -165,7 +165,6 @@ class Prediction(Input):
         default_factory=dict,
         description="party, such as guest.0 -> id of the table that takes the place of the one it trained with",
     )
-    flow_id: str | None = Field(default=None, max_length=LONGEST_ID, description="absent: that of the training")
     dry_run: bool = Field(default=False, description="only tell the differences; create no job")
 
 
@@ -188,9 +187,6 @@ def prediction_router(parts: AdminParts, models: Models, limiter: CapacityLimite
         spec, changes, problems = model_rules.prediction(job.spec, model_id, version, body.datasets)
         if problems:
             raise Invalid(problems)
-        if body.flow_id is not None:
-            changes.append(Change("flow_id", spec.flow_id, body.flow_id))
-            spec = replace(spec, flow_id=body.flow_id)
         job_id = ""
         if not body.dry_run:
             new_id = parts.coordinator.new_id(spec.nodes)

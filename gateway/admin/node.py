@@ -1,4 +1,4 @@
-"""The node itself: health, metrics, engine, resources, cleaning, draining, audit log, tokens and settings."""
+"""The node itself: health, metrics, engine, resources, cleaning, draining, audit log and settings."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, get_type_hints
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
-from pydantic import Field
 
 from engines.base import Engine, EngineDown, EngineError, Missing, labels
 from engines.multi import SeveralEngines
@@ -17,7 +16,6 @@ from engines.process.supervisor import identity
 from gateway.admin.deps import (
     AdminParts,
     AfterNumber,
-    AfterText,
     Empty,
     Input,
     Limit,
@@ -30,13 +28,11 @@ from gateway.admin.deps import (
     content,
     noted,
     numbered,
-    paged,
     shape,
 )
-from gateway.auth import token_place
 from gateway.config.loader import effective
 from gateway.errors import EngineFailed
-from gateway.http.pagination import numbered_page, page_of
+from gateway.http.pagination import numbered_page
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
 from gateway.runtime.checks import Step, good
@@ -85,15 +81,6 @@ _STEPS = shape("DoctorSteps", good=bool, steps=list[Step])
 _ITEMS = shape("Items", items=[Item], bytes=int)
 _DRAINING = shape(
     "Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object
-)
-_token = View(
-    "Token",
-    id=str,
-    name=str,
-    role=Annotated[str, Field(examples=["viewer"])],
-    created_at=datetime,
-    expires_at=datetime | None,
-    revoked_at=datetime | None,
 )
 _SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None)
 
@@ -202,7 +189,7 @@ def _orphan(name: str, state: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
-    """Return the paths of the engine, resources, cleaning, draining, the audit log, tokens and settings."""
+    """Return the paths of the engine, resources, cleaning, draining, the audit log and settings."""
     paths = Paths()
 
     @paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
@@ -286,10 +273,6 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
         found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
         return Reply(numbered_page("audit", found, limit, "id", entry))
-
-    @paths("GET", "/tokens", "The tokens of this node; never their text", paged("tokens", _token.model))
-    def tokens(after: AfterText = "", limit: Limit = 100) -> Response:
-        return Reply(page_of("tokens", parts.tokens.list(), token_place, after, limit, _token))
 
     @paths(
         "GET",

@@ -150,11 +150,8 @@ def router(providers: Providers) -> APIRouter:
     @paths("GET", "/providers", "Registered providers; each filter narrows", paged("providers", brief.model))
     def listed(
         name: str | None = None,
-        version: str | None = None,
-        device: str | None = None,
         provider_name: str | None = None,
         component: Annotated[str | None, Query(description="has a component of that name")] = None,
-        image: str | None = None,
         owner: str | None = None,
         retired: bool | None = None,
         after: AfterText = "",
@@ -162,9 +159,8 @@ def router(providers: Providers) -> APIRouter:
     ) -> Response:
         found = [
             provider
-            for provider in registry.query(name, device, version, provider_name)
+            for provider in registry.query(name, provider_name=provider_name)
             if (component is None or component in provider.components)
-            and (image is None or image in provider.every_image())
             and (retired is None or provider.retired is retired)
             and (owner is None or providers.owner(provider.name) == owner)
         ]

@@ -207,14 +207,11 @@ def register(
 def list_datasets(
     node: Client,
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
-    contains: Annotated[str, typer.Option(help="Only whose id holds this text.")] = "",
-    disabled: Annotated[bool, typer.Option("--disabled", help="Only disabled ones.")] = False,
     after: After = "",
     limit: Limit = 100,
 ) -> Output:
     """List the datasets that were uploaded here."""
-    narrow = {"namespace": namespace, "contains": contains, "disabled": disabled}
-    found = node.get("/api/v1/datasets", **narrow, after=after, limit=limit)
+    found = node.get("/api/v1/datasets", namespace=namespace, after=after, limit=limit)
     yield found
     columns = {"dataset": "dataset_id", "rows": "count", "columns": "columns", "size": size("size")}
     more = {"created (UTC)": when("created_at", 16), "disabled": "disabled", "description": "description"}

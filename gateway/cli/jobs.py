@@ -1,9 +1,6 @@
 """``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +39,7 @@ from gateway.cli.command import (
 )
 from gateway.cli.language import t
 from gateway.data.log_levels import Level
-from gateway.errors import counted, near
+from gateway.errors import counted
 
 _SCHEDULE = "/v1/platform/schedule"
 
@@ -54,13 +51,6 @@ Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
 ]
 Why = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
-
-
-class Stream(StrEnum):
-    """One of the two that a container prints to."""
-
-    STDOUT = "stdout"
-    STDERR = "stderr"
 
 
 @command(commands, "submit", "examples/create_all_psi_sbt.json --watch")
@@ -136,23 +126,8 @@ def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
         return node.post(path, body)
     except CallFailed as error:
         kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        lines = [f"It is kept as {kept}: bfia-gateway job show {kept}", *_meant(node, kept)] if kept else []
-        raise CallFailed("\n".join([str(error), *lines]), error.code, error.reason, error.data) from None
-
-
-def _meant(node: Client, job_id: str) -> list[str]:
-    """Return which of its datasets were probably meant, where this node refused others. Partners get none."""
-    with suppress(CallFailed):  # the refusal is printed all the same
-        job = job_at(node, job_id)
-        failure = job.get("failure") or {}
-        named = dict.fromkeys(re.findall(r"[^\s'\"]+#[^\s'\"]+", str(failure.get("message"))))
-        if named and failure.get("node") == job["scheduler"]:
-            there = [one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]]
-            hints = [
-                f"{one}: did you mean {meant}?" for one in named if (meant := near(one, there)) not in ("", one)
-            ]
-            return [*hints, "Datasets of this node: bfia-gateway data list"] if set(named) - set(there) else []
-    return []
+        text = f"{error}\nIt is kept as {kept}: bfia-gateway job show {kept}" if kept else str(error)
+        raise CallFailed(text, error.code, error.reason, error.data) from None
 
 
 def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:
@@ -241,21 +216,20 @@ def logs(
     tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
     level: Annotated[Level, typer.Option(help="info: warnings, too, and worse; debug: all.")] = Level.DEBUG,
-    stream: Annotated[Stream | None, typer.Option(help="One of the two; without it both.")] = None,
 ) -> None:
     """Print what a run here wrote.
 
     A line's level is what it states itself; one without is info on stdout, and error on stderr.
     """
     run = run_of(job_at(node, job_id), task, party)
-    query = {"tail": tail or None, "level": level, "stream": stream}
+    query = {"tail": tail or None, "level": level}
     followed = node.events(run["log"], follow=True, **query)
     event = None
     for event, line in followed if follow else (("", line) for line in node.lines(run["log"], **query)):
         if event != "end":
             typer.echo(harmless(line), err=event == "stderr")  # as it was written, in no other language
     if event is None:
-        text = "wrote nothing" if level is Level.DEBUG and stream is None else "wrote no such line"
+        text = "wrote nothing" if level is Level.DEBUG else "wrote no such line"
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
 
 

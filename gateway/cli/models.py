@@ -37,12 +37,11 @@ Version = Annotated[str, typer.Argument(help="Its version.")]
 @command(commands, "list")
 def list_models(
     node: Client,
-    model_id: Annotated[str, typer.Option(help="Only versions of this model.")] = "",
     after: After = "",
     limit: Limit = 100,
 ) -> Output:
     """List the versions stored here, the newest first."""
-    found = node.get("/api/v1/models", model_id=model_id, after=after, limit=limit)
+    found = node.get("/api/v1/models", after=after, limit=limit)
     yield found
     columns = {"model": "model_id", "version": "version", "parties here": "here", "deployed": "deployed"}
     jobs = [one["job_id"] for one in found["models"]]
@@ -90,7 +89,6 @@ def predict(
         list[str],
         typer.Option(help="Party and table, as in guest.0=bank#september; for each that trained with one."),
     ],
-    flow_id: Annotated[str, typer.Option(help="Id of the flow; default: that of the training.")] = "",
     dry_run: DryRun = False,
 ) -> Output:
     """Predict with a version: the flow and parameters of its training, with other tables.
@@ -98,7 +96,7 @@ def predict(
     Shows what differs from the training; --dry-run creates no job.
     """
     datasets = dict(_table_of(one) for one in data)
-    body = {"datasets": datasets, "dry_run": dry_run, **({"flow_id": flow_id} if flow_id else {})}
+    body = {"datasets": datasets, "dry_run": dry_run}
     found = node.post(path_of("models", model_id, version, "predict"), body)
     yield found
     rows = [[one["path"], compact(one["before"]), compact(one["after"])] for one in found["differences"]]

@@ -78,16 +78,15 @@ def drain(
     node: Client,
     stop: Annotated[bool, typer.Option("--stop", help="Stop running jobs instead of waiting for them.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show what is left until the node exits.")] = True,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the process up when nothing is left.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Drain a node: it takes no new jobs, running ones end, then its process exits with code 0.
 
     A gateway that is started again takes jobs again.
     """
-    state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": not stay})
+    state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": True})
     shown, gone = None, False
-    while wait and not gone and state["draining"] and not (stay and shown == []):
+    while wait and not gone and state["draining"]:
         if state["jobs"] != shown and not as_json:
             jobs = [f"{j['job_id']} {j['status']}" for j in state["jobs"]]
             more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
@@ -97,7 +96,7 @@ def drain(
         try:
             state = node.get("/api/v1/drain")
         except CallFailed as error:
-            if error.code != EXIT_NO_ANSWER or stay:
+            if error.code != EXIT_NO_ANSWER:
                 raise
             gone = _has_exited(state["process"])
     if wait and not state["draining"]:
@@ -105,7 +104,7 @@ def drain(
     if as_json:
         print_json(state)
     elif wait:
-        say("the node is empty" if stay else "the node has exited")
+        say("the node has exited")
 
 
 def _has_exited(process: dict[str, Any]) -> bool:

@@ -78,7 +78,6 @@ def register(
 def list_providers(
     node: Client,
     name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
-    version: Annotated[str, typer.Option(help="Only this version.")] = "",
     component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
     owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
@@ -86,7 +85,7 @@ def list_providers(
     limit: Limit = 100,
 ) -> Output:
     """List what is registered."""
-    narrow = {"name": name, "version": version, "component": component, "owner": owner}
+    narrow = {"name": name, "component": component, "owner": owner}
     found = node.get("/api/v1/providers", **narrow, after=after, retired="false" if in_use else None, limit=limit)
     yield found
     columns: Columns = {

@@ -94,7 +94,7 @@ def reason(node: Gateway, spec: JobSpec) -> tuple[str, str]:
 
 def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path: Path):
     assert NAME in cli(node, "list", "--namespace", "ns").stdout
-    assert json.loads(cli(node, "list", "--contains", "nothing", "--json").stdout)["datasets"] == []
+    assert json.loads(cli(node, "list", "--namespace", "nothing", "--json").stdout)["datasets"] == []
     found = json.loads(cli(node, "show", NAME, "--json").stdout)
     assert found["columns"] == [
         {"name": "sid", "type": "string"},
@@ -213,7 +213,7 @@ def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
     assert reason(node, a_job("job-late"))[0] == "DATASET_DISABLED"
     with pytest.raises(NotShared):
         node.participant.start_job("job-before", PEER)
-    assert "disabled" in cli(node, "list", "--disabled").stdout
+    assert "disabled" in cli(node, "list").stdout
     assert cli(node, "enable", NAME).exit_code == 0
     node.participant.start_job("job-before", PEER)
 

@@ -27,7 +27,7 @@ from tests.fuzz.nodes import described
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
 STATES = ("drain", "engine", "gc", "orphans", "resources")
-PAGES = {"jobs", "approvals", "audit", "tokens", "routes", "route-versions"}
+PAGES = {"jobs", "approvals", "audit", "routes", "route-versions"}
 PAGES |= {"providers", "datasets", "dataset-grants", "models"}
 names = st.text("ab~%7E", min_size=0, max_size=6)
 IDS = {

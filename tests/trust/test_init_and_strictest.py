@@ -116,7 +116,7 @@ def test_no_path_of_peers_does_anything_for(target: Target, who: str, headers: d
     assert target.node.store.local_jobs.find("job-1") is None
 
 
-@pytest.mark.parametrize("path", ["/v1/platform/schedule/job/create_all", "/api/v1/tokens", "/metrics"])
+@pytest.mark.parametrize("path", ["/v1/platform/schedule/job/create_all", "/api/v1/audit", "/metrics"])
 @pytest.mark.parametrize("listener", ["peer", "container"])
 def test_no_path_of_operators_is_on_another_listener(target: Target, listener: str, path: str):
     for method in ("GET", "POST"):

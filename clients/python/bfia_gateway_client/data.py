@@ -72,12 +72,9 @@ class Data(Group[W]):
         return await self._ask(types.RegisteredDataset, "POST", path_of("datasets"), body, timeout=None)
 
     @call
-    async def list(
-        self, *, namespace: str = "", contains: str = "", disabled: bool = False, limit: int = 100
-    ) -> Entries[types.Dataset]:
-        """Return datasets, at most ``limit``, by their ids; ``contains``: only whose id holds this text."""
-        narrow = {"namespace": namespace, "contains": contains, "disabled": disabled}
-        return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, narrow)
+    async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
+        """Return datasets, at most ``limit``, by their ids."""
+        return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, {"namespace": namespace})
 
     @call
     async def show(self, dataset: str) -> types.FullDataset:

@@ -46,7 +46,6 @@ class Models(Group[W]):
         version: str,
         data: Mapping[str, str],
         *,
-        flow_id: str = "",
         dry_run: bool = False,
     ) -> types.PredictionJob:
         """Submit a job that predicts with a version: its training again, with other tables.
@@ -54,7 +53,7 @@ class Models(Group[W]):
         ``data``: party, such as ``guest.0``, and dataset, for each that trained with one. ``dry_run``: only return
         what would differ from the training. Raises `Invalid`, and `Refused` (MODEL_NOT_DEPLOYED and others).
         """
-        body = {"datasets": {**data}, "dry_run": dry_run, **({"flow_id": flow_id} if flow_id else {})}
+        body = {"datasets": {**data}, "dry_run": dry_run}
         path = path_of("models", model_id, version, "predict")
         return await self._ask(types.PredictionJob, "POST", path, body, timeout=120)
 
