@@ -82,11 +82,8 @@ _KEY = Annotated[str, Field(description="id of the key that a contract brings; c
 _SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
 _LINE = shape("Application", **{**_SHOWN, "notice": _NOTICE, "key": _KEY})
 _PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
-_EXAMPLES = {
-    "dataset": Example(
-        value={"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
-    ),
-}
+_FOR_DATA = {"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
+_EXAMPLES = {"dataset": Example(value=_FOR_DATA)}
 _LISTS = {"datasets": "dataset/pub", "projects": "project", "components": "component"}
 _DECISIONS = {"with a reason": Example(value={"reason": "contract 2026-17"}), "without": Example(value={})}
 OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[9])]

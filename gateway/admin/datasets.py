@@ -32,11 +32,7 @@ from gateway.data.registration import Registration, warnings_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_reader import UTF8
-from gateway.data.upload import (
-    NAMED,
-    Edit,
-    free_meta,
-)
+from gateway.data.upload import NAMED, Edit, free_meta
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
@@ -131,32 +127,15 @@ _PREVIEW = shape(
     left_out=Annotated[str, Field(description="what is not shown")],
 )
 _REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
-_PUBLISHING = {
-    "one": Example(value={"nodes": ["JG0100002200000020"]}),
-    "all": Example(value={}),
-}
+_PUBLISHING = {"one": Example(value={"nodes": ["JG0100002200000020"]}), "all": Example(value={})}
 _EDITS = {
     "columns": Example(value={"label_name": "y", "match_id_name": "id", "reason": "label was forgotten"}),
     "text": Example(value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}),
 }
-_PLACES = {
-    "a folder": Example(
-        value={"place": "s3://joint/warehouse/customers", "namespace": "experiment", "name": "guest"}
-    ),
-    "a file, all of it read": Example(
-        value={
-            "place": "cluster:in/customers.csv",
-            "namespace": "experiment",
-            "name": "host",
-            "match_id_name": "id",
-            "count": True,
-        }
-    ),
-}
-_GRANTS = {
-    "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
-    "until revoked": Example(value={}),
-}
+_PLACE = {"place": "s3://joint/warehouse/customers", "namespace": "experiment", "name": "guest"}
+_PLACES = {"a folder": Example(value=_PLACE), "all of it read": Example(value={**_PLACE, "count": True})}
+_QUARTER = {"days": 90, "reason": "contract 2026-17"}
+_GRANTS = {"for a quarter": Example(value=_QUARTER), "until revoked": Example(value={})}
 
 
 def _address(

@@ -26,6 +26,8 @@ from gateway.errors import GatewayError, Invalid, counted
 if TYPE_CHECKING:
     from engines.base import Engine
     from gateway.conformance.check import Checked, Described, Given
+    from gateway.conformance.clauses import Clause
+    from gateway.conformance.evidence import Finding
     from gateway.conformance.sandbox import Sandbox, Timeouts
     from provider_registry.model import Component, Problem
 
@@ -298,34 +300,21 @@ def _find(words: Sequence[str]) -> None:
 
 def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
     def problems(those: "Iterable[Problem]") -> list[dict[str, Any]]:
-        plain = [{"path": p.path, "rule": p.rule, "got": p.got, "suggestion": p.suggestion} for p in those]
-        return [{key: value for key, value in one.items() if key != "suggestion" or value} for one in plain]
+        return [{key: value for key, value in p._asdict().items() if key != "suggestion" or value} for p in those]
 
-    def clauses(one: "Checked") -> list[dict[str, Any]]:
-        return [
-            {
-                "clause": clause.name,
-                "section": clause.section,
-                "says": clause.says,
-                "result": str(finding.result),
-                "seen": finding.seen,
-                "remedy": (finding.remedy or clause.remedy) if finding.result == "failed" else "",
-            }
-            for clause, finding in one.findings
-        ]
+    def clause(of: "Clause", finding: "Finding") -> dict[str, Any]:
+        remedy = (finding.remedy or of.remedy) if finding.result == "failed" else ""
+        about = {"clause": of.name, "section": of.section, "says": of.says, "result": str(finding.result)}
+        return {**about, "seen": finding.seen, "remedy": remedy}
 
-    def outputs(one: "Checked") -> list[dict[str, str]]:
-        return [{"party": party, "output": name, "begins": text} for (party, name), text in one.outputs.items()]
-
-    return {
-        "good": good,
-        "provider": found.provider.key if found.provider else None,
-        "description": {"errors": problems(found.errors), "warnings": problems(found.warnings)},
-        "components": [
-            {"component": c.component, "good": c.good, "clauses": clauses(c), "outputs": outputs(c)}
-            for c in checked
-        ],
-    }
+    components = []
+    for one in checked:
+        outputs = [{"party": p, "output": name, "begins": text} for (p, name), text in one.outputs.items()]
+        clauses = [clause(*pair) for pair in one.findings]
+        components.append({"component": one.component, "good": one.good, "clauses": clauses, "outputs": outputs})
+    description = {"errors": problems(found.errors), "warnings": problems(found.warnings)}
+    key = found.provider.key if found.provider else None
+    return {"good": good, "provider": key, "description": description, "components": components}
 
 
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:

@@ -464,16 +464,9 @@ def _begun(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield whose job it is, when it was created, and how long it has run."""
     if created := job.get("created_at"):
         took = lasted(job.get("started_at"), job.get("ended_at"))
-        yield ", ".join(
-            filter(
-                None,
-                (
-                    f"of {job.get('user') or job.get('initiator') or ''}",
-                    f"created {created[:19].replace('T', ' ')} UTC",
-                    f"{'took' if job.get('ended_at') else 'running for'} {took}" if took else "",
-                ),
-            )
-        )
+        took = f", {'took' if job.get('ended_at') else 'running for'} {took}" if took else ""
+        owner = job.get("user") or job.get("initiator") or ""
+        yield f"of {owner}, created {created[:19].replace('T', ' ')} UTC{took}"
 
 
 def _is_cause(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:

@@ -175,21 +175,19 @@ class _Drawing:
     """The elements of a picture; their text is escaped by the library that writes XML."""
 
     def __init__(self, title: str) -> None:
-        self._root = Element("svg", xmlns="http://www.w3.org/2000/svg", width=str(WIDTH), height=str(HEIGHT))
-        self._root.set("viewBox", f"0 0 {WIDTH} {HEIGHT}")
-        self._root.set("font-family", "sans-serif")
-        self._root.set("font-size", "13")
+        of = {"xmlns": "http://www.w3.org/2000/svg", "width": str(WIDTH), "height": str(HEIGHT)}
+        of |= {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "font-family": "sans-serif", "font-size": "13"}
+        self._root = Element("svg", of)
         SubElement(self._root, "title").text = _word(title)
         self._add("rect", width=WIDTH, height=HEIGHT, fill="white")
-        self.text(_word(title), WIDTH / 2, 26, size=17)
+        self.text(_word(title), WIDTH / 2, 26, font_size=17)
         self._keys = 0
 
     def _add(self, tag: str, **of: Any) -> Element:
         return SubElement(self._root, tag, {k.replace("_", "-"): str(v) for k, v in of.items()})
 
-    def text(self, words: str, x: float, y: float, anchor: str = "middle", size: int = 0) -> None:
-        of = {"font_size": size} if size else {}
-        self._add("text", x=x, y=round(y, 2), text_anchor=anchor, fill="#222222", **of).text = words
+    def text(self, words: str, x: float, y: float, anchor: str = "middle", **of: Any) -> None:
+        self._add("text", x=x, y=round(y, 2), text_anchor=anchor, **{"fill": "#222222", **of}).text = words
 
     def rule(self, x1: float, y1: float, x2: float, y2: float) -> None:
         self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke="#dddddd")
@@ -203,13 +201,10 @@ class _Drawing:
     def bar(self, zero: float, end: float, top: float, thick: float, colour: str, words: str) -> None:
         width = round(abs(end - zero), 2)
         self._add("rect", x=min(zero, end), y=round(top, 2), width=width, height=round(thick, 2), fill=colour)
-        if thick >= 9:
-            inside = width > 60
-            self.text(
-                words, max(zero, end) + (-6 if inside else 6), top + thick / 2 + 4, "end" if inside else "start"
-            )
-            if inside:
-                self._root[-1].set("fill", "white")
+        if thick >= 9 and width > 60:
+            self.text(words, max(zero, end) - 6, top + thick / 2 + 4, "end", fill="white")
+        elif thick >= 9:
+            self.text(words, max(zero, end) + 6, top + thick / 2 + 4, "start")
 
     def key(self, name: str, colour: str) -> None:
         """Say in the next line under the title's what a colour stands for."""

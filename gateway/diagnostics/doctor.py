@@ -180,22 +180,19 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     if failed:
         return _failed("; ".join(failed), "see docs/data.md; each reason is explained in docs/reasons.md")
     found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
-    risks = []
+    causes, remedies = [], []
     if shared:
-        cause = f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there"
-        risks.append((cause, "where the server has STS, set role in storages: each run gets a key of its own"))
+        causes.append(f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there")
+        remedies.append("where the server has STS, set role in storages: each run gets a key of its own")
     if lasting:
-        cause = f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}"
-        risks.append((cause, "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy"))
+        causes.append(f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}")
+        remedies.append("allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy")
     if open_to_all:
-        cause = (
-            f"containers can change all of {', '.join(open_to_all)}: HDFS believes the name that a client gives"
-        )
-        risks.append(
-            (cause, "keep there only what every image that runs here may read; for more, use S3 with role")
-        )
-    if risks:
-        return _warning("; ".join(cause for cause, _ in risks), "; ".join(remedy for _, remedy in risks), found)
+        names = ", ".join(open_to_all)
+        causes.append(f"containers can change all of {names}: HDFS believes the name that a client gives")
+        remedies.append("keep there only what every image that runs here may read; for more, use S3 with role")
+    if causes:
+        return _warning("; ".join(causes), "; ".join(remedies), found)
     return _ok(found or "none but the node's folder")
 
 
@@ -221,19 +218,17 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
     files = [config] if config is not None else []
     peer = settings.listen.peer.tls
-    tls = [
-        settings.engine.docker.tls,
-        settings.engine.swarm.tls,
-        *(one.tls for one in settings.engines.values()),
+    engine, further = settings.engine, settings.engines.values()
+    tls = [engine.docker.tls, engine.swarm.tls, *(one.tls for one in further)]
+    clusters = [engine.kubernetes, *(one.kubernetes for one in further)]
+    named = [*(one.key for one in (*tls, peer) if one), *(one.kubeconfig for one in clusters if one)]
+    named += [
+        *Keyring(settings.state_dir).files.values(),
+        *(one.password_file for one in settings.storages.values()),
     ]
-    files += [one.key for one in tls if one is not None and one.key is not None]
-    clusters = [settings.engine.kubernetes, *(one.kubernetes for one in settings.engines.values())]
-    files += [one.kubeconfig for one in clusters if one is not None and one.kubeconfig is not None]
-    files += [peer.key] if peer is not None else []
+    files += filter(None, named)
     routes = _routes(settings).table.routes.values()
     files += [Path(route.identity.key) for route in routes if route.identity.key]
-    files += Keyring(settings.state_dir).files.values()
-    files += [one.password_file for one in settings.storages.values() if one.password_file is not None]
     if settings.database.url.startswith("sqlite:///"):
         file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]
