@@ -170,7 +170,7 @@ def test_what_a_check_saw_and_advises_is_there_in_chinese():
         r'\b(?:ok|not_shown)\("([^"]{4,})"', (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8")
     )
     texts = [*seen, *(clause.remedy for clause in CLAUSES)]
-    assert len(texts) > 50
+    assert len(texts) > 40
     assert [one for one in texts if not re.search("[\u4e00-\u9fff]", catalogue.translate(one, "zh"))] == []
     page = (ROOT / "docs/conformance.zh-CN.md").read_text(encoding="utf-8").replace("&lt;", "<")
     assert [c.name for c in CLAUSES if catalogue.translate(c.remedy, "zh") not in page] == []
