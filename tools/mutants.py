@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS = ("gateway/domain", "gateway/jobs", "adapter", "provider_registry", "route_table")
-TESTS = (
+TESTS = [
     "domain",
     "adapter",
     "core",
@@ -34,7 +34,7 @@ TESTS = (
     "admin",
     "events",
     "cleaning",
-)
+]
 FAST = ["-m", "not slow and not docker and not mariadb", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
 MOST_TESTS = 60
 SECONDS = 120
@@ -152,15 +152,8 @@ def run(count: int, seed: str) -> None:
             path.write_text(text, encoding="utf-8")
         killed += dead
         change = f"{ast.unparse(node)[:80]} -> {ast.unparse(broken)[:80]}"
-        line = {
-            "n": number,
-            "function": name,
-            "file": str(path),
-            "line": node.lineno,
-            "change": change,
-            "tests": len(tests),
-        }
-        print(json.dumps({**line, "killed": dead}), flush=True)
+        line = {"n": number, "function": name, "file": str(path), "line": node.lineno, "change": change}
+        print(json.dumps({**line, "tests": len(tests), "killed": dead}), flush=True)
     print(json.dumps({"mutants": len(chosen), "killed": killed}))
 
 
@@ -171,10 +164,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", default="1")
     given = parser.parse_args()
-    if given.what == "cover":
-        cover()
-    else:
-        run(given.count, given.seed)
+    cover() if given.what == "cover" else run(given.count, given.seed)
 
 
 if __name__ == "__main__":

@@ -16,33 +16,19 @@ from pathlib import Path
 
 ROOTS = ("gateway", "adapter", "engines", "provider_registry", "route_table", "clients", "tools", "examples")
 IDENTIFIERS = {
-    "foretell": "dry_run",
-    "foretelling": "dry_run",
-    "foretold": "dry_run",
-    "foreseen": "dry_run",
+    "fore(tell(ing)?|told|seen)": "dry_run",
     "heard": "received, reported",
     "lifetimes": "timeouts",
-    "neighbour": "peer",
-    "neighbours": "peers",
-    "oddities": "warnings",
-    "oddity": "warning",
-    "outward": "redacted",
+    "neighbours?": "peer",
+    "oddit(y|ies)|remarks?": "warning",
     "patience": "timeout",
-    "remark": "warning",
-    "remarks": "warnings",
     "said": "response",
-    "settle": "transition",
-    "settled": "transition",
-    "settling": "transition",
-    "stranger": "unknown peer",
-    "strangers": "unknown peers",
+    "settl(e|ed|ing)|weigh(ing)?": "transition",
+    "strangers?": "unknown peer",
     "told": "reported, response",
     "unread": "unknown field",
-    "weigh": "transition",
-    "weighing": "transition",
-    "withhold": "redact",
-    "withheld": "redacted",
-    "withholding": "redaction",
+    "with(hold|held|holding)": "redact",
+    "outward": "redacted",
 }
 PROSE = {
     r"hand(s|ed|ing)? (it |them |a job |jobs |one )?in\b": "submit",
@@ -116,8 +102,9 @@ def problems(path: Path) -> Iterator[str]:
         return
     for line, name in identifiers(ast.parse(text)):
         for word in parts(name):
-            if word in IDENTIFIERS:
-                yield f"{path}:{line}: {name}: say {IDENTIFIERS[word]}"
+            for form, instead in IDENTIFIERS.items():
+                if re.fullmatch(form, word):
+                    yield f"{path}:{line}: {name}: say {instead}"
     for line, sentence in prose(text):
         for pattern, instead in PROSE.items():
             for match in re.finditer(pattern, sentence, re.IGNORECASE):
