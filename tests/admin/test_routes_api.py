@@ -2,8 +2,6 @@
 
 import pytest
 
-from route_table.document import parse
-from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 
 API = "/api/v1/routes"
@@ -69,21 +67,3 @@ def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
     stale = call(node, "DELETE", f"{API}/{PEER}?version=7")
     assert stale[0] == 409 and stale[1]["data"]["reason"] == "VERSION_STALE"
     assert call(node, "GET", API)[1]["version"] == 1
-
-
-def test_a_change_of_either_side_reaches_the_other_and_survives_a_restart(tmp_path):
-    file = tmp_path / "routes.yml"
-    file.write_text(FILE)
-    with running(tmp_path) as gateway:
-        call(gateway, "PATCH", f"{API}/{PEER}", json={"route": {"port": 3}})
-    with running(tmp_path) as gateway:  # it died before the file was written
-        assert gateway.routes.table.resolve(PEER).url == "http://127.0.0.1:3"
-        assert "port: 3" in file.read_text() and "# our partner" in file.read_text()
-        file.write_text(FILE)
-        gateway.routes.reload()
-        assert call(gateway, "GET", HISTORY)[1]["versions"][0]["author"] == "file"
-    with running(tmp_path) as gateway:
-        wait_for(lambda: gateway.routes.table.resolve(PEER).url == "http://127.0.0.1:1", 5)
-        assert [v.number for v in gateway.routes.history()] == [3, 2, 1]
-        assert parse(file.read_text()).routes == gateway.routes.table.routes
-        assert not gateway.peer_table.knows(ME)  # no peer is this node

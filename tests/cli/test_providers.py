@@ -98,13 +98,6 @@ def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, 
     assert cli(node, "approve", "far").exit_code == 1
 
 
-def test_a_broken_description_is_refused_with_all_its_problems(node: Gateway, tmp_path: Path):
-    body = a_request(a_description(roleList=[], inputParam=3))
-    refused = cli(node, "register", written(tmp_path, body))
-    assert refused.exit_code == 2
-    assert "components_description.Algo.roleList" in refused.stderr and ".inputParam" in refused.stderr
-
-
 def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, tmp_path: Path):
     for version in ("1.0.0", "2.0.0"):
         cli(node, "register", written(tmp_path, a_request(version=version)))
