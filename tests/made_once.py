@@ -5,6 +5,7 @@ And uvicorn takes a fifth of a second to end, in which it only sleeps.
 """
 
 import asyncio
+import contextlib
 import functools
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -27,7 +28,9 @@ def install() -> None:
 
 
 def when_used() -> None:
-    """Have nodes from now on make a validator when they use it."""
+    """Have nodes from now on make a validator when they use it; what FastAPI hides meanwhile is hidden anyway."""
+    quiet = {"catch_warnings": contextlib.nullcontext, "simplefilter": lambda *_, **__: None}
+    fields.warnings = SimpleNamespace(**quiet)  # type: ignore[assignment]
     field: Any = fields.ModelField
     field.__post_init__ = lambda self: None
     field._type_adapter = functools.cached_property(_of_field)
