@@ -33,7 +33,7 @@ from gateway.broker.session import (
     Waiting,
     digest,
 )
-from gateway.errors import Busy, GatewayError, TooLarge
+from gateway.errors import Busy, TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -453,7 +453,8 @@ class Broker:
                     self._used[session] = self._clock()
                     stored = box.take(topic, source=source, reader=reader, run=run, pop_id=pop_id)
                     if stored is not None:
-                        return self._message(box, stored)
+                        content = box.content(stored)
+                        return Message(content, stored.size, stored.source, topic, session, stored.number)
                 if loop.time() >= end or self._leaving:
                     return None
                 arrival.clear()
@@ -468,17 +469,6 @@ class Broker:
                 waiting.remove(arrival)
             if not waiting:
                 self._readers.pop((session, topic), None)
-
-    def _message(self, box: Session, stored: Stored) -> Message:
-        try:
-            content = box.content(stored)
-        except OSError as error:
-            self._give_back(box, stored.topic, stored.number)
-            if box.ended:
-                raise SessionReleased(f"session {box.name} has ended") from error
-            log.error("payload unreadable", extra={"session": box.name, "number": stored.number})
-            raise GatewayError(f"a stored message cannot be read: {error.strerror}") from error
-        return Message(content, stored.size, stored.source, stored.topic, box.name, stored.number)
 
     def delivered(self, message: Message) -> None:
         """Records that the response with this message was sent."""

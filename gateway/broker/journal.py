@@ -198,16 +198,16 @@ class Spool:
         with contextlib.suppress(FileNotFoundError):
             self.payload_path(number).unlink()
 
-    def payloads(self) -> tuple[dict[int, int], set[str]]:
-        """Returns number and size of every payload file, and the uploads of which something is there.
+    def payloads(self) -> tuple[set[int], set[str]]:
+        """Returns the number of every payload file, and the uploads of which something is there.
 
         Removes other leftovers.
         """
-        found: dict[int, int] = {}
+        found: set[int] = set()
         uploads: set[str] = set()
         for path in self._folder.iterdir():
-            if path.suffix == ".payload" and path.stem.isascii() and path.stem.isdigit():
-                found[int(path.stem)] = path.stat().st_size
+            if path.suffix == ".payload":
+                found.add(int(path.stem))
             elif path.suffix == ".part":
                 uploads.add(path.stem)
             elif path.name != _JOURNAL:

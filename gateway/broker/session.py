@@ -211,8 +211,6 @@ class Session:
         self._next = 0
         self._needed = 0
         """bytes of the records of all messages that are still needed"""
-        self._refused_at = 0
-        """length of the journal when the disk last refused to have it rewritten"""
         self._mailboxes: dict[str, Mailbox] = {}
         self._flights: dict[int, Flight] = {}
         self._repeats: dict[tuple[str, str, str], Flight] = {}
@@ -236,7 +234,7 @@ class Session:
         return recent
 
     def load(self, records: list[Record]) -> None:
-        """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
+        """Rebuilds the state from the journal; payload files of which it has no record are removed."""
         self.on_disk = True
         pending: dict[int, Stored] = {}
         end = 0
@@ -244,13 +242,7 @@ class Session:
             self._replay(record, pending, record.offset + record.size - end)
             end = record.offset + record.size
         files, self.left = self.spool.payloads()
-        for stored in list(pending.values()) + [flight.stored for flight in self._flights.values()]:
-            if stored.offset is None and files.pop(stored.number, -1) != stored.size:
-                log.error("payload missing", extra={"session": self.name, "number": stored.number})
-                pending.pop(stored.number, None)
-                self._forget(self._flights.get(stored.number))
-                self.spool.remove_payload(stored.number)
-        for number in files:
+        for number in files - pending.keys() - self._flights.keys():
             self.spool.remove_payload(number)
             self._next = max(self._next, number + 1)
         for number in sorted(pending):
@@ -430,10 +422,7 @@ class Session:
             return stored.payload
         if stored.offset is not None:
             return self.spool.read(stored.offset, stored.size)
-        path = self.spool.payload_path(stored.number)
-        if path.stat().st_size != stored.size:
-            raise OSError(f"{path} has not {stored.size} bytes")
-        return path
+        return self.spool.payload_path(stored.number)
 
     def end(self) -> None:
         """Forgets everything in memory; the caller removes the folder."""
@@ -527,18 +516,15 @@ class Session:
     def _compact(self) -> None:
         """Rewrite a long journal of which at least half is of no use; a big rest rarely, as all wait for it."""
         size, needed = self.spool.size, self._needed + _DIGEST * len(self._seen)
-        if size <= self._limits.compact_bytes + self._refused_at:
-            return
-        if size < (2 if needed <= self._limits.rewrite_bytes else 16) * needed:
+        least = (2 if needed <= self._limits.rewrite_bytes else 16) * needed
+        if size <= self._limits.compact_bytes or size < least:
             return
         live = sorted(self._live(), key=lambda stored: stored.number)
         try:
             bodies = self.spool.rewrite(self._entries(live))
         except OSError as error:
             log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
-            self._refused_at = size
             return
-        self._refused_at = 0
         for stored, body in zip(live, bodies[2:], strict=False):
             stored.offset = None if stored.offset is None else body
 

@@ -81,7 +81,7 @@ def check(
     progress: Callable[[str], None],
     clauses: Sequence[Clause] = CLAUSES,
 ) -> Checked:
-    """Run a component and judge it. ``progress`` is called for each step, and while parties wait on the channel.
+    """Run a component and judge it. ``progress`` is called for each step.
 
     Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
     made, `Invalid` for a given table that is none.
@@ -111,7 +111,7 @@ def _evidence(
     inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
-        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs), progress))
+        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs)))
 
     together = tried({**known, UNKNOWN: "1"})
     known_only = all_given = None

@@ -8,8 +8,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Set
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,8 +46,6 @@ UNKNOWN = "conformance_unknown"
 _PROBE_SECONDS = 0.05
 _AFTER_THE_END = 5.0
 """seconds for the other parties once one has failed, or has ended and all others wait for messages"""
-_HINT_SECONDS = 10.0
-"""that parties may run before what they wait for is said"""
 _STARTED_SECONDS = 5.0
 """after which a silent run counts as running"""
 _TASK = "checked"
@@ -122,28 +120,15 @@ class Sandbox:
         self.given_up.set()
 
     def close(self) -> None:
-        """Remove the containers and their network, as far as possible. Raises the first `EngineError`."""
-        refused: list[EngineError] = []
-        try:
+        """Remove the containers and their network. Raises `EngineError`."""
+        with closing(self.engine):
             for found in self.engine.list():
-                try:
-                    self.engine.remove(found.name)
-                except EngineError as error:
-                    refused.append(error)
-            if isinstance(self.engine, ContainerdEngine) and not refused:
+                self.engine.remove(found.name)
+            if isinstance(self.engine, ContainerdEngine):
                 self.engine.remove_network()
-        finally:
-            self.engine.close()
-        if refused:
-            raise refused[0]
 
-    def run(
-        self, component: Component, plan: Plan, hint: Callable[[str], None] = lambda _: None
-    ) -> tuple[Trace, ...]:
-        """Make one trial; ``hint`` is called with what its parties wait for on the channel while they run.
-
-        Raises `OSError` and `EngineError` where the sandbox itself cannot be made.
-        """
+    def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
+        """Make one trial. Raises `OSError` and `EngineError` where the sandbox itself cannot be made."""
         spec = _job(component)
         stations = {p.node: Station(p.label, p.node, uuid4().hex, uuid4().hex) for p in spec.parties}
         home = self._folder / spec.job_id
@@ -156,15 +141,8 @@ class Sandbox:
             with ThreadPoolExecutor(len(parties)) as pool:
                 try:
                     playing = [pool.submit(trial.play, p, stations[p.node]) for p in parties]
-                    shown = ""
-                    while wait(playing, _HINT_SECONDS, FIRST_EXCEPTION).not_done:
-                        for one in filter(Future.done, playing):
-                            one.result()  # raises what ended it
-                        task = _task_id(spec)
-                        seen = [Trace(s.party, task, "", "", s.node, s.requests) for s in stations.values()]
-                        if (found := channel.waiting(seen)) not in ("", shown):
-                            hint(f"{component.name} still runs: {found}")
-                            shown = found
+                    for one in wait(playing, return_when=FIRST_EXCEPTION).done:
+                        one.result()  # raises what ended it
                     return tuple(one.result() for one in playing)
                 except BaseException:
                     self.give_up()  # else leaving this block would wait for what still runs

@@ -4,7 +4,7 @@ import resource
 import pytest
 
 from gateway.broker import Broker, BrokerLimits, BufferFull, PartsMissing, SessionReleased
-from gateway.errors import Busy, GatewayError, TooLarge
+from gateway.errors import Busy, TooLarge
 
 pytestmark = pytest.mark.anyio
 
@@ -341,17 +341,6 @@ async def test_a_journal_cut_at_any_byte_gives_its_whole_records(opened):
         broker = opened(inline_bytes=30)
         got = [await read(broker) for _ in range(complete + 2)]
         assert got == [b"%d" % n * (n * 20) for n in range(complete)] + [b"after", None]
-
-
-async def test_a_lost_payload_file_costs_that_message_only(opened):
-    broker = opened(inline_bytes=3)
-    for payload in (b"first", b"second", b"ok"):
-        await broker.push("s", "t", "n", payload)
-    sorted(opened.root.glob("*/*.payload"))[0].unlink()
-    with pytest.raises(GatewayError, match="cannot be read"):
-        await read(broker)
-    broker = opened(inline_bytes=3)
-    assert [await read(broker) for _ in range(3)] == [b"second", b"ok", None]
 
 
 async def test_one_folder_serves_one_process(opened):

@@ -86,15 +86,6 @@ def test_without_a_reported_end_a_missing_output_is_a_failure(checked: Run) -> N
     assert any("without its outputs counts" in finding.seen for _, finding in found)
 
 
-def test_what_is_waited_for_is_said_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_HINT_SECONDS", 0.2)
-    box, said = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), "another topic"), list[str]()
-    check(box, count(), Given(), said.append, WORKS)
-    box.close()
-    first = next(line for line in said if "host.0 waits for topic 'rows.guest.0'" in line)
-    assert first.startswith("Count still runs: ") and said.index(first) < said.index("Count: together")
-
-
 def test_a_role_gets_parameters_of_its_own(checked: Run, impatient: None) -> None:
     given = Given(of_roles={"host": {"greeting": "hi"}})
     assert checked(["greets as host"], given, WORKS).good

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from engines.base import EngineError
 from gateway.conformance import channel, sandbox
 from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
@@ -19,9 +18,6 @@ from gateway.conformance.sandbox import Plan, Sandbox
 from gateway.language.catalogue import translate
 from provider_registry.model import Component
 from tests.conformance.conftest import count
-from tests.contracts.engine_acts import a_spec, exits
-from tests.contracts.harnesses import MemoryHarness
-from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_data
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -257,30 +253,6 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
         loopback.await_callbacks(NODE)
         found = [report.result_code for report in station.requests.reports]
         assert found == [str(number) for number in range(40)] and station.requests.refused == []
-
-
-class Reluctant(MemoryEngine):
-    """Refuses to remove the first run that it is asked to."""
-
-    kept = ""
-
-    def remove(self, name: str) -> None:
-        self.kept = self.kept or name
-        if name == self.kept:
-            raise EngineError(f"{name} is in use")
-        super().remove(name)
-
-
-def test_a_container_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
-    harness = MemoryHarness()
-    specs = [a_spec(harness, exits(0)) for _ in range(3)]
-    images = {spec.image: Script(None) for spec in specs}
-    engine = Reluctant(node="alpha", installation=harness.installation, images=images)
-    for spec in specs:
-        engine.launch(spec)
-    with pytest.raises(EngineError, match="in use"):
-        Sandbox(engine, "tiny:1", harness.installation, tmp_path).close()
-    assert [found.name for found in engine.list()] == [engine.kept]
 
 
 def test_the_pages_have_the_clauses_of_the_code() -> None:
