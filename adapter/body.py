@@ -2,22 +2,29 @@
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import anyio
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic_core import from_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, from_json
 from starlette.exceptions import HTTPException
 
 from gateway.domain.problems import Problem
+from gateway.domain.spec import Failure
 from gateway.errors import Invalid, problems_of
+from provider_registry.model import unfit
+
+X = TypeVar("X")
 
 BODY_SECONDS = 60.0
 """for a body of JSON to arrive"""
 _AUDITED = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 """fields that the audit log records"""
+_FAILURE = TypeAdapter(Failure)
 
 
 def read_json(text: bytes) -> Any:
@@ -69,6 +76,27 @@ class JsonRoute(APIRoute):
             return await handle(request)
 
         return read_and_handle
+
+
+def without_nulls(value: Any) -> Any:
+    """Return an object without its members that are null; anything else as it is."""
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+
+def fit(value: X) -> X:
+    """Return free content that is within the bounds of descriptions: depth, number of values, amount of text."""
+    if problem := unfit(value):
+        raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
+    return value
+
+
+def failure_of(value: Any) -> Failure | None:
+    """Read why something failed, by a peer's word; None where it gives no reason."""
+    try:
+        found = _FAILURE.validate_python(without_nulls(value))
+    except ValidationError:
+        return None
+    return replace(found, reason=found.reason[:255]) if found.reason else None
 
 
 def is_json(request: Request) -> bool:

@@ -17,6 +17,7 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
 from adapter.bfia.validation import unknown_fields
+from adapter.body import failure_of
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
@@ -223,7 +224,7 @@ class ParticipantClient(_Client):
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
         status = translate.read_status(data.get("status"))
-        return TaskNews(status, translate.failure_of(data.get("failed_by")))
+        return TaskNews(status, failure_of(data.get("failed_by")))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         """Send ``job/stop``, or withdraw the question where the job was only asked about."""

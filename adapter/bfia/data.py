@@ -33,6 +33,7 @@ from starlette.requests import ClientDisconnect
 
 from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
+from adapter.body import without_nulls
 from gateway.data.datasets import Datasets
 from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import (
@@ -289,10 +290,6 @@ def _read_meta(value: Any) -> Any:
         raise _wrong("must be a JSON object, or the text of one") from None
 
 
-def _without_nulls(value: Any) -> Any:
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-
-
 class Meta(BaseModel):
     """What the columns mean. Further keys are kept beside the data."""
 
@@ -311,7 +308,7 @@ class Meta(BaseModel):
         default="", description="Column that holds the ids to match with other parties; each id once."
     )
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    _nulls = model_validator(mode="before")(without_nulls)
 
     @model_validator(mode="after")
     def _kept(self) -> Self:
@@ -344,7 +341,7 @@ class UploadKeys(BaseModel):
         default="", description="Where it is stored: one of `storages`, `file` for the folder; else the first."
     )
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    _nulls = model_validator(mode="before")(without_nulls)
 
     def upload(self) -> Upload:
         """Return the same as the core has it."""

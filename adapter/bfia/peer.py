@@ -225,9 +225,8 @@ class Peer:
             text = f"cannot connect to {called}: {error}"
             raise PeerUnreachable(text, delivered=False, reason=silent) from error
         except NoResponse as error:
-            what = f"{error}{_ended(error, route.url)}"
-            note(None, None, f"no answer: {what}")
-            raise PeerUnreachable(f"no answer from {called}: {what}", reason=silent) from error
+            note(None, None, f"no answer: {error}")
+            raise PeerUnreachable(f"no answer from {called}: {error}", reason=silent) from error
         status, signature = response.status, response.headers.get("x-auth-sign", "")
         answer = _json(response.body)
         envelope = as_mapping(answer)
@@ -336,14 +335,6 @@ def relayed(answer: Mapping[str, Any]) -> Relayed | None:
         return None
     message = str(answer.get("msg") or answer.get("message") or "")
     return Relayed(relay, reason, message, data.get("delivered") is not False)
-
-
-def _ended(error: NoResponse, url: str) -> str:
-    """Return what it mostly means that a peer ends a connection without an answer."""
-    if not isinstance(error.__cause__, ConnectionError):
-        return ""
-    likely = "does it want a certificate of this node?" if url.startswith("https:") else "is https spoken there?"
-    return f"; {likely} bfia-gateway route test tells"
 
 
 def _code(code: Any) -> Any:

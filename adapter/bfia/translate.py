@@ -5,10 +5,9 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, TypeGuard
 
-from pydantic import TypeAdapter
-
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
+from adapter.body import failure_of
 from gateway.domain import approval
 from gateway.domain.approval import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
@@ -29,7 +28,6 @@ _LONGEST_WORD = 300
 _LONGEST_TEXT = 2000
 """characters of one text of a peer's plan"""
 _MOST_ITEMS = 500
-_FAILED_BY: TypeAdapter[Failure | None] = TypeAdapter(wire.FailedBy)
 
 
 def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
@@ -122,14 +120,6 @@ def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str,
 
 
 # ---------------------------------------------------------------- failures and endings
-
-
-def failure_of(found: Any) -> Failure | None:
-    """Read why something failed from a peer's response; None where it does not say."""
-    try:
-        return _FAILED_BY.validate_python(found) if isinstance(found, dict) else None
-    except ValueError:
-        return None
 
 
 def failed_by(failure: Failure | None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from adapter.body import failure_of, fit
 from gateway.domain.spec import Failure
 from gateway.ports import as_mapping
-from provider_registry.model import unfit
 
 
 class Body(BaseModel):
@@ -25,14 +25,8 @@ Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else val
 Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
 
 
-def _fit(value: dict[str, Any]) -> dict[str, Any]:
-    if problem := unfit(value):
-        raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
-    return value
-
-
 Object = Annotated[
-    dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(_fit)
+    dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(fit)
 ]
 """Free content, within the bounds that also hold for descriptions: depth, number of values, amount of text."""
 
@@ -114,7 +108,7 @@ class CreateJob(CreateAll):
     """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
 
     job_id: Id
-    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(_fit)] = {}
+    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(fit)] = {}
     """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
 
 
@@ -144,13 +138,7 @@ class StartTask(JobId):
     amendments: list[Id] = Field(default_factory=list, max_length=1000)
 
 
-def _failed(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {name: part for name, part in value.items() if part is not None} if value.get("reason") else None
-
-
-FailedBy = Annotated[Failure | None, BeforeValidator(_failed)]
+FailedBy = Annotated[Failure | None, BeforeValidator(failure_of)]
 """Why a job or task failed: an extension field, equal at every party; None where it names no reason."""
 
 
@@ -212,7 +200,7 @@ class OfferParameters(AmendJob):
     amendment: Id
     by: Id = Field(description="the node that asked for it")
     holding: list[Id] = Field(default_factory=list, max_length=1000, description="earlier ones that hold")
-    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(_fit)] = {}
+    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(fit)] = {}
     """of the job with them, as in `CreateJob`"""
 
 

@@ -8,11 +8,12 @@ at the same address, and FATE's own nodes do not.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from adapter.body import failure_of
 from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
 from adapter.fate.signing import Signatures
@@ -79,7 +80,7 @@ _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
 """What FATE's codes mean; a gateway like this one names its reason beside the code."""
 _TRIES = 3
 """of a request that FATE-Flow refuses, or a report that it drops, by a race of its own"""
-_PROBLEMS, _FAILURE = TypeAdapter(list[Problem]), TypeAdapter(Failure)
+_PROBLEMS = TypeAdapter(list[Problem])
 _NO_PATH = re.compile(r"\b404\b.*Not Found")
 
 
@@ -155,14 +156,6 @@ def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
         "task_id": key.task_id,
         "task_version": key.version,
     }
-
-
-def failure_of(value: Any) -> Failure | None:
-    """Read why something failed; None if that is not given."""
-    with suppress(ValidationError):
-        found = _FAILURE.validate_python(value)
-        return replace(found, reason=found.reason[:255]) if found.reason else None
-    return None
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Request
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
-from adapter.fate.client import failure_of
+from adapter.body import failure_of, fit
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.wire import DagSchema, DagSpec, Wire
 from adapter.fate.signing import Signatures
@@ -25,7 +24,6 @@ from gateway.errors import NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.runtime.context import new_trace_id, traced
-from provider_registry.model import unfit
 
 X = TypeVar("X")
 
@@ -155,13 +153,7 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
-def _fit(value: X) -> X:
-    if problem := unfit(value):
-        raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
-    return value
-
-
-Object = Annotated[dict[str, Any], BeforeValidator(_fit)]
+Object = Annotated[dict[str, Any], BeforeValidator(fit)]
 Text = Annotated[str, Field(max_length=255)]
 Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
 Version = Annotated[int, Field(ge=0, le=999_999)]
@@ -173,7 +165,7 @@ Failed = Annotated[
 class Described(DagSchema):
     """``/v2/scheduler/job/create``: a job for this node to schedule."""
 
-    dag: Annotated[DagSpec, BeforeValidator(_fit)]
+    dag: Annotated[DagSpec, BeforeValidator(fit)]
 
 
 class Party(Wire):

@@ -25,7 +25,7 @@ from adapter.bfia.channel import forms
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encoded, measured
 from adapter.bfia.profiles import Profile
-from adapter.body import read_json
+from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, problems_of, shorten
 
@@ -57,10 +57,6 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _without_nulls(value: Any) -> Any:
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-
-
 def parse_timeout(value: Any) -> float | None:
     """Read a timeout's number, also from text; None and empty text are None. Raises ValueError."""
     if value is None or value == "":
@@ -80,7 +76,7 @@ Bytes = Annotated[
     WithJsonSchema({"type": "string", "format": "byte", "description": "Base64"}),
 ]
 Topic = Annotated[str, Field(max_length=_LONGEST_TOPIC)]
-Metadata = Annotated[dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(_without_nulls)]
+Metadata = Annotated[dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(without_nulls)]
 Timeout = Annotated[
     float | None,
     BeforeValidator(parse_timeout),
@@ -102,7 +98,7 @@ class Envelope(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _either(cls, body: dict[str, Any]) -> dict[str, Any]:
-        body = _without_nulls(body)
+        body = without_nulls(body)
         return body if "payload" in body or "content" not in body else body | {"payload": body["content"]}
 
 

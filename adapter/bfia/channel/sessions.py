@@ -23,28 +23,22 @@ _SHARE = 4
 class Cache(Generic[K, X]):
     """A cache of answers that may block: each is fetched in a thread and valid for a second."""
 
-    def __init__(
-        self,
-        ask: Callable[[K], X],
-        clock: Callable[[], float] = time.monotonic,
-        limiter: CapacityLimiter | None = None,
-    ) -> None:
+    def __init__(self, ask: Callable[[K], X], limiter: CapacityLimiter | None = None) -> None:
         """``limiter`` bounds the threads; None: the default ones."""
         self._ask = ask
         self._limiter = limiter
-        self._clock = clock
         self._known: dict[K, tuple[float, X]] = {}
 
     async def __call__(self, key: K) -> X:
         """Return the cached answer for a key, or fetch it; a failure is not cached."""
-        now = self._clock()
+        now = time.monotonic()
         known = self._known.get(key)
         if known is not None and known[0] > now:
             return known[1]
         answer = await anyio.to_thread.run_sync(self._ask, key, limiter=self._limiter)
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[key] = (self._clock() + _FRESH_SECONDS, answer)
+        self._known[key] = (time.monotonic() + _FRESH_SECONDS, answer)
         return answer
 
 

@@ -3,19 +3,16 @@
 Keys that are not listed are ignored, as FATE ignores them; null and absent are the same.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from adapter.body import without_nulls
 
 MOST = 1000
 """tasks, parties, or artefacts of one task"""
 
 GROUPS = ("data", "model", "metric")
-
-
-def _without_nulls(value: Any) -> Any:
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
 def _text(value: Any) -> Any:
@@ -32,7 +29,7 @@ class Wire(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    _nulls = model_validator(mode="before")(without_nulls)
 
 
 Id = Annotated[str, BeforeValidator(_text)]

@@ -194,21 +194,24 @@ def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
     codes=_STOP,
     peers=True,
 )
-def _clean(call: Call, asked: OneJob) -> dict[str, Any]:
+def _clean(call: Call, asked: Annotated[schemas.CleanJob, Body(examples=[JOB_EXAMPLE])]) -> dict[str, Any]:
     """A job that has not ended is stopped, and its deletion refused until it has."""
     store = call.parts.store
     records = (store.local_jobs.find(asked.job_id), store.jobs.find(asked.job_id))
-    if any(record is not None and not ended(JOB, record.status) for record in records):
+    if not asked.dry_run and any(record is not None and not ended(JOB, record.status) for record in records):
         call.parts.coordinator.stop(asked.job_id)
         text = f"job {asked.job_id} has not ended: it is being stopped; try again once it has"
         raise Conflict(text, reason="JOB_NOT_ENDED")
-    return call.parts.deleting.delete(asked.job_id, by=call.by, here=True).as_dict()
+    return call.parts.deleting.delete(asked.job_id, by=call.by, here=True, dry_run=asked.dry_run).as_dict()
 
 
 @paths("POST", "/v2/job/queue/clean", "Cancel the jobs scheduled here of which nothing runs yet")
-def _clean_queue(call: Call) -> dict[str, str]:
-    jobs = call.parts.coordinator.cancel_waiting(call.parts.settings.node.id, False)
-    return dict.fromkeys(jobs, "canceled")
+def _clean_queue(
+    call: Call, asked: Annotated[schemas.CleanQueue | None, Body(examples=[{"dry_run": True}])] = None
+) -> dict[str, str]:
+    dry = bool(asked and asked.dry_run)
+    jobs = call.parts.coordinator.cancel_waiting(call.parts.settings.node.id, dry)
+    return dict.fromkeys(jobs, "waiting" if dry else "canceled")
 
 
 @paths("GET", "/v2/job/dag/dependency", "Which task of a party needs whose output", peers=True)

@@ -50,7 +50,7 @@ _UPLOAD = {
     **_NAMED,
 }
 _TASK = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010", "task_name": "intersect_rsa_1"}
-Delete = Annotated[schemas.OfTask, Body(examples=[_TASK])]
+Delete = Annotated[schemas.DeleteOutput, Body(examples=[_TASK])]
 paths = Paths()
 
 
@@ -234,12 +234,12 @@ def _files(storage: Storage, found: Mapping[str, Address]) -> Iterator[Member]:
                 yield Member(f"{key}/{part.name}", part.size, iter(partial(file.read, CHUNK), b""))
 
 
-def _deleted(call: Call, asked: schemas.OfTask, content: str) -> dict[str, Any]:
+def _deleted(call: Call, asked: schemas.DeleteOutput, content: str) -> dict[str, Any]:
     party = _run(call.parts, asked)[0].party.label
     items = call.parts.deleting.clean_task(
-        asked.job_id, asked.task_name, content, by=call.by, dry_run=False, party=party
+        asked.job_id, asked.task_name, content, by=call.by, dry_run=asked.dry_run, party=party
     )
-    return {"items": [asdict(item) for item in items]}
+    return {"dry_run": asked.dry_run, "items": [asdict(item) for item in items]}
 
 
 def _table(storage: Storage, address: Address, folder: str, *, header: bool = True) -> Iterator[Member]:

@@ -80,6 +80,13 @@ class OutputOfTask(OfTask):
     output_key: str = ""
 
 
+class DeleteOutput(OfTask):
+    """What a task left at one party is to be deleted."""
+
+    dry_run: bool = False
+    """only say what would be deleted; not of FATE"""
+
+
 class LogQuery(Wire):
     """``log/count`` and ``log/query``: lines of one log of a job."""
 
@@ -104,6 +111,20 @@ class JobIdRequest(Wire):
     """A path that asks for a job and nothing more."""
 
     job_id: str = _JOB
+
+
+class CleanJob(JobIdRequest):
+    """``job/clean``: an ended job is to be deleted."""
+
+    dry_run: bool = False
+    """only say what would be deleted; not of FATE"""
+
+
+class CleanQueue(Wire):
+    """``job/queue/clean``: jobs of which nothing runs yet are to be cancelled."""
+
+    dry_run: bool = False
+    """only say which jobs would be cancelled; not of FATE"""
 
 
 class AddNotes(OfParty):

@@ -185,10 +185,12 @@ def test_notes_are_kept_and_found(node: Gateway):
     assert found["count"] == 1
 
 
-def test_outputs_of_one_task_are_deleted(node: Gateway):
+def test_outputs_of_one_task_are_deleted_after_a_look(node: Gateway):
     job = "job-00000000000000000000000000000003"
     over(node, job, 30.0)
     of_task = {"job_id": job, "role": "guest", "party_id": ME, "task_name": "a"}
+    look = asked(node, "POST", "/v2/output/metric/delete", {**of_task, "dry_run": True}).json()["data"]
+    assert [i["removed"] for i in look["items"]] == [False]
     assert asked(node, "GET", "/v2/output/metric/query", of_task).json()["data"][0]["data"] == {"auc": 0.5}
     assert asked(node, "POST", "/v2/output/model/delete", of_task).json()["code"] == 0
     assert asked(node, "GET", "/v2/output/model/download", of_task).json()["code"] == 2005
