@@ -15,8 +15,7 @@ from adapter.bfia.environment import container_status, environment
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
-from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
-from adapter.bfia.validation import unknown_fields
+from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view, unknown_fields
 from adapter.body import failure_of
 from gateway.domain import approval
 from gateway.domain.dry_run import Item

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapter.bfia import validation
+from adapter.bfia import translate
 from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
@@ -103,7 +103,7 @@ def install(
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         release(error)
-        wrong = Invalid([*refusal(request, error).problems, *validation.faults(error.body, model_of(request))])
+        wrong = Invalid([*refusal(request, error).problems, *translate.faults(error.body, model_of(request))])
         request.state.refused = brief(wrong)
         return _answer(request, _decided(request, wrong.code), wrong)
 

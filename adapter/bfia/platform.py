@@ -21,7 +21,6 @@ from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Done, Sender, given, incoming, on, required, texts
-from adapter.bfia.validation import unknown_fields
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
@@ -89,7 +88,7 @@ def operator_router(
         if any(party.node == ALL_SITES for party in spec.parties):
             spec = await on(limiters.rest, sender, lambda: expanded(spec))
         job_id = new_id(map(profile_of, {coordinator_node, *spec.nodes} - {own_node}))
-        spec = replace(spec, job_id=job_id, unknown_fields=unknown_fields(body))
+        spec = replace(spec, job_id=job_id, unknown_fields=translate.unknown_fields(body))
         job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))

@@ -1,14 +1,18 @@
 """Wire <-> domain, both ways, without side effects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeGuard
+
+from pydantic import AliasChoices, BaseModel, ValidationError
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.body import failure_of
-from gateway.domain import approval
+from gateway.domain import approval, validation
+from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.dry_run import Item, Standing
@@ -17,10 +21,10 @@ from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.redaction import for_others, redacted
 from gateway.domain.rerun import Order, RerunResult
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party, UnknownField
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
-from gateway.errors import Invalid, NotFound, Refused
+from gateway.errors import Invalid, NotFound, Refused, join, near
 from gateway.ports import JobView, TaskView, as_mapping, as_seconds
 
 PROTOCOL = "bfia"
@@ -464,3 +468,76 @@ def _moment(text: Any) -> datetime | None:
 
 def _iso(at: datetime | None) -> str | None:
     return at.isoformat() if at else None
+
+
+# ---------------------------------------------------------------- what else is wrong with a submitted job
+
+
+_RULE = "is not a field that this gateway knows; it is ignored"
+_GIVEN = "is ignored: the node chooses the id of a submitted job"
+_LONGEST_KEY = 100
+MOST_UNKNOWN = 50
+
+
+def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
+    """Return the first `MOST_UNKNOWN` of them, in the order of the body's parts."""
+    return tuple(islice(_found(body, ()), MOST_UNKNOWN))
+
+
+def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[UnknownField]:
+    known = _spellings(type(model))
+    for key, value in (model.model_extra or {}).items():
+        if key in known:
+            continue  # the other spelling of a key stands beside it
+        rule = _GIVEN if key == "job_id" and not at else _RULE
+        meant = near(key, known, 0.7) if rule is _RULE else ""
+        yield UnknownField(join((*at, key[:_LONGEST_KEY])), rule, _shown_as(value), meant)
+    for name in type(model).model_fields:
+        inner = getattr(model, name)
+        if isinstance(inner, BaseModel):
+            yield from _found(inner, (*at, name))
+        elif isinstance(inner, list):
+            for i, one in enumerate(inner):
+                if isinstance(one, BaseModel):
+                    yield from _found(one, (*at, name, i))
+
+
+def _spellings(kind: type[BaseModel]) -> dict[str, None]:
+    found: dict[str, None] = {}
+    for name, field in kind.model_fields.items():
+        alias = field.validation_alias
+        known = [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        found |= dict.fromkeys((name, *known))
+    return found
+
+
+def _shown_as(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else str(value)[:_LONGEST_KEY]
+
+
+def faults(body: Any, model: Any) -> list[Problem]:
+    """Return what else is wrong with the flow and the initiator of a job's body of which some field is invalid."""
+    if not (isinstance(model, type) and issubclass(model, wire.CreateAll) and isinstance(body, Mapping)):
+        return []
+    return [*_of_flow(body.get("dag")), *_of_initiator(body.get("config", body.get("conf")))]
+
+
+def _of_flow(found: Any) -> list[Problem]:
+    try:
+        return flow.check(dag(wire.DagBody.model_validate(found)))
+    except ValidationError:
+        return []
+
+
+def _of_initiator(config: Any) -> Iterator[Problem]:
+    if not isinstance(config, Mapping) or not isinstance(config.get("role"), Mapping):
+        return
+    try:
+        initiator = wire.Initiator.model_validate(config.get("initiator"))
+    except ValidationError:
+        return
+    nodes = config["role"].get(initiator.role, [])
+    if isinstance(nodes, list) and initiator.node_id not in nodes:
+        yield validation.unlisted(initiator.node_id, initiator.role)

@@ -16,7 +16,6 @@ from adapter.bfia.profiles import PROFILES, Profile, profile_named
 from adapter.fate import endpoints, envelope
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
 from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import REMEMBERED
@@ -67,7 +66,7 @@ class FateSide:
         devices = {site: found.device for site, found in sites.items()}
         self.used = UsedSignatures(REMEMBERED, SqlUsedSignatures(store, clock).first)
         self._signatures = FateSignatures(sites, self.used)
-        self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
+        self._descriptions = Descriptions(node, standard, registry, devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, store.jobs.find, self._protocol_of
         )

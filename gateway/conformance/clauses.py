@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from itertools import groupby
 
-from gateway.conformance import channel
+from gateway.conformance import evidence
 from gateway.conformance.evidence import Evidence, Finding, Trace, failed, not_shown, ok
 
 TOGETHER = "together"
@@ -87,7 +87,7 @@ def _works(seen: Evidence) -> Finding:
     if seen.best.worked:
         return ok(f"{_parties(seen.best.traces)} succeeded")
     hint = f"; nothing could be made up for {', '.join(seen.lacks)}" if seen.lacks else ""
-    return failed(seen.best.end + channel.summary(seen.best.traces) + hint, _first_step(seen))
+    return failed(seen.best.end + evidence.summary(seen.best.traces) + hint, _first_step(seen))
 
 
 def _first_step(seen: Evidence) -> str:
@@ -95,12 +95,12 @@ def _first_step(seen: Evidence) -> str:
     traces = seen.best.traces
     if seen.lacks:
         return f"give {', '.join(seen.lacks)} by --data ROLE.INPUT=FILE"
-    if channel.refused(traces):
+    if evidence.refused(traces):
         return "correct the request to the channel that was refused"
     if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
         own = "; their tables were made up, so give yours by --data ROLE=FILE.csv" if seen.made_up else ""
         return f"find the cause in the last lines of {', '.join(failing)}{own}"
-    if channel.unsent(traces):
+    if evidence.unsent(traces):
         return "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
     if any(trace.no_callback for trace in traces):
         return "report SUCCESS as the last step before the exit, or write all outputs"
@@ -385,7 +385,7 @@ def _channel_accepted(seen: Evidence) -> Finding:
     pushes = sum(c.operation == "push" and c.succeeded for t in traces for c in t.requests.channel_calls)
     asked = any(t.requests.channel_calls for t in traces)
     return _unless(
-        channel.refused(traces),
+        evidence.refused(traces),
         ok(f"{pushes} messages were taken") if asked else not_shown("it does not use the channel"),
     )
 
@@ -399,9 +399,9 @@ def _channel_topics(seen: Evidence) -> Finding:
     traces = [t for t in seen.best.traces if t.started]
     if not any(c.topic is not None for t in traces for c in t.requests.channel_calls):
         return not_shown("it names no topic on the channel")
-    if not seen.best.worked and (missing := channel.unsent(traces)):
+    if not seen.best.worked and (missing := evidence.unsent(traces)):
         return failed("; ".join(missing[:3]))
-    left = channel.unclaimed(traces)
+    left = evidence.unclaimed(traces)
     return ok("; ".join(left[:3]) or "every message was read") if seen.best.worked else not_shown(_NO_SUCCESS)
 
 

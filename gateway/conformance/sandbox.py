@@ -22,7 +22,7 @@ from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, labels
 from engines.docker import ContainerdEngine
 from engines.files import is_folder, walk
-from gateway.conformance import channel
+from gateway.conformance import evidence
 from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
 from gateway.data.datasets import Datasets
@@ -274,7 +274,7 @@ class _Trial:
     def _in_vain(self) -> bool:
         """Tell whether a party has ended, and all others wait for messages."""
         running = list(self.running.values())
-        return len(running) < len(self.plan.parties) and all(channel.waits(one.requests) for one in running)
+        return len(running) < len(self.plan.parties) and all(evidence.waits(one.requests) for one in running)
 
     def _failed(self) -> None:
         """Shorten the deadline: the partners of a party that failed only wait for it."""

@@ -9,14 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.conformance import channel, sandbox
+from gateway.conformance import evidence, sandbox
 from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station
-from gateway.conformance.sandbox import Plan, Sandbox
+from gateway.conformance.sandbox import Plan, Sandbox, _problem
+from gateway.data.file_storage import FileStorage
+from gateway.domain.run import Address
 from gateway.language.catalogue import translate
-from provider_registry.model import Component
+from provider_registry.model import Component, DataSpec
 from tests.conformance.conftest import count
 from tests.registry.builders import a_data
 
@@ -106,7 +108,7 @@ def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
     ],
 )
 def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(calls: list[ChannelCall], waits: bool) -> None:
-    assert channel.waits(Requests(channel_calls=calls)) is waits
+    assert evidence.waits(Requests(channel_calls=calls)) is waits
 
 
 def test_a_topic_is_shown_without_the_tasks_id() -> None:
@@ -266,3 +268,36 @@ def test_the_pages_have_the_clauses_of_the_code() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", chinese, re.MULTILINE)
     assert [(name, section.strip()) for name, section in rows] == [(c.name, c.section) for c in CLAUSES]
     assert len({c.name for c in CLAUSES}) == len(CLAUSES)
+
+
+TABLE = DataSpec("total", "", "dataset", ("csv",))
+GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "metadata", "found"),
+    [
+        ("id,x\na,1\nb,2\n", GOOD, ""),
+        (
+            "id,x\na,1\nb,2\n",
+            {"column_info": [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}]},
+            "",
+        ),
+        ('id,x\na,"1\n2"\nb,2\n', GOOD, ""),
+        ("id,x\na,1\nb,2\n", None, "has no file metadata beside its data"),
+        ("id,x\na,1\n", GOOD, "has 1 row, its metadata say count 2"),
+        ("a,1\nb,2\nc,3\n", GOOD, "has the columns a, 1; its metadata's column_info says id, x"),
+        ("id\na,1\nb,2\n", GOOD, "has 2 values in row 1 below a header of 1 column"),
+        ("id\na\n", {"column_info": ["id"]}, "has metadata whose column_info is not a list of columns"),
+        ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
+        ('{"total": 7}', GOOD, "has 0 rows, its metadata say count 2"),
+        ("\n", GOOD, "has no header line"),
+    ],
+)
+def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata: Any, found: str):
+    storage, at = FileStorage(tmp_path), Address("job", "total")
+    storage.path(at).mkdir(parents=True)
+    (storage.path(at) / "data_0").write_text(content)
+    if metadata is not None:
+        (storage.path(at) / "metadata").write_text(json.dumps(metadata))
+    assert _problem(storage, at, TABLE) == found

@@ -20,7 +20,6 @@ from adapter.bfia.connections import Connections
 from adapter.bfia.peer import Peer
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.dag.read import Catalogue
 from adapter.fate.signing import Signatures
 from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
@@ -86,7 +85,7 @@ def fate(node: Gateway, home: Path) -> Iterator[Apis]:
     def protocol(sender: NodeId) -> FateProtocol:
         standard = BfiaProtocol(sender, LiveRoutes(file))
         protocols.append(standard)
-        descriptions = Descriptions(sender, standard, Catalogue(node.registry))
+        descriptions = Descriptions(sender, standard, node.registry)
         return FateProtocol(
             sender, descriptions, standard, standard.send, Signatures({}), lambda _: None, lambda _: "bfia"
         )

@@ -7,13 +7,14 @@ FATE's description cannot tell two parties of one role and node apart, and FATE 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from adapter.fate.dag.read import Catalogue, Place, job_spec
+from adapter.fate.dag.read import Place, job_spec
 from adapter.fate.dag.wire import DagSchema
 from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.ports import ProtocolAdapter, as_mapping
 from provider_registry.registration import DEVICE
+from provider_registry.registry import Registry
 
 SCHEMA_VERSION = "2.2.0"
 
@@ -29,12 +30,12 @@ class Descriptions:
     """Writes and reads jobs."""
 
     def __init__(
-        self, me: NodeId, standard: Standard, catalogue: Catalogue, devices: Mapping[NodeId, str] | None = None
+        self, me: NodeId, standard: Standard, registry: Registry, devices: Mapping[NodeId, str] | None = None
     ) -> None:
         """``devices``: under which device sites have the providers, where not ``docker``."""
         self._me = me
         self._standard = standard
-        self._catalogue = catalogue
+        self._registry = registry
         self._devices = devices or {}
 
     def written(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Descriptions:
         if conf.extra.standard is not None:
             return self._standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
         place = Place(new_id(), self._me, scheduler, trace_id, {"fate": PROTOCOL, "bfia": "bfia"})
-        return job_spec(schema, place, self._catalogue).spec
+        return job_spec(schema, place, self._registry).spec
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:

@@ -42,37 +42,31 @@ class Found(NamedTuple):
     """its description; None where it is not registered here: the scheduling node may know it"""
 
 
-class Catalogue:
-    """The registered providers, asked in FATE's way."""
+def find(registry: Registry, component: str, provider: str, version: str) -> Found | str:
+    """Return the component, or in words what is wrong with its name.
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def find(self, component: str, provider: str = "", version: str = "") -> Found | str:
-        """Return the component, or in words what is wrong with its name.
-
-        ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
-        provider, there has to be exactly one that has the component.
-        """
-        name, _, rest = provider.partition("@")[0].partition(":")
-        version = version or rest
-        if name and version:
-            try:  # for any version the node that schedules fills one in
-                at = self._registry.newest(name, component) if version == ANY else version
-                return Found(name, version, self._registry.find(name, at, component)[1])
-            except Unknown:
-                return Found(name, version, None)
-        known = [p for p in self._registry.query(name=name or None, version=version or None) if not p.retired]
-        have = [(p.name, p.version, p.components[component]) for p in known if component in p.components]
-        if len({(p, v) for p, v, _ in have}) == 1:
-            return Found(*have[0])
-        if have:
-            names = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
-            return f"several providers have component {component}: name one of them ({names}) as conf.provider"
-        meant = near(component, [word for p in self._registry.query() if not p.retired for word in p.components])
-        hint = f"did you mean {meant}? Else register it" if meant else "register it"
-        whose = f"of provider {name} " if name else ""
-        return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
+    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
+    provider, there has to be exactly one that has the component.
+    """
+    name, _, rest = provider.partition("@")[0].partition(":")
+    version = version or rest
+    if name and version:
+        try:  # for any version the node that schedules fills one in
+            at = registry.newest(name, component) if version == ANY else version
+            return Found(name, version, registry.find(name, at, component)[1])
+        except Unknown:
+            return Found(name, version, None)
+    known = [p for p in registry.query(name=name or None, version=version or None) if not p.retired]
+    have = [(p.name, p.version, p.components[component]) for p in known if component in p.components]
+    if len({(p, v) for p, v, _ in have}) == 1:
+        return Found(*have[0])
+    if have:
+        names = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
+        return f"several providers have component {component}: name one of them ({names}) as conf.provider"
+    meant = near(component, [word for p in registry.query() if not p.retired for word in p.components])
+    hint = f"did you mean {meant}? Else register it" if meant else "register it"
+    whose = f"of provider {name} " if name else ""
+    return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
 
 
 class Place(NamedTuple):
@@ -94,9 +88,9 @@ class Translated:
     warnings: tuple[str, ...]
 
 
-def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
+def job_spec(schema: wire.DagSchema, place: Place, registry: Registry) -> Translated:
     """Return the job that a description asks for. Raises `Invalid` with every problem."""
-    dag, reading = schema.dag, _Reading(schema.dag, catalogue)
+    dag, reading = schema.dag, _Reading(schema.dag, registry)
     nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
     job_params = reading.job_params()
     if reading.problems:
@@ -123,7 +117,7 @@ def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Tran
 class _Reading:
     """A translation under way, with all that is wrong so far."""
 
-    def __init__(self, dag: wire.DagSpec, catalogue: Catalogue) -> None:
+    def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self.parties = tuple(_numbered(dag.parties))
@@ -132,7 +126,7 @@ class _Reading:
         self._common: dict[str, Any] = {}
         """settings of the job for all"""
         self._dag = dag
-        self._found = {name: self._component(catalogue, name) for name in dag.tasks if name not in self.readers}
+        self._found = {name: self._component(registry, name) for name in dag.tasks if name not in self.readers}
 
     def task(self, name: str) -> DagNode:
         """Return a task with its inputs and outputs; its settings and parameters go to those of the job."""
@@ -195,10 +189,10 @@ class _Reading:
                         self._own(party, name).update(task.parameters)
         return params
 
-    def _component(self, catalogue: Catalogue, name: str) -> Found | None:
+    def _component(self, registry: Registry, name: str) -> Found | None:
         task = self._dag.tasks[name]
         given = str(task.conf.get("provider") or self._dag.conf.task.provider or "")
-        result = catalogue.find(task.component_ref, given, str(task.conf.get("version") or ""))
+        result = find(registry, task.component_ref, given, str(task.conf.get("version") or ""))
         if isinstance(result, Found):
             return result
         at = "conf.provider" if given else "component_ref"

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import Body, Response
 
 from adapter.fate.dag.description import dependencies
-from adapter.fate.dag.read import Catalogue, Place, in_fates_paths, job_spec
+from adapter.fate.dag.read import Place, in_fates_paths, job_spec
 from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, JOB_EXAMPLE, Call, ClientParts, Member, Paths, sent
@@ -68,7 +68,7 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
     node = parts.settings.node
     nodes = {name for party in dag.parties for name in party.party_id}
     here = Place(parts.coordinator.new_id(nodes), node.id, node.scheduler, current_trace(), PROTOCOLS)
-    translated = job_spec(asked.dag_schema, here, Catalogue(parts.registry))
+    translated = job_spec(asked.dag_schema, here, parts.registry)
     spec = translated.spec
     try:
         job_id = parts.coordinator.submit(spec)

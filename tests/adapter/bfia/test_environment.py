@@ -1,6 +1,7 @@
 """What a container is told: the user's own job to the byte, and the rules for values, roles and addresses."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +21,6 @@ from gateway.domain.run import Address, Run
 from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
-from tests.adapter.bfia import goldens
 from tests.adapter.bfia import scripted as peers
 from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_local_job, a_run, a_spec
@@ -146,12 +146,22 @@ def _succeed(gateway: Gateway, one: Launched) -> None:
     )
 
 
+def golden(name: str, value: Any) -> None:
+    """Assert that a JSON value is what a golden file holds; with REGENERATE_GOLDEN, write that anew."""
+    path = Path(__file__).with_name("golden") / f"{name}.json"
+    said = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    if os.environ.get("REGENERATE_GOLDEN"):
+        path.write_text(said, encoding="utf-8")
+        raise AssertionError(f"{path.name} is written anew; look at what has changed")
+    assert said == path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("task", TASKS)
 def test_the_users_job_gives_these_environments(
     launched: Mapping[tuple[str, str], Launched], task: str, role: str
 ):
-    goldens.check(f"{task}-{role}", launched[task, role].environment)
+    golden(f"{task}-{role}", launched[task, role].environment)
 
 
 def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
@@ -251,7 +261,7 @@ def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
     plain = a_run(**addresses)
     site = replace(SITE, storage_url=lake)
     found = environment(a_local_job(plain), replace(plain, image_profile=profile), site)
-    goldens.check(f"older-{profile}", found)
+    golden(f"older-{profile}", found)
     changed = dict(found.items() ^ environment(a_local_job(plain), plain, site).items())
     assert (
         set(changed)

@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
-from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -89,22 +88,6 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
     (call, *stops) = calls(site, spec.job_id)
     assert (call["code"], call["message"]) == (code, said)
     assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
-
-
-def test_of_many_retries_the_timeline_has_those_at_doubling_intervals(site: Site, monkeypatch: pytest.MonkeyPatch):
-    quick = replace(site.node.scheduler._timing, retry_first=0.002, create_deadline=60.0)
-    monkeypatch.setattr(site.node.scheduler, "_timing", quick)
-    answers = chain([raw(b"", reset=True)] * 9, repeat(says({"code": 1, "msg": "no"})))
-    site.peer.will(by_path(job_create=lambda handler: next(answers)(handler)))
-    spec = a_job_with(SPEC)
-    with pytest.raises(GatewayError):
-        site.node.coordinator.submit_job(spec, ME)
-    told = [call for call in calls(site, spec.job_id) if call["code"] is None]
-    assert all(c["http"] is None and c["code"] is None and "no answer" in c["message"] for c in told)
-    tries = [c.get("tries", 1) for c in told]
-    assert tries[:3] == [1, 2, 3] and set(tries[3:]) <= {4, 8}
-    site.peer.will(says())  # so that its stop does not go on into the next test
-    wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02)
 
 
 def test_the_retry_that_was_answered_is_always_in_the_timeline(site: Site, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import description
-from adapter.fate.dag.read import Catalogue, Place, Translated, in_fates_paths, job_spec
+from adapter.fate.dag.read import Place, Translated, in_fates_paths, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -33,10 +33,10 @@ class Described:
         registry = Registry(MemoryRepository())
         for name in providers or ("unionpay",):
             registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
-        self.catalogue = Catalogue(registry)
+        self.registry = registry
 
     def read(self) -> Translated:
-        return read(self.document, self.catalogue)
+        return read(self.document, self.registry)
 
     def refused(self) -> dict[str, str]:
         with pytest.raises(Invalid) as refusal:
@@ -49,8 +49,8 @@ def job() -> Described:
     return Described()
 
 
-def read(document: dict[str, Any], catalogue: Catalogue) -> Translated:
-    return job_spec(DagSchema.model_validate(document), PLACE, catalogue)
+def read(document: dict[str, Any], registry: Registry) -> Translated:
+    return job_spec(DagSchema.model_validate(document), PLACE, registry)
 
 
 def faultless(spec: JobSpec) -> bool:
@@ -92,7 +92,7 @@ def test_there_and_back_nothing_is_lost(job: Described, kind: str):
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
     assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
-    assert read(description.dag_schema(spec, kind), job.catalogue).spec == spec
+    assert read(description.dag_schema(spec, kind), job.registry).spec == spec
 
 
 def test_without_outputs_a_task_has_all_of_its_description(job: Described):
