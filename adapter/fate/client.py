@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -49,13 +49,9 @@ Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
 """Return the headers that sign a request to a node in an initiator's name, if it requires a signature."""
 
 
-class Send(Protocol):
-    """Posts JSON to a node; returns HTTP status and JSON. Raises `PeerUnreachable`, `Refused` without a route."""
-
-    def __call__(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
-    ) -> tuple[int, Any]:
-        """Post; ``timeout_factor`` multiplies the time that the node's route gives a call."""
+Send = Callable[[NodeId, str, Mapping[str, Any], Mapping[str, str], float], tuple[int, Any]]
+"""Post JSON to a path of a node, with headers and a factor of the time that its route gives a call; return HTTP
+status and JSON. Raises `PeerUnreachable`, `Refused` without a route."""
 
 
 class NoChange(Refused):

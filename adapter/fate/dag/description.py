@@ -58,7 +58,7 @@ class Descriptions:
         if conf.extra.standard is not None:
             return self._standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
         place = Place(new_id(), self._me, scheduler, trace_id, {"fate": PROTOCOL, "bfia": "bfia"})
-        return job_spec(schema, place, self._registry).spec
+        return job_spec(schema, place, self._registry)[0]
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ whoever takes a reader's output takes the dataset that the reader names.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from adapter.fate.dag import wire
@@ -80,16 +79,8 @@ class Place(NamedTuple):
     """which protocol runs jobs of each kind"""
 
 
-@dataclass(frozen=True)
-class Translated:
-    """The job, and the paths of what is ignored in the description."""
-
-    spec: JobSpec
-    warnings: tuple[str, ...]
-
-
-def job_spec(schema: wire.DagSchema, place: Place, registry: Registry) -> Translated:
-    """Return the job that a description asks for. Raises `Invalid` with every problem."""
+def job_spec(schema: wire.DagSchema, place: Place, registry: Registry) -> tuple[JobSpec, list[str]]:
+    """Return the job that a description asks for, and what is ignored in it. Raises `Invalid`."""
     dag, reading = schema.dag, _Reading(schema.dag, registry)
     nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
     job_params = reading.job_params()
@@ -111,7 +102,7 @@ def job_spec(schema: wire.DagSchema, place: Place, registry: Registry) -> Transl
         task_params=reading.task_params,
         old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
     )
-    return Translated(spec, tuple(reading.warnings))
+    return spec, reading.warnings
 
 
 class _Reading:

@@ -68,8 +68,7 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
     node = parts.settings.node
     nodes = {name for party in dag.parties for name in party.party_id}
     here = Place(parts.coordinator.new_id(nodes), node.id, node.scheduler, current_trace(), PROTOCOLS)
-    translated = job_spec(asked.dag_schema, here, parts.registry)
-    spec = translated.spec
+    spec, warnings = job_spec(asked.dag_schema, here, parts.registry)
     try:
         job_id = parts.coordinator.submit(spec)
     except Invalid as error:
@@ -84,8 +83,8 @@ def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=s
         "board_url": f"{call.base}/api/v1/jobs/{place}",
         "log_url": f"{call.base}/v2/job/log/download?job_id={place}",
     }
-    if translated.warnings:
-        data["warnings"] = list(translated.warnings)
+    if warnings:
+        data["warnings"] = warnings
     call.request.state.answered = {"job_id": job_id}
     return ok(data, job_id=job_id)
 

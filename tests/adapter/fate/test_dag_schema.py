@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import description
-from adapter.fate.dag.read import Place, Translated, in_fates_paths, job_spec
+from adapter.fate.dag.read import Place, in_fates_paths, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -35,7 +35,7 @@ class Described:
             registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
         self.registry = registry
 
-    def read(self) -> Translated:
+    def read(self) -> tuple[JobSpec, list[str]]:
         return read(self.document, self.registry)
 
     def refused(self) -> dict[str, str]:
@@ -49,7 +49,7 @@ def job() -> Described:
     return Described()
 
 
-def read(document: dict[str, Any], registry: Registry) -> Translated:
+def read(document: dict[str, Any], registry: Registry) -> tuple[JobSpec, list[str]]:
     return job_spec(DagSchema.model_validate(document), PLACE, registry)
 
 
@@ -58,9 +58,8 @@ def faultless(spec: JobSpec) -> bool:
 
 
 def test_the_pipelines_job_is_the_users_job(job: Described):
-    made = job.read()
-    spec = made.spec
-    assert made.warnings == () and faultless(spec)
+    spec, warnings = job.read()
+    assert warnings == [] and faultless(spec)
     assert (spec.initiator, spec.initiator_role, spec.scheduler) == (GUEST, "guest", GUEST)
     assert spec.parties == (Party("guest", 0, GUEST), Party("host", 0, HOST))
     assert [(n.name, str(n.component)) for n in spec.dag.nodes] == [
@@ -88,11 +87,11 @@ def test_there_and_back_nothing_is_lost(job: Described, kind: str):
         "inheritance": {"job_id": "job-0", "task_list": [ALIGN]},
     }
     job.tasks[TRAIN]["conf"]["timeout"] = 30
-    spec = job.read().spec
+    spec = job.read()[0]
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
     assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
-    assert read(description.dag_schema(spec, kind), job.registry).spec == spec
+    assert read(description.dag_schema(spec, kind), job.registry)[0] == spec
 
 
 def test_without_outputs_a_task_has_all_of_its_description(job: Described):
@@ -100,7 +99,7 @@ def test_without_outputs_a_task_has_all_of_its_description(job: Described):
     for task in job.tasks.values():
         task["outputs"] = None
         task["conf"] = None  # only one provider has them
-    spec = job.read().spec
+    spec = job.read()[0]
     assert [o.key for o in spec.dag[ALIGN].outputs] == ["train_data", "train-intersection"]
     assert spec.dag[ALIGN].component.provider == "unionpay" and faultless(spec)
 
@@ -115,7 +114,7 @@ def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: D
     for role, node in (("guest", GUEST), ("host", HOST)):
         site = job.dag["party_tasks"][f"{role}_{node}"]
         site["tasks"] = {"reader_0": {"parameters": {"name": f"breast_{role}"}}}
-    spec = job.read().spec
+    spec = job.read()[0]
     assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN] and faultless(spec)
     assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
     del job.dag["party_tasks"][f"host_{HOST}"]["tasks"]
@@ -126,7 +125,7 @@ def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: D
 def test_a_model_of_an_earlier_job_makes_it_a_prediction(job: Described):
     job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
     job.dag["stage"] = "predict"
-    common = job.read().spec.job_params["common"]
+    common = job.read()[0].job_params["common"]
     assert common == {"job_type": "predict", "model_id": "m", "model_version": "3"}
     artifact = {"model_warehouse": {"model_id": "other", "model_version": "1"}}
     job.tasks[TRAIN]["inputs"]["model"] = {"input_model": artifact}
@@ -167,13 +166,13 @@ def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine
         "task": {"engine_run": {"cores": 4}, "provider": "unionpay"},
     }
     job.tasks[TRAIN]["conf"]["launcher_name"] = "deepspeed"
-    warnings = job.read().warnings
+    warnings = job.read()[1]
     assert [w.partition(": ")[0].removeprefix("dag_schema.dag.") for w in warnings] == [
         f"tasks.{TRAIN}.conf.launcher_name",
         "conf.cores",
         "conf.task.engine_run",
     ]
-    spec = job.read().spec
+    spec = job.read()[0]
     (problem,) = validation.check(spec)[0]
     assert in_fates_paths(problem.path, spec) == "dag_schema.dag.conf.engine.name" and "Spark" in problem.rule
 
@@ -193,7 +192,7 @@ def test_an_ambiguous_component_lists_its_providers():
     del job.tasks[TRAIN]["conf"]
     assert "other:2.0.0, unionpay:2.0.0" in job.refused()[f"tasks.{TRAIN}.component_ref"]
     job.dag["conf"]["task"] = {"provider": "other:2.0.0@docker"}
-    assert job.read().spec.dag[TRAIN].component.provider == "other"
+    assert job.read()[0].dag[TRAIN].component.provider == "other"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_an_ambiguous_component_lists_its_providers():
     ],
 )
 def test_each_path_is_that_of_the_description(job: Described, ours: str, theirs: str):
-    spec, names = job.read().spec, {"ALIGN": ALIGN, "TRAIN": TRAIN}
+    spec, names = job.read()[0], {"ALIGN": ALIGN, "TRAIN": TRAIN}
     text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
     wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
     assert in_fates_paths(text, spec) == wanted
