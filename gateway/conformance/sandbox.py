@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Mapping, Set
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,6 +46,8 @@ UNKNOWN = "conformance_unknown"
 _PROBE_SECONDS = 0.05
 _AFTER_THE_END = 5.0
 """seconds for the other parties once one has failed, or has ended and all others wait for messages"""
+_SIGNAL_SECONDS = 5.0
+"""after which a signal is seen that came just before waiting began, which nothing else would end"""
 _STARTED_SECONDS = 5.0
 """after which a silent run counts as running"""
 _TASK = "checked"
@@ -141,8 +143,9 @@ class Sandbox:
             with ThreadPoolExecutor(len(parties)) as pool:
                 try:
                     playing = [pool.submit(trial.play, p, stations[p.node]) for p in parties]
-                    for one in wait(playing, return_when=FIRST_EXCEPTION).done:
-                        one.result()  # raises what ended it
+                    while wait(playing, _SIGNAL_SECONDS, FIRST_EXCEPTION).not_done:
+                        for one in filter(Future.done, playing):
+                            one.result()  # raises what ended it
                     return tuple(one.result() for one in playing)
                 except BaseException:
                     self.give_up()  # else leaving this block would wait for what still runs
