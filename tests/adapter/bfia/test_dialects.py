@@ -15,6 +15,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from tests.adapter.bfia.scripted import raw, says
 from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path
+from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
 from tests.memory_engine import MemoryEngine
@@ -203,3 +204,15 @@ def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_on
         assert (data["outcome"], data["failed_by"]["node"]) == ("FAILED", FATE)
         ending = site.node.store.local_jobs.get(spec.job_id).ending
         assert ending is not None and ending.outcome is Outcome.FAILED
+
+
+# ---------------------------------------------------------------- routes
+
+
+def test_the_own_node_needs_no_route(site: Site):
+    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="job-dialects-own")
+    assert ME not in site.node.routes.table.routes
+    site.node.coordinator.submit(spec)
+    site.run(spec.job_id, "guest.0")
+    assert site.asked(spec.job_id) == []
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
