@@ -22,6 +22,7 @@ CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "ca
 LARGEST_VARIABLE = 128 * 1024
 """Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
 
+NOBODY = "65534:65534"
 KILLED = 9
 FIRST_SIGNAL_CODE = 128
 
@@ -37,10 +38,6 @@ class EngineError(Exception):
 
 class EngineDown(EngineError, reason="ENGINE_DOWN"):
     """The engine does not respond; the state of its runs is unknown."""
-
-
-class HostMoved(EngineError, reason="CREATE_FAILED"):
-    """Containers now reach this host at another address than the launch says: launch again with that."""
 
 
 HOW_TO_HAVE_IT = (
@@ -175,14 +172,27 @@ class LaunchSpec:
     """Linux capabilities beyond none, such as NET_RAW"""
     engine: str = ""
     """name of the engine that is to run it; empty: the main one"""
-    host: str = ""
-    """this host's address in the engine's own network, as in the environment; empty: not in it"""
     reach: tuple[str, ...] = ()
     """services that it has to reach, ``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
     own: tuple[str, ...] = ()
     """folders that it alone sees, for as long as it is there, where no folder is shared with its machine"""
     reserved: Limits = Limits(pids=None)
     """what it asked for, which an engine of several machines keeps free for it"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all runs of an engine of several machines have in common."""
+
+    gpu: str = ""
+    """the machines' resource that is their GPUs"""
+    user: str = NOBODY
+    """of containers whose image would run as root"""
+    read_only_root: bool = False
+    grace: float = 10.0
+    """seconds between SIGTERM and SIGKILL"""
+    room: int = 64 * 1024 * 1024
+    """bytes that a run may write to each folder that it alone sees"""
 
 
 @dataclass(frozen=True)
@@ -413,6 +423,11 @@ def labels(
 def owned(labels: Mapping[str, str], node: str, installation: str) -> bool:
     """Whether a run with these labels belongs to this node of this installation."""
     return labels.get(NODE) == node and labels.get(INSTALLATION) == installation
+
+
+def of_run(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return those labels that say something of a run."""
+    return {name: value for name, value in labels.items() if name.startswith("bfia.")}
 
 
 def safe_name(prefix: str, node: str) -> str:

@@ -21,6 +21,20 @@ def pause(since: float) -> None:
     time.sleep(min(max(0.1, (time.monotonic() - since) / 10), 1.0))
 
 
+KILL_SECONDS = 60.0
+"""beyond its grace, for a run of a cluster to end; a process may hang in its machine's kernel"""
+
+
+def until_over(runs: Callable[[], bool], ask: Callable[[], bool], seconds: float) -> None:
+    """Ask a cluster, until it has heard, to end a run; return when that has ended. Raises `EngineError`."""
+    until, asked = time.monotonic() + seconds, False
+    while runs():
+        asked = asked or ask()
+        if time.monotonic() >= until:
+            raise EngineError("it still runs, although its machine was asked to kill it")
+        time.sleep(0.1)
+
+
 class Subscription:
     """One subscriber, called with one name after the other."""
 

@@ -50,10 +50,6 @@ class ContainerDoor:
                 self._look(self._engine)
             return self._advertised or f"http://{self._host}:{self._port}"
 
-    def host_of(self, base: str) -> str:
-        """Return this host's address that a base URL from here names; empty where one is advertised."""
-        return "" if self._advertised else base.partition("://")[2].rpartition(":")[0]
-
     def try_open(self) -> None:
         """Open the door now if the engine answers; say what of the isolation holds."""
         try:

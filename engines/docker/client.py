@@ -4,17 +4,14 @@ The system's ssh client only forwards the daemon's socket; keys, known hosts and
 configuration. It never asks for a password.
 """
 
-import logging
-import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from struct import unpack
@@ -41,12 +38,8 @@ from engines.base import (
 )
 from engines.watch import Follower
 
-log = logging.getLogger(__name__)
-
 SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
-_MOST_LAYERS = 10
-"""of exceptions, one inside the other, that are looked through for what the system said"""
 _OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
 _LONGEST_OUTPUT = 500
@@ -95,29 +88,21 @@ class Tunnel:
             raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))  # sockets' paths must be short
         with (self._folder / "output").open("wb") as output:
+            command = [program, *self._arguments(self._folder / "s")]
             self._client = subprocess.Popen(
-                [program, *self._arguments(self._folder / "s")],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         self._wait(self._folder, self._client)
         return self._folder / "s"
 
     def close(self) -> None:
-        """End the client, and delete the socket's folder; returns within 5 seconds or kills."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.terminate()
-            try:
-                client.wait(5)
-            except subprocess.TimeoutExpired:
-                client.kill()
-                client.wait()
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        """End the client, and delete the socket's folder."""
+        if self._client is not None:
+            self._client.kill()  # it only forwards
+            self._client.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._client = self._folder = None
 
     def _arguments(self, here: Path) -> list[str]:
         parts = urlsplit(self._url)
@@ -138,24 +123,13 @@ class Tunnel:
 
     def _wait(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + _OPEN_TIMEOUT
-        while not _listens(folder / "s"):
+        while not (folder / "s").exists():
             ended = client.poll() is not None
             if ended or time.monotonic() > end:
                 output = (folder / "output").read_text(errors="replace").strip()[-_LONGEST_OUTPUT:]
                 self.close()
                 raise EngineDown(f"{self._url}: {output or 'no connection in time'}")
             time.sleep(0.05)
-
-
-def _listens(path: Path) -> bool:
-    if not os.path.exists(path):
-        return False
-    with socket.socket(socket.AF_UNIX) as knock:
-        try:
-            knock.connect(str(path))
-        except OSError:
-            return False
-    return True
 
 
 class Client(APIClient):
@@ -185,8 +159,8 @@ class Connection:
     def __call__(self) -> APIClient:
         """Return the client. Raises `EngineDown`."""
         with self._lock, translated(EngineDown):
-            base_url = self._base_url if self._tunnel is None else f"unix://{self._tunnel.open()}"
-            if self._tunnel is not None and base_url != self._tunnelled:
+            base_url = self._base_url
+            if self._tunnel is not None and (base_url := f"unix://{self._tunnel.open()}") != self._tunnelled:
                 self._drop()  # it was created again, elsewhere
                 self._tunnelled = base_url
             if self._api is None:
@@ -239,13 +213,10 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 def _cause(error: BaseException) -> str:
     """Return what the system said in the end, such as ``No such file or directory``, and no layer above it."""
     found: BaseException | None = error
-    for _ in range(_MOST_LAYERS):
-        if found is None:
-            break
+    while found is not None:
         if isinstance(found, OSError) and found.strerror:
             return found.strerror
-        inner = next((one for one in found.args if isinstance(one, BaseException)), None)
-        found = inner or found.__cause__ or found.__context__
+        found = found.__cause__ or found.__context__
     return str(error)
 
 
@@ -335,7 +306,6 @@ class EventWatch(Follower):
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._over = over
-        self._lock = threading.Lock()
         self._stream: CancellableStream[Any] | None = None
         super().__init__(_FIRST_WAIT, on_exit, on_away)
 
@@ -350,9 +320,7 @@ class EventWatch(Follower):
         try:
             client = self._client()
             now = datetime.fromisoformat(client.info()["SystemTime"])  # in the time zone of the daemon
-            stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
-            with self._lock:
-                self._stream = stream
+            self._stream = stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
             if self._closed.is_set():  # closed before there was a stream to close
                 return
             for name in self._over():
@@ -367,10 +335,7 @@ class EventWatch(Follower):
             self._subscription.away()
 
     def _end_stream(self) -> None:
-        with self._lock:
-            stream, self._stream = self._stream, None
+        stream, self._stream = self._stream, None
         if stream is not None:
-            try:
+            with suppress(DockerException, OSError, AttributeError):  # it has ended already
                 stream.close()
-            except (DockerException, OSError, AttributeError):  # it has ended already
-                log.debug("the stream of events was closed before")

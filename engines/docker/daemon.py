@@ -14,8 +14,6 @@ from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Logs, 
 from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
 
-NOBODY = "65534:65534"
-
 
 @dataclass(frozen=True)
 class Source:

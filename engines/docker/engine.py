@@ -21,6 +21,7 @@ from docker.types import Mount as DockerMount
 from engines.base import (
     CAPABILITIES,
     INSTALLATION,
+    NOBODY,
     Capacity,
     CreateFailed,
     EngineDown,
@@ -37,12 +38,13 @@ from engines.base import (
     check_digest,
     check_launch,
     is_name,
+    of_run,
     owned,
     safe_name,
     signal_of,
 )
 from engines.docker.client import EventWatch, asked, network_is_gone, remove, translated
-from engines.docker.daemon import NOBODY, DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.gpus import LABEL as GPUS
 from engines.docker.gpus import Gpus, named, request
 from engines.docker.images import Image
@@ -135,10 +137,7 @@ class ContainerdEngine(DaemonEngine):
     def capacity(self) -> Capacity:
         with translated(EngineDown):
             info = self._client().info()
-        try:
-            return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(named(info)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineDown(f"the engine does not report its capacity: {error}") from error
+        return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(named(info)))
 
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
@@ -150,11 +149,10 @@ class ContainerdEngine(DaemonEngine):
             network_was_gone = False
             while True:
                 network, hosts = self._network_of(spec)
-                own = "" if network_was_gone or spec.reach else network
                 try:
-                    with self.sandboxes.start(own) as sandbox:
-                        network = joined(sandbox) if sandbox else network
-                        if self._create_and_start(spec, image, mounts, network, hosts):
+                    with self.sandboxes.start("" if network_was_gone or spec.reach else network) as sandbox:
+                        place = joined(sandbox) if sandbox else network
+                        if self._create_and_start(spec, image, mounts, place, hosts):
                             return
                 except APIError as error:
                     if self._network is None or network_was_gone or not network_is_gone(error):
@@ -163,9 +161,7 @@ class ContainerdEngine(DaemonEngine):
                     self._services.forget()
                     network_was_gone = True
                 if time.monotonic() > until:
-                    raise CreateFailed(
-                        f"the name {spec.name} is taken by a container that the daemon does not show"
-                    )
+                    raise CreateFailed(f"the name {spec.name} is taken by a container that the daemon hides")
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
@@ -186,7 +182,7 @@ class ContainerdEngine(DaemonEngine):
         with translated(), suppress(NotFound):
             api = self._client()
             found = api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
-            size = max((int(c.get("SizeRw") or 0) for c in found), default=0)
+            size = sum(int(c.get("SizeRw") or 0) for c in found)
             return Written(size, changes_of(api, name, most))
         return Written()
 
@@ -204,13 +200,10 @@ class ContainerdEngine(DaemonEngine):
             self.sandboxes.discard(sandbox_of(found["HostConfig"]["NetworkMode"]))
 
     def list(self) -> Sequence[Found]:
-        found = []
-        for name in self._names():
-            container = self._inspect(name)
-            if container is not None:
-                labels = {k: v for k, v in labels_of(container).items() if k.startswith("bfia.")}
-                found.append(Found(name, labels, probe_of(container["State"])))
-        return found
+        seen = [(name, self._inspect(name)) for name in self._names()]
+        return [
+            Found(name, of_run(labels_of(one)), probe_of(one["State"])) for name, one in seen if one is not None
+        ]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
@@ -277,7 +270,7 @@ class ContainerdEngine(DaemonEngine):
         """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""
         if self._network is None:
             return "host", {}
-        network = self._network.ensure(spec.host)
+        network = self._network.ensure()
         if not spec.reach or self._options.outside or not self._network.ours:
             return network, {}
         return self._services.ensure(spec.reach, self._doors)

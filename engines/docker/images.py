@@ -44,10 +44,7 @@ _GRACE = 30.0
 """seconds after the deadline when the request itself gives up; its reader does so before, and says why"""
 _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
     (("no space left",), NoSpace),
-    (
-        ("pull access denied", "unauthorized", "authentication required", "no basic auth", "denied:", "forbidden"),
-        PullDenied,
-    ),
+    (("denied", "authoriz", "authentication required", "no basic auth", "forbidden"), PullDenied),
     (
         ("manifest unknown", "not found", "name unknown", "does not exist", "invalid reference", "name must"),
         lambda text: ImageNotFound(text, "push it there, or correct its name in the registration"),
@@ -93,14 +90,19 @@ class Image:
 
     @property
     def runs_as_root(self) -> bool:
-        """Whether the image's own user is root, by name, by number, or because it names none."""
-        return self.user.partition(":")[0] in ("", "0", "root")
+        """Whether the image's own user is root."""
+        return is_root(self.user)
+
+
+def is_root(user: str) -> bool:
+    """Whether an image's user is root: by name, by number, or because it names none."""
+    return user.partition(":")[0] in ("", "0", "root")
 
 
 class Images:
     """The daemon's images."""
 
-    def __init__(self, client: Callable[[], APIClient], rules: PullRules = PullRules()) -> None:
+    def __init__(self, client: Callable[[], APIClient], rules: PullRules) -> None:
         self._client = client
         self._rules = rules
         self._guard = threading.Lock()
@@ -162,13 +164,11 @@ class Images:
             check_answer(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except APIError as error:
-            raise _refusal(image, words(error)) from error
+            raise refusal(image, words(error)) from error
         except Timeout as error:
             raise PullTimeout(f"{registry} did not respond about {image} within {seconds:g} s") from error
         except (DockerException, OSError) as error:
             raise EngineDown(f"the container engine went away during the request for {image}: {error}") from error
-        except (ValueError, LookupError, TypeError) as error:
-            raise PullFailed(f"{registry} gave no valid response about {image}") from error
 
     def check_executable(
         self,
@@ -192,12 +192,11 @@ class Images:
             search = environment.get("PATH", image.path).split(":")
             places = [posixpath.join(folder, first) for folder in search if folder]
         for place in places:
-            if (image.id, place) in self._known or _below(place, mounted):
+            mounts = any(PurePosixPath(place).is_relative_to(folder) for folder in mounted)
+            if mounts or (image.id, place) in self._known:
                 return
-            executable = self._is_executable(container, place)
-            if executable:
+            if self._is_executable(container, place):
                 self._known.add((image.id, place))
-            if executable or executable is None:
                 return
         raise CommandNotFound(f"the image has no executable {first}")
 
@@ -243,7 +242,7 @@ class Images:
                 on_progress(_progress(layers))
                 report_at = now + _PROGRESS_EVERY
             try:
-                event = events.get(timeout=max(0.0, min(_PROGRESS_EVERY, until - now)))
+                event = events.get(timeout=min(_PROGRESS_EVERY, until - now))
             except queue.Empty:
                 continue
             last_at = time.monotonic()
@@ -251,30 +250,23 @@ class Images:
                 on_progress(_progress(layers))
                 return
             if isinstance(event, APIError):
-                raise _refusal(image, words(event)) from event
+                raise refusal(image, words(event)) from event
             if isinstance(event, BaseException):
                 raise EngineDown(f"the container engine went away while it pulled {image}: {event}") from event
             if "error" in event:
-                raise _refusal(image, str(event["error"]))
+                raise refusal(image, str(event["error"]))
             if "id" in event and "progressDetail" in event:
                 layers[event["id"]] = event
 
-    def _is_executable(self, container: str, path: str) -> bool | None:
-        """Tell what the daemon says; None if it cannot look: then the start itself will fail and say why."""
-        status, stat = self._stat(container, path)
-        if stat is None:
-            return False if status == 404 else None
-        return bool(stat["linkTarget"]) or (bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY)
-
-    def _stat(self, container: str, path: str) -> tuple[int, dict[str, Any] | None]:
+    def _is_executable(self, container: str, path: str) -> bool:
+        """Tell what the daemon says; where it cannot look, the start itself will fail and say why."""
         api = self._client()
-        answer = api.head(_url(api, container), params={"path": path}, timeout=api.timeout)
-        described = answer.headers.get(_STAT)
-        return answer.status_code, json.loads(b64decode(described)) if described else None
-
-
-def _url(api: APIClient, container: str) -> str:
-    return f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+        answer = api.head(url, params={"path": path}, timeout=api.timeout)
+        if (described := answer.headers.get(_STAT)) is None:
+            return bool(answer.status_code != 404)
+        stat = json.loads(b64decode(described))
+        return bool(stat["linkTarget"]) or (bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY)
 
 
 class _Fetch:
@@ -333,8 +325,8 @@ def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
     return {"X-Registry-Auth": header} if header else {}
 
 
-def _refusal(image: str, text: str) -> EngineError:
-    """Return the error that a message of the daemon or the registry stands for."""
+def refusal(image: str, text: str) -> EngineError:
+    """Return the error that a message of the daemon, a machine or the registry stands for."""
     found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
     return next(found, PullFailed)(f"{image} cannot be pulled: {text}")
 
@@ -345,7 +337,3 @@ def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:
     done = sum("complete" in str(layer.get("status", "")).lower() for layer in layers.values())
     got = sum((layer.get("progressDetail") or {}).get("current") or 0 for layer in layers.values())
     return f"{done} of {len(layers)} layers, {got / 1e6:.1f} MB in progress"
-
-
-def _below(path: str, folders: Sequence[str]) -> bool:
-    return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)

@@ -20,7 +20,7 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import EngineError, HostMoved, Isolation
+from engines.base import CreateFailed, EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
 
 _TAKEN = (403, 409)
@@ -35,8 +35,6 @@ _FORWARDED = "DOCKER-USER"
 _TIMEOUT = 20
 _NOT_THERE = (1, 2)
 """exit codes of iptables for a missing rule or chain; others mean that it cannot be used"""
-_MOST_JUMPS = 16
-"""more than gateways that may have created the same rule at the same time"""
 
 
 class NodeNetwork:
@@ -67,16 +65,17 @@ class NodeNetwork:
         self.ours = False
         """whether it was not made by somebody else, when it was last inspected"""
 
-    def ensure(self, host: str = "") -> str:
+    def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
 
-        One that is gone is created with its former addresses, unless these are taken. Raises APIError, and
-        `HostMoved` if this host is not at the address ``host`` in it.
+        One that is gone is created with its former addresses. Raises APIError, and once `CreateFailed` where these
+        were taken: what was prepared for a container names a wrong address of this host.
         """
         with self._lock:
+            before = self._host
             found = self._known()
-            if host not in ("", self._host):
-                raise HostMoved("the engine's network was made anew with other addresses")
+            if before not in ("", self._host):
+                raise CreateFailed("the engine's network was made anew with other addresses")
             return found
 
     def forget(self) -> None:
@@ -161,17 +160,16 @@ class NodeNetwork:
     def _make(self) -> str:
         try:
             try:
-                made = self._create(self._pools)
+                self._made = self._create(self._pools)
             except APIError as error:
                 if not self._pools or is_away(error):
                     raise
-                made = self._create(())  # its former addresses are taken
+                self._made = self._create(())  # its former addresses are taken
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
             return self._made_by_another(error)
-        self._made = made
-        return made
+        return self._made
 
     def _create(self, pools: Sequence[IPAMPool]) -> str:
         made = self._client().create_network(
@@ -187,16 +185,15 @@ class NodeNetwork:
 
     def _learn(self, network: str) -> None:
         """Remember the addresses of the network, and which is this host's."""
-        pools: tuple[IPAMPool, ...] = ()
-        host = ""
+        self._pools, self._host = (), ""
         seen = self._client().inspect_network(network)
+        self.ours = self._is_ours(seen)
         for pool in seen["IPAM"]["Config"] or []:
             addresses = ipaddress.ip_network(pool["Subnet"])
             if addresses.version == 4:
-                host = str(pool.get("Gateway") or next(addresses.hosts()))
-                pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
-                break
-        self._pools, self._host, self.ours = pools, host, self._is_ours(seen)
+                self._host = str(pool.get("Gateway") or next(addresses.hosts()))
+                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self._host),)
+                return
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network; one that has other options than ours and is not in use is removed first."""
@@ -212,11 +209,11 @@ class NodeNetwork:
         """Remove a network; return False if containers are in it."""
         try:
             self._remove(network)
+            return True
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
             return False
-        return True
 
     def _is_ours(self, network: Mapping[str, Any]) -> bool:
         return (network["Options"] or {}).get(_NAME) == self.bridge
@@ -238,10 +235,8 @@ class NodeNetwork:
         return [network for network in found if network["Name"] == self.name]
 
     def _remove(self, network: str) -> None:
-        try:
+        with suppress(NotFound):
             self._client().remove_network(network)
-        except NotFound:
-            return
 
 
 class Firewall:
@@ -305,9 +300,8 @@ class Firewall:
         """Remove the chain, if there is one."""
         with suppress(EngineError):
             for jump in self._jumps:
-                for _ in range(_MOST_JUMPS):
-                    if _iptables("-D", *jump).returncode:
-                        break
+                while not _iptables("-D", *jump).returncode:  # two gateways may have made it
+                    continue
             _iptables("-F", self.chain)
             _iptables("-X", self.chain)
 

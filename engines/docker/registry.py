@@ -4,7 +4,7 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Mapping
+from base64 import b64encode
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,14 +21,16 @@ _LONGEST = 120.0
 """seconds for all requests about one image"""
 _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 _HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
+NOT_VALID = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""what reading a document raises that is not of the form it should have"""
 
 
 class NoAnswer(Exception):
-    """The registry did not answer, or refused; ``denied``: for want of a right."""
+    """The registry did not answer, or refused."""
 
-    def __init__(self, text: str, denied: bool = False) -> None:
-        super().__init__(text)
-        self.denied = denied
+
+class Denied(NoAnswer):
+    """It refused for want of a right."""
 
 
 class Registry:
@@ -40,9 +42,10 @@ class Registry:
         self._until = time.monotonic() + _LONGEST
         host = _HUBS_ADDRESS if registry == _HUB else registry
         official = registry == _HUB and "/" not in repository
-        self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"
+        local = _is_local(host)
+        self._base = f"http{'' if local else 's'}://{host}/v2/{'library/' if official else ''}{repository}"
         self._authorization: dict[str, str] = {}
-        self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not _is_local(host))
+        self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not local)
 
     def __enter__(self) -> "Registry":
         return self
@@ -57,14 +60,14 @@ class Registry:
             status, body, challenge = self._request(url, accept)
             if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
                 status, body, challenge = self._request(url, accept)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, *NOT_VALID) as error:
             raise NoAnswer(f"{self._registry} does not respond: {type(error).__name__} {error}") from error
         if status == httpx.codes.NOT_FOUND:
             return None
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise Denied(f"{self._registry} responds with {status} to {path}; log in: docker login")
         if status != httpx.codes.OK:
-            denied = status in (401, 403)
-            hint = "; log in: docker login" if denied else ""
-            raise NoAnswer(f"{self._registry} responds with {status} to {path}{hint}", denied)
+            raise NoAnswer(f"{self._registry} responds with {status} to {path}")
         return body
 
     def _request(self, url: str, accept: str) -> tuple[int, bytes, str]:
@@ -88,24 +91,21 @@ class Registry:
         if self._authorization:
             return False
         login = login_for(self._registry)
-        own = httpx.BasicAuth(*login) if login else None
         if challenge.lower().startswith("basic"):
-            request = httpx.Request("GET", self._base)
-            if own is None:
+            if login is None:
                 return False
-            next(own.auth_flow(request))
-            self._authorization = {"authorization": request.headers["authorization"]}
+            self._authorization = {"authorization": f"Basic {b64encode(':'.join(login).encode()).decode()}"}
             return True
         challenged = dict(_CHALLENGE.findall(challenge))
         realm = challenged.pop("realm", "")
         plain = self._base.startswith("http:")
         if urlsplit(realm).scheme not in (("http", "https") if plain else ("https",)):
             return False  # credentials for https are never sent in the clear
-        with self._http.stream("GET", realm, params=challenged, auth=own) as answer:
+        with self._http.stream("GET", realm, params=challenged, auth=login) as answer:
             body = self._whole(answer)
-        found = json.loads(body) if answer.status_code == httpx.codes.OK else {}
-        token = found.get("token") or found.get("access_token") if isinstance(found, Mapping) else None
-        self._authorization = {"authorization": f"Bearer {token}"} if isinstance(token, str) else {}
+        if answer.status_code == httpx.codes.OK:
+            found = json.loads(body)
+            self._authorization = {"authorization": f"Bearer {found.get('token') or found['access_token']}"}
         return bool(self._authorization)
 
 
@@ -127,10 +127,6 @@ def login_for(registry: str) -> tuple[str, str] | None:
         raise EngineError(f"the credentials for {registry} cannot be read: {error}") from error
     user, password = known.get("username"), known.get("password")
     return (user, password) if user and password else None
-
-
-def _scheme(host: str) -> str:
-    return "http" if _is_local(host) else "https"
 
 
 def _is_local(host: str) -> bool:

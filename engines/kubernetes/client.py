@@ -53,32 +53,26 @@ class Cluster:
 
     def get(self, kind: type[Any], name: str) -> Any:
         """Return an object, None if there is none."""
-        try:
-            return self._api().request("get", kind, name=name)
-        except ApiError as error:
-            if status_of(error) == MISSING:
-                return None
-            raise
+        return self._request(MISSING, "get", kind, name=name)
 
     def create(self, what: Any) -> Any:
-        """Create an object and return it."""
-        return self._api().request("post", obj=what)
+        """Create an object and return it, None if there is one of its name."""
+        return self._request(CONFLICT, "post", obj=what)
 
-    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> Any:
-        """Change an object; None is returned if there is none."""
-        try:
-            headers = {"Content-Type": PatchType.MERGE.value}
-            return self._api().request("patch", kind, obj=change, name=name, headers=headers)
-        except ApiError as error:
-            if status_of(error) == MISSING:
-                return None
-            raise
+    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
+        """Change an object, which may be gone."""
+        headers = {"Content-Type": PatchType.MERGE.value}
+        self._request(MISSING, "patch", kind, obj=change, name=name, headers=headers)
 
     def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
         """Delete an object with what it owns, which may be gone."""
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
-        with _if_there():
-            self._api().request("delete", kind, name=name, params=params)
+        self._request(MISSING, "delete", kind, name=name, params=params)
+
+    def _request(self, borne: int, *what: Any, **more: Any) -> Any:
+        """Return an object; None where the answer has the status that is borne."""
+        with _borne(borne):
+            return self._api().request(*what, **more)
 
     def list(
         self, kind: type[Any], labels: str = "", fields: str = "", namespace: str | None = None
@@ -113,7 +107,7 @@ class Cluster:
     def log(self, pod: str, container: str) -> Iterator[bytes]:
         """Yield what a container has written, piece by piece; nothing for one that is gone."""
         request = self._api().prepare_request("get", PodLog, name=pod, params={"container": container})
-        with _if_there(), self._answer(request) as answer:
+        with _borne(MISSING), self._answer(request) as answer:
             yield from answer.iter_bytes()
 
     def close(self) -> None:
@@ -193,10 +187,10 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 
 
 @contextmanager
-def _if_there() -> Iterator[None]:
-    """Do nothing where the object is missing."""
+def _borne(status: int) -> Iterator[None]:
+    """Pass over a refusal with this status."""
     try:
         yield
     except ApiError as error:
-        if status_of(error) != MISSING:
+        if status_of(error) != status:
             raise

@@ -41,12 +41,13 @@ from engines.base import (
     check_digest,
     check_launch,
     is_name,
+    of_run,
     owned,
 )
 from engines.docker.client import not_started
-from engines.docker.images import PullRules
+from engines.docker.images import PullRules, refusal
 from engines.docker.registry import login_for
-from engines.kubernetes.client import CONFLICT, FORBIDDEN, Cluster, status_of, translated
+from engines.kubernetes.client import FORBIDDEN, Cluster, status_of, translated
 from engines.kubernetes.images import Image, Images
 from engines.kubernetes.jobs import (
     BEGUN,
@@ -57,13 +58,12 @@ from engines.kubernetes.jobs import (
     PodView,
     first,
     job_of,
-    login_of,
     owner_of,
     pull_name,
     secrets_of,
 )
 from engines.kubernetes.watch import PodWatch
-from engines.watch import pause
+from engines.watch import KILL_SECONDS, pause, until_over
 
 log = logging.getLogger(__name__)
 
@@ -77,16 +77,8 @@ _ISOLATION = Isolation(
     ),
 )
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"
-_PAUSE = 0.1
-"""seconds between two looks at a run that begins or ends"""
-_IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-)
-_NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError"})
-_DENIED = ("unauthorized", "authorization failed", "denied", "forbidden", "no basic auth")
-_NO_IMAGE = ("not found", "manifest unknown", "name unknown")
-_CPU = ("limits.cpu", "requests.cpu", "cpu")
-_MEMORY = ("limits.memory", "requests.memory", "memory")
+_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_NOT_STARTED = ("CreateContainerError", "RunContainerError")
 
 
 @dataclass(frozen=True)
@@ -105,8 +97,6 @@ class KubernetesOptions:
     """bytes of the log that `save_logs` keeps"""
     place_seconds: float = 30.0
     """the longest that a run waits for a machine with room for it"""
-    kill_seconds: float = 60.0
-    """beyond its grace, for a run to end; a process may hang in its machine's kernel"""
 
 
 class KubernetesEngine:
@@ -126,7 +116,6 @@ class KubernetesEngine:
         self._watches: list[Watch] = []
 
     def check(self) -> None:
-        """Return if the engine responds. Raises `EngineDown`."""
         with translated(EngineDown):
             self._cluster.get(Job, "none")
 
@@ -138,14 +127,14 @@ class KubernetesEngine:
             beside, there = self._others(machines or {})
         gpu = self._options.form.gpu
 
-        def bounds(kind: str, names: Sequence[str]) -> Iterator[tuple[float, float]]:
+        def bounds(kind: str) -> Iterator[tuple[float, float]]:
             for hard in quotas:
+                names = (f"limits.{kind}", f"requests.{kind}", kind)
                 yield from ((_number(hard[name]), _asked(beside, kind, name)) for name in names if name in hard)
             if machines is not None:
                 yield sum(_number(has.get(kind, "0")) for has in machines.values()), _asked(there, kind)
 
-        cpu, memory = [*bounds("cpu", _CPU)], [*bounds("memory", _MEMORY)]
-        gpus = [*bounds(gpu, (f"requests.{gpu}",))]
+        cpu, memory, gpus = ([*bounds(kind)] for kind in ("cpu", "memory", gpu))
         if not cpu or not memory:
             raise _TotalsUnknown(
                 "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
@@ -155,30 +144,24 @@ class KubernetesEngine:
         return Capacity(cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices)))
 
     def image_digest(self, image: str) -> str:
-        """Return the digest of the image's content, as its registry has it."""
         return self.image_facts(image).digest
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Return the image's metadata, as its registry has it."""
         self.check()  # of a cluster that is away, nothing is known
         found = self._images.find(image)
         return ImageMetadata(found.id, found.labels, (found.reference,))
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        """Return the image's digest; a machine fetches it when it first needs it."""
-        return self._images.find(image).id
+        return self._images.find(image).id  # a machine fetches it when it first needs it
 
     def offered(self, image: str, seconds: float) -> str:
-        """Return the digest of the manifest that the registry has for the image now."""
         return self._images.find(image).reference.partition("@")[2]
 
     def isolation(self) -> Isolation:
-        """Return that nothing is known to be closed."""
         self.check()
         return _ISOLATION
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run unless it was started before. Return once it is up."""
         check_launch(spec)
         if spec.mounts:
             raise NotSupported(
@@ -202,31 +185,29 @@ class KubernetesEngine:
             self._mark_begun(job)
 
     def probe(self, name: str) -> Probe:
-        """Return the state of a run."""
         with translated():
             pod = self._pod(self._job(name))
         return Missing() if pod is None else pod.probe()
 
     def address(self, name: str) -> str:
-        """Return nothing: requests may come from the address of the run's machine, which others there share."""
-        return ""
+        return ""  # requests may come from the address of the run's machine, which others there share
 
     def written(self, name: str, most: int) -> Written:
-        """Return nothing: only the machine knows, and it keeps to its own limits."""
-        return Written()
+        return Written()  # only the machine knows, and it keeps to its own limits
 
     def stop(self, name: str, grace: float) -> None:
         """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""
-        until = time.monotonic() + self._options.form.grace + self._options.kill_seconds
+
+        def ask() -> bool:
+            if (
+                pod := self._pod(self._job(name))
+            ) is not None:  # unlike deletion, a deadline keeps exit code and logs
+                self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
+            return True
+
+        runs = lambda: isinstance(self.probe(name), Running)  # noqa: E731
         with translated():
-            asked = False
-            while (pod := self._pod(self._job(name))) is not None and isinstance(pod.probe(), Running):
-                if not asked:  # unlike deletion, a deadline keeps exit code and logs
-                    self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
-                    asked = True
-                if time.monotonic() >= until:
-                    raise EngineError("it still runs, although its machine was asked to kill it")
-                time.sleep(_PAUSE)
+            until_over(runs, ask, self._options.form.grace + KILL_SECONDS)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
         """Return its output so far; a cluster keeps both streams as one, which is ``stdout`` here."""
@@ -241,7 +222,6 @@ class KubernetesEngine:
                 engines_logs.save(directory, "stderr", ())
 
     def remove(self, name: str) -> None:
-        """Remove the run with everything that belongs to it, killing it if it runs."""
         with translated():
             if (job := self._job(name)) is None:
                 return
@@ -253,24 +233,19 @@ class KubernetesEngine:
                 self._cluster.delete(Pod, pod.name, grace=1)
 
     def list(self) -> Sequence[Found]:
-        """Return the runs of this node and this installation, and of no other."""
         with translated():
-            jobs, pods = self._all()
-        found = []
-        for job in jobs:
-            labels = {k: v for k, v in (job.metadata.annotations or {}).items() if k.startswith("bfia.")}
-            pod = first(one for one in pods if one.job == job.metadata.uid)
-            found.append(Found(str(job.metadata.name), labels, Missing() if pod is None else pod.probe()))
-        return found
+            seen = [*self._all()]
+        return [
+            Found(str(job.metadata.name), of_run(job.metadata.annotations), pod.probe() if pod else Missing())
+            for job, pod in seen
+        ]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Call ``on_exit(name)`` soon after each exit."""
         watch = PodWatch(self._cluster, f"{OWNER}={self._owner}", self._take_up, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
-        """Release threads and connections. Runs go on."""
         for watch in self._watches:
             watch.close()
         self._cluster.close()
@@ -279,34 +254,16 @@ class KubernetesEngine:
 
     def _create(self, spec: LaunchSpec, image: Image) -> Any:
         """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
-        login = login_for(image.registry)
-        job = job_of(spec, image, self._owner, login is not None, self._options.form)
-        try:
-            return self._cluster.create(job)
-        except ApiError as error:
-            if status_of(error) != CONFLICT:
-                raise
-        if (found := self._job(spec.name)) is None:
+        pull = login_for(image.registry) is not None
+        created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options.form))
+        if created is None and (created := self._job(spec.name)) is None:
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
-        return found
+        return created
 
     def _set_going(self, spec: LaunchSpec, image: Image, job: Any) -> None:
-        for secret in secrets_of(spec, job, self._owner, login_of(image.registry, login_for(image.registry))):
-            self._put(secret, job.metadata.uid)
+        for secret in secrets_of(spec, job, self._owner, image.registry, login_for(image.registry)):
+            self._cluster.create(secret)  # unless a launch that was cut off has
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
-
-    def _put(self, secret: Secret, job: str) -> None:
-        """Create a Secret of a Job, in place of one of an earlier Job of the same name."""
-        assert secret.metadata is not None and secret.metadata.name
-        try:
-            self._cluster.create(secret)
-        except ApiError as error:
-            if status_of(error) != CONFLICT:
-                raise
-            found = self._cluster.get(Secret, secret.metadata.name)
-            if found is None or [owner.uid for owner in found.metadata.ownerReferences or ()] != [job]:
-                self._cluster.delete(Secret, secret.metadata.name)
-                self._cluster.create(secret)
 
     def _wait_until_up(self, job: Any) -> None:
         """Raise `_NeverBegan`, `CreateFailed` for a Job that was removed."""
@@ -332,8 +289,9 @@ class KubernetesEngine:
             now = time.monotonic()
             if reason in _NOT_STARTED:
                 raise _NeverBegan(not_started(text))
-            if reason in _IMAGE and (error := _image_error(reason, text)) is not None:
-                raise _NeverBegan(error)
+            image_error = refusal(str(job.metadata.annotations["bfia.image"]), text)
+            if reason in _IMAGE and isinstance(image_error, PullDenied | ImageNotFound):  # else it tries again
+                raise _NeverBegan(image_error)
             if now > placed and (pod is None or not pod.taken_up):
                 if pod is not None and pod.machine:
                     raise _NeverBegan(CreateFailed(f"{pod.machine}, on which it was placed, does not take it up"))
@@ -380,10 +338,8 @@ class KubernetesEngine:
     def _take_up(self) -> Sequence[str]:
         """Complete what a gateway that was killed had begun; return the runs that no pod reports any more."""
         lost = []
-        jobs, pods = self._all()
-        for job in jobs:
+        for job, pod in self._all():
             name = str(job.metadata.name)
-            pod = first(one for one in pods if one.job == job.metadata.uid)
             if pod is not None and pod.begun:
                 if _is_begun(job):
                     continue
@@ -403,9 +359,8 @@ class KubernetesEngine:
         if not is_name(name):
             return None
         job = self._cluster.get(Job, name)
-        if job is None or not owned(job.metadata.annotations or {}, self._node, self._installation):
-            return None
-        return job
+        ours = job is not None and owned(job.metadata.annotations or {}, self._node, self._installation)
+        return job if ours else None
 
     def _pod(self, job: Any) -> PodView | None:
         return None if job is None else first(self._pods(job))
@@ -414,9 +369,12 @@ class KubernetesEngine:
         found = map(PodView, self._cluster.list(Pod, f"{RUN}={job.metadata.name}"))
         return [pod for pod in found if pod.job == job.metadata.uid]
 
-    def _all(self) -> tuple[Sequence[Any], Sequence[PodView]]:
+    def _all(self) -> Iterator[tuple[Any, PodView | None]]:
+        """Yield each Job of ours with its own pod."""
         label = f"{OWNER}={self._owner}"
-        return self._cluster.list(Job, label), [PodView(pod) for pod in self._cluster.list(Pod, label)]
+        jobs, pods = self._cluster.list(Job, label), [PodView(pod) for pod in self._cluster.list(Pod, label)]
+        for job in jobs:
+            yield job, first(pod for pod in pods if pod.job == job.metadata.uid)
 
     def _log(self, name: str) -> Iterator[bytes] | None:
         with translated():
@@ -489,14 +447,4 @@ def _least(bounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _is_begun(job: Any) -> bool:
-    return bool((job.metadata.annotations or {}).get(BEGUN))
-
-
-def _image_error(reason: str, text: str) -> EngineError | None:
-    """Return what a machine's words about an image stand for; None while it tries again."""
-    lowered = text.lower()
-    if any(word in lowered for word in _DENIED):
-        return PullDenied(text)
-    if any(word in lowered for word in _NO_IMAGE) or reason == "InvalidImageName":
-        return ImageNotFound(text, "push it to a registry that every machine reaches, and register it from there")
-    return None
+    return bool(job.metadata.annotations.get(BEGUN))

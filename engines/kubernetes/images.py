@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.base import ImageNotFound, PullDenied, PullFailed
-from engines.docker.images import PullRules
-from engines.docker.registry import NoAnswer, Registry, repository_of
+from engines.docker.images import PullRules, is_root
+from engines.docker.registry import NOT_VALID, Denied, NoAnswer, Registry, repository_of
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -39,8 +39,8 @@ class Image:
 
     @property
     def runs_as_root(self) -> bool:
-        """Whether the image's own user is root, by name, by number, or because it names none."""
-        return self.user.partition(":")[0] in ("", "0", "root")
+        """Whether the image's own user is root."""
+        return is_root(self.user)
 
     @property
     def user_is_number(self) -> bool:
@@ -56,10 +56,8 @@ class Images:
 
     def find(self, name: str) -> Image:
         """Return an image. Raises `ImageNotFound`, `PullDenied`, `PullFailed`."""
-        if not name:
-            raise ImageNotFound("the image has no name", "name one in the registration: metadata.image")
         registry, repository, reference = repository_of(name)
-        if not registry:
+        if not repository:
             raise ImageNotFound(
                 f"{name[:200]!r} is not a valid image name", "it reads registry/vendor/image:1.0.0"
             )
@@ -71,9 +69,11 @@ class Images:
         try:
             with Registry(registry, repository) as there:
                 return _read(there, name, registry, reference)
+        except Denied as error:
+            raise PullDenied(f"{name}: {error}") from error
         except NoAnswer as error:
-            raise (PullDenied if error.denied else PullFailed)(f"{name}: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise PullFailed(f"{name}: {error}") from error
+        except NOT_VALID as error:
             raise PullFailed(f"{registry} gave no valid response about {name}") from error
 
 

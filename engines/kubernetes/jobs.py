@@ -36,7 +36,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Secret
 
 from engines.base import Exited, LaunchSpec, Limits, Missing, Probe, Running, signal_of
-from engines.docker.daemon import NOBODY
+from engines.base import Form as CommonForm
 from engines.kubernetes.images import Image
 
 CONTAINER = "run"
@@ -47,31 +47,20 @@ OWNER, RUN = "bfia-owner", "bfia-run"
 
 _NEVER_BEGAN = frozenset({"StartError", "ContainerCannotRun"})
 _TAKEN_AWAY = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"})
-_FOR_EVER = 10**9
+_WEEK = 7 * 24 * 3600
+"""seconds after which the cluster ends a run, and then removes it, should no gateway be there"""
 
 
 @dataclass(frozen=True)
-class Form:
+class Form(CommonForm):
     """What all runs of an engine have in common."""
 
-    user: str = NOBODY
-    """of containers whose image would run as root"""
-    read_only_root: bool = False
+    gpu: str = "nvidia.com/gpu"
     node_selector: Mapping[str, str] | None = None
     """labels of the machines that take runs"""
     tolerations: tuple[Mapping[str, Any], ...] = ()
-    gpu: str = "nvidia.com/gpu"
-    """the machines' extended resource that is their GPUs"""
     runtime_class: str = ""
     priority_class: str = ""
-    grace: float = 10.0
-    """seconds between SIGTERM and SIGKILL"""
-    room: int = 64 * 1024 * 1024
-    """bytes that a run may write to each folder that it alone sees"""
-    deadline: int = 7 * 24 * 3600
-    """seconds after which the cluster ends a run, should no gateway be there any more"""
-    kept: int = 7 * 24 * 3600
-    """seconds for which the cluster keeps what is over, should no gateway remove it"""
 
 
 class PodView:
@@ -162,11 +151,11 @@ def owner_of(node: str, installation: str) -> str:
 def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, form: Form) -> Job:
     """Return a run's Job, which starts nothing before its ``parallelism`` is 1."""
     ids = {OWNER: owner, RUN: spec.name}
-    deadline, grace = form.deadline, max(1, round(form.grace))
+    grace = max(1, round(form.grace))
     pod = PodSpec(
         containers=[_container(spec, image, form)],
         restartPolicy="Never",
-        activeDeadlineSeconds=deadline,
+        activeDeadlineSeconds=_WEEK,
         terminationGracePeriodSeconds=grace,
         automountServiceAccountToken=False,
         enableServiceLinks=False,
@@ -197,14 +186,16 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, form: Form) -
             completions=1,
             backoffLimit=0,
             # the pod's own comes first: it keeps exit code and logs
-            activeDeadlineSeconds=deadline + grace + 600,
-            ttlSecondsAfterFinished=form.kept,
+            activeDeadlineSeconds=_WEEK + grace + 600,
+            ttlSecondsAfterFinished=_WEEK,
         ),
     )
 
 
-def secrets_of(spec: LaunchSpec, job: Job, owner: str, login: Mapping[str, Any] | None) -> list[Secret]:
-    """Return the Secrets of a run's Job: its variables, and what its image's registry wants."""
+def secrets_of(
+    spec: LaunchSpec, job: Job, owner: str, registry: str, login: tuple[str, str] | None
+) -> list[Secret]:
+    """Return the Secrets of a run's Job: its variables, and the login at its image's registry."""
     assert job.metadata is not None
     owned_by = OwnerReference(
         apiVersion="batch/v1", kind="Job", name=spec.name, uid=str(job.metadata.uid), controller=True
@@ -218,7 +209,9 @@ def secrets_of(spec: LaunchSpec, job: Job, owner: str, login: Mapping[str, Any] 
     values = {f"v{n}": value.encode() for n, value in enumerate(spec.environment.values())}
     made = [secret(spec.name, values, "Opaque")]
     if login is not None:
-        text = {".dockerconfigjson": json.dumps(login).encode()}
+        place = "https://index.docker.io/v1/" if registry == "docker.io" else registry
+        auths = {place: {"auth": base64.b64encode(":".join(login).encode()).decode()}}
+        text = {".dockerconfigjson": json.dumps({"auths": auths}).encode()}
         made.append(secret(pull_name(spec.name), text, "kubernetes.io/dockerconfigjson"))
     return made
 
@@ -226,14 +219,6 @@ def secrets_of(spec: LaunchSpec, job: Job, owner: str, login: Mapping[str, Any] 
 def pull_name(run: str) -> str:
     """Return the name of the Secret with the login at a run's registry."""
     return f"{run}-pull"
-
-
-def login_of(registry: str, login: tuple[str, str] | None) -> Mapping[str, Any] | None:
-    """Return a registry's login as machines read it."""
-    if login is None:
-        return None
-    place = "https://index.docker.io/v1/" if registry == "docker.io" else registry
-    return {"auths": {place: {"auth": base64.b64encode(":".join(login).encode()).decode()}}}
 
 
 def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
@@ -253,7 +238,8 @@ def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
             for n, name in enumerate(spec.environment)
         ],
         resources=ResourceRequirements(
-            limits={**_amounts(spec.limits), **gpus}, requests={**_requests(spec), **gpus}
+            limits={**_amounts(spec.limits), **gpus},
+            requests={"cpu": "0", "memory": "0", **_amounts(spec.reserved), **gpus},  # left out: as the limits
         ),
         securityContext=SecurityContext(
             allowPrivilegeEscalation=False,
@@ -283,11 +269,6 @@ def _amounts(limits: Limits) -> dict[str, str]:
     """Return cores and memory; processes are limited by each machine's kubelet alone."""
     most = {"cpu": None if limits.cpu is None else f"{max(1, round(limits.cpu * 1000))}m", "memory": limits.memory}
     return {name: str(value) for name, value in most.items() if value is not None}
-
-
-def _requests(spec: LaunchSpec) -> dict[str, str]:
-    """Return what is kept free for a run; left out, it would be as much as the limit."""
-    return {"cpu": "0", "memory": "0", **_amounts(spec.reserved)}
 
 
 def _plain(word: str) -> str:

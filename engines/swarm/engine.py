@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from docker.errors import APIError, NotFound
-from docker.utils import version_lt
 
 from engines.base import (
     Capacity,
@@ -32,13 +32,14 @@ from engines.base import (
     check_digest,
     check_launch,
     is_name,
+    of_run,
     owned,
 )
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, OVER, Form, Task, alone, devices, ends, newest, template
-from engines.watch import Follower, pause
+from engines.watch import KILL_SECONDS, Follower, pause, until_over
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,6 @@ class SwarmOptions(DaemonOptions):
     form: Form = field(default_factory=Form)
     place_seconds: float = 30.0
     """the longest that a run waits for a machine with room for it"""
-    kill_seconds: float = 60.0
-    """beyond its grace, for a run to end; a process may hang in its machine's kernel"""
 
 
 _ISOLATION = Isolation(
@@ -63,9 +62,6 @@ _ISOLATION = Isolation(
         "filter close docker_gwbridge but for this gateway and its storages (docs/swarm.md)",
     ),
 )
-GPUS_SINCE = "1.42"
-"""API of managers that keep a task with generic resources when a network is attached to its machine, as every
-run's is; earlier ones reject it"""
 _CONFLICT = 409
 _PAUSE, _EVERY = 0.1, 1.0
 """seconds between two looks at a run that begins or ends, and at all runs"""
@@ -136,15 +132,9 @@ class SwarmEngine(DaemonEngine):
 
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
-        until = time.monotonic() + self._options.form.grace + self._options.kill_seconds
+        runs = lambda: isinstance(self.probe(name), Running)  # noqa: E731
         with translated():
-            asked = False
-            while isinstance(self.probe(name), Running):
-                service = self._service(name)
-                asked = asked or service is None or self._end(service)
-                if time.monotonic() >= until:
-                    raise EngineError("it still runs, although Swarm was asked to kill it")
-                time.sleep(_PAUSE)
+            until_over(runs, lambda: self._end(self._service(name)), self._options.form.grace + KILL_SECONDS)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -157,13 +147,8 @@ class SwarmEngine(DaemonEngine):
 
     def list(self) -> Sequence[Found]:
         with translated():
-            services = self._api().services(filters=self._filters())
-        found = []
-        for service in services:
-            name, labels = service["Spec"]["Name"], service["Spec"]["Labels"]
-            mine = {label: value for label, value in labels.items() if label.startswith("bfia.")}
-            found.append(Found(name, mine, self.probe(name)))
-        return found
+            seen = [service["Spec"] for service in self._api().services(filters=self._filters())]
+        return [Found(one["Name"], of_run(one["Labels"]), self.probe(one["Name"])) for one in seen]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         self._sweep()
@@ -206,18 +191,19 @@ class SwarmEngine(DaemonEngine):
             if (service := self._service(name)) is None:
                 raise CreateFailed("it was removed before it had begun")
             task = self._task_of(service)
-            if task is not None and task.begun:
-                return
             now = time.monotonic()
-            if task is not None and task.over:
-                raise _NeverBegan(task.error)
-            if task is not None and task.perhaps_lost and self._is_gone(task.machine):
-                raise _NeverBegan("the machine on which it was placed is gone")
+            if task is not None:
+                if task.begun:
+                    return
+                if task.over:
+                    raise _NeverBegan(task.error)
+                if task.perhaps_lost and self._is_gone(task.machine):
+                    raise _NeverBegan("the machine on which it was placed is gone")
+                if now > pulled:
+                    raise _NeverBegan(f"it did not begin in time on its machine ({task.state}): {task.error}")
             if now > placed and (task is None or not task.machine):
                 why = task.error if task is not None else "nothing was scheduled"
                 raise _NeverBegan(f"no machine of the Swarm takes it: {why}")
-            if now > pulled and task is not None:
-                raise _NeverBegan(f"it did not begin in time on its machine ({task.state}): {task.error}")
             pause(since)
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
@@ -230,17 +216,17 @@ class SwarmEngine(DaemonEngine):
         finally:
             remove(api, made)
 
-    def _end(self, service: Mapping[str, Any]) -> bool:
-        """Have the task of a service end; return False if somebody else has just changed it. Raises APIError."""
-        with suppress(NotFound):
-            try:
-                self._api().update_service(
-                    service["ID"], service["Version"]["Index"], task_template=ENDING, fetch_current_spec=True
-                )
-            except APIError as error:
-                if "out of sequence" not in words(error):
-                    raise
+    def _end(self, service: Mapping[str, Any] | None) -> bool:
+        """Have the task of a service end; return False if another has just changed it. Raises APIError."""
+        try:
+            if service is not None:
+                version = service["Version"]["Index"]
+                self._api().update_service(service["ID"], version, task_template=ENDING, fetch_current_spec=True)
+        except APIError as error:
+            if "out of sequence" in words(error):
                 return False
+            if not isinstance(error, NotFound):
+                raise
         return True
 
     # ------------------------------------------------------------ looking
@@ -260,11 +246,8 @@ class SwarmEngine(DaemonEngine):
                 return None
         return found if owned(found["Spec"].get("Labels") or {}, self._node, self._installation) else None
 
-    def _task(self, name: str) -> Task | None:
-        """Return the task of a run of ours, None before there is one."""
-        return self._task_of(self._service(name))
-
     def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
+        """Return the task of a run, None before there is one."""
         if service is None:
             return None
         with translated():
@@ -274,20 +257,16 @@ class SwarmEngine(DaemonEngine):
         """Yield the runs that have exited or are lost."""
         with translated():
             tasks = newest(self._api().tasks(filters=self._filters()))
-        gone: dict[str, bool] = {}
+        is_gone = cache(self._is_gone)
         for task in tasks:
-            if task.perhaps_lost and task.machine not in gone:
-                gone[task.machine] = self._is_gone(task.machine)
-            if task.over or (task.perhaps_lost and gone[task.machine]):
+            if task.over or (task.perhaps_lost and is_gone(task.machine)):
                 yield task.name
 
     def _is_gone(self, machine: str) -> bool:
         """Whether a machine of the Swarm does not answer, or is none any more."""
-        with translated():
-            try:
-                return bool(self._api().inspect_node(machine)["Status"]["State"] == "down")
-            except NotFound:
-                return True
+        with translated(), suppress(NotFound):
+            return bool(self._api().inspect_node(machine)["Status"]["State"] == "down")
+        return True
 
     def _machines(self) -> Mapping[str, Capacity]:
         """Return what each machine has that takes runs. Raises `EngineDown`."""
@@ -310,12 +289,11 @@ class SwarmEngine(DaemonEngine):
                 yield self._amounts((spec.get("Resources") or {}).get("Reservations") or {})
 
     def _amounts(self, seen: Mapping[str, Any]) -> Capacity:
-        counted = not version_lt(self._client().api_version, GPUS_SINCE)
-        gpu = devices(seen, self._options.form.gpu) if counted else 0
+        gpu = devices(seen, self._options.form.gpu)
         return Capacity(seen.get("NanoCPUs", 0) / 1e9, int(seen.get("MemoryBytes", 0)), gpu)
 
     def _log_place(self, name: str) -> str:
-        task = self._task(name)
+        task = self._task_of(self._service(name))
         if task is None or not task.begun or self._is_gone(task.machine):
             return ""
         return f"tasks/{task.id}"
@@ -325,22 +303,19 @@ class SwarmEngine(DaemonEngine):
     def _network(self, name: str) -> str:
         """Return the network of a run, made here or by another thread."""
         try:
-            made = self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
-            return str(made["Id"])
+            self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
         except APIError as error:
             if not _exists(error):
                 raise
-            return name
+        return name
 
     def _remove_network(self, name: str, until: float) -> None:
         while True:
             try:
                 self._api().remove_network(name)
                 return
-            except NotFound:
-                return
-            except APIError:
-                if time.monotonic() > until:  # the next start of the gateway removes it
+            except APIError as error:
+                if isinstance(error, NotFound) or time.monotonic() > until:  # the next start removes it
                     return
             time.sleep(_PAUSE)
 

@@ -24,7 +24,7 @@ from docker.types import (
 from docker.types import Mount as DockerMount
 
 from engines.base import Exited, LaunchSpec, Probe, Running, signal_of
-from engines.docker.daemon import NOBODY
+from engines.base import Form as CommonForm
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""
@@ -41,22 +41,14 @@ _OWN_EXIT = "task: non-zero exit"
 
 
 @dataclass(frozen=True)
-class Form:
+class Form(CommonForm):
     """What all runs of an engine have in common."""
 
-    user: str = NOBODY
-    """of containers whose image would run as root"""
-    read_only_root: bool = False
+    gpu: str = "NVIDIA-GPU"
     constraints: tuple[str, ...] = ()
     """where runs may be placed, as of `docker service create --constraint`"""
-    gpu: str = "NVIDIA-GPU"
-    """the machines' generic resource that is their GPUs"""
-    grace: float = 10.0
-    """seconds between SIGTERM and SIGKILL"""
     log_size: int = 10 * 1024 * 1024
     """bytes of one log file, of which a container has three at most"""
-    room: int = 64 * 1024 * 1024
-    """bytes that a run may write to each folder that it alone sees"""
 
 
 class Task:
@@ -172,20 +164,15 @@ def alone() -> dict[str, Any]:
 def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
     limits, kept = spec.limits, spec.reserved
     cpu = limits.cpu if limits.cpu is None or kept.cpu is not None else min(limits.cpu, cores)
-    most = {
-        "NanoCPUs": None if cpu is None else round(cpu * _NANO),
-        "MemoryBytes": limits.memory,
-        "Pids": limits.pids,
-    }
     gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}] if limits.gpu else None
-    least = {
-        "NanoCPUs": None if kept.cpu is None else round(kept.cpu * _NANO),
-        "MemoryBytes": kept.memory,
-        "GenericResources": gpus,
-    }
+
+    def amounts(cpu: float | None, **more: Any) -> dict[str, Any]:
+        all_of_them = {"NanoCPUs": None if cpu is None else round(cpu * _NANO), **more}
+        return {name: value for name, value in all_of_them.items() if value is not None}
+
     return {
-        "Limits": {name: value for name, value in most.items() if value is not None},
-        "Reservations": {name: value for name, value in least.items() if value is not None},
+        "Limits": amounts(cpu, MemoryBytes=limits.memory, Pids=limits.pids),
+        "Reservations": amounts(kept.cpu, MemoryBytes=kept.memory, GenericResources=gpus),
     }
 
 

@@ -595,5 +595,4 @@ class Gateway:
             self.peer_table.institution,
             self.installation,
             self.run_tokens.issue,
-            self.door.host_of(base),
         )

