@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeGuard, TypeVar
+from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -24,7 +24,6 @@ from engines.swarm.tasks import Form
 from gateway.config.engine import (
     DockerEngineSettings,
     KubernetesEngineSettings,
-    MainEngine,
     NamedEngine,
     SwarmEngineSettings,
 )
@@ -209,27 +208,23 @@ def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
 
 def engine_of(settings: Settings, installation: str, instance: str = "") -> Engine:
     """Return the engine that the settings name; ``instance`` is this gateway's own id, by default the kept one."""
-    node = settings.node.id
-    if settings.engine.kind == "process":
-        images = {name: tuple(image.command) for name, image in settings.engine.process.images.items()}
+    if settings.engine.main is None:
         return ProcessEngine(
-            node=node,
+            node=settings.node.id,
             installation=installation,
-            images=images,
+            images={name: tuple(image.command) for name, image in settings.engine.process.images.items()},
             run_root=settings.state_dir / "process",
             saved_log_size=settings.limits.run_log_bytes,
         )
     instance = instance or instance_of(settings.state_dir)
 
-    def made(place: MainEngine | NamedEngine) -> Engine:
-        if (cluster := _cluster_of(place)) is not None:
-            return _kubernetes(settings, cluster, installation)
-        if _is_swarm(place):
+    def made(place: Any) -> Engine:
+        if place.kind == "kubernetes":
+            return _kubernetes(settings, getattr(place, "kubernetes", place), installation)
+        if place.kind == "swarm":
             return _swarm(settings, place, installation)
-        assert not isinstance(place, SwarmEngineSettings | KubernetesEngineSettings)
-        return _daemon(settings, place, place.base_url, installation, instance)
+        return _daemon(settings, place, installation, instance)
 
-    assert settings.engine.main is not None
     main = made(settings.engine.main)
     others = {name: made(one) for name, one in settings.engines.items()}
     return SeveralEngines(main, others) if others else main
@@ -238,6 +233,10 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
 def main_of(engine: Engine) -> Engine:
     """Return the engine whose network is on this machine, where that is so of any."""
     return engine.main if isinstance(engine, SeveralEngines) else engine
+
+
+_DEVICES = {"kubernetes": "k8s", "swarm": "swarm", "docker": ""}
+"""the device that providers name for each kind of engine; empty for Docker's"""
 
 
 def engines_by_place(settings: Settings) -> dict[str, str]:
@@ -249,35 +248,19 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     places = {name: name for name in further}
     for name, one in further.items():
         places.setdefault(one.base_url, name)
-        places.setdefault(_device_of(one), name)
-    return {**places, "": "", getattr(main, "base_url", ""): "", _device_of(main): ""}
+        places.setdefault(_DEVICES[one.kind], name)
+    return {**places, "": "", getattr(main, "base_url", ""): "", _DEVICES[main.kind]: ""}
 
 
 def apart(settings: Settings) -> Apart:
     """Return the engines whose machines share no folder with this one."""
     everywhere = {"": settings.engine.main, **settings.engines}
-    known = {name: one for name, one in everywhere.items() if one is not None}
-    swarms = {name: one for name, one in known.items() if _is_swarm(one)}
-    clusters = frozenset(name for name, one in known.items() if _cluster_of(one) is not None)
-    return Apart(
-        clusters | {name for name, one in swarms.items() if one.storage_source is None},
-        clusters | {name for name, one in swarms.items() if one.runs_source is None},
-    )
 
+    def without(source: str) -> frozenset[str]:
+        known = ((name, one) for name, one in everywhere.items() if one is not None and one.kind != "docker")
+        return frozenset(name for name, one in known if getattr(one, source, None) is None)
 
-def _is_swarm(place: MainEngine | NamedEngine) -> TypeGuard[SwarmEngineSettings | NamedEngine]:
-    return isinstance(place, SwarmEngineSettings) or (isinstance(place, NamedEngine) and place.kind == "swarm")
-
-
-def _cluster_of(place: MainEngine | NamedEngine) -> KubernetesEngineSettings | None:
-    return place if isinstance(place, KubernetesEngineSettings) else getattr(place, "kubernetes", None)
-
-
-def _device_of(place: MainEngine | NamedEngine) -> str:
-    """Return the kind of device that providers name for such an engine; empty for Docker's."""
-    if _cluster_of(place) is not None:
-        return "k8s"
-    return "swarm" if _is_swarm(place) else ""
+    return Apart(without("storage_source"), without("runs_source"))
 
 
 def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installation: str) -> Engine:
@@ -289,15 +272,12 @@ def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installatio
         raise Invalid([Problem("engine.kubernetes", rule)]) from error
     docker = settings.engine.docker
     form = JobForm(
-        user=docker.user,
-        read_only_root=docker.read_only_root,
         node_selector=place.node_selector,
         tolerations=tuple(one.model_dump(exclude_defaults=True) for one in place.tolerations),
         gpu=place.gpu,
         runtime_class=place.runtime_class,
         priority_class=place.priority_class,
-        grace=run_timing(settings).stop_grace,
-        room=settings.limits.run_log_bytes * 2,
+        **_form(settings),
     )
     options = KubernetesOptions(
         kubeconfig=str(place.kubeconfig or ""),
@@ -312,72 +292,55 @@ def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installatio
 
 def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, installation: str) -> SwarmEngine:
     form = Form(
-        user=settings.engine.docker.user,
-        read_only_root=settings.engine.docker.read_only_root,
         constraints=tuple(place.constraints),
         gpu=place.gpu,
-        grace=run_timing(settings).stop_grace,
         log_size=settings.limits.run_log_bytes // 2,
-        room=settings.limits.run_log_bytes * 2,
+        **_form(settings),
     )
-    options = SwarmOptions(
-        place.base_url,
-        _tls(place),
-        _pull(settings),
-        _sources(settings, place),
-        settings.limits.run_log_bytes,
-        form=form,
-    )
-    return SwarmEngine(settings.node.id, installation, options)
+    return SwarmEngine(settings.node.id, installation, SwarmOptions(form=form, **_of_daemon(settings, place)))
+
+
+def _form(settings: Settings) -> dict[str, Any]:
+    """Return what the runs of all clusters have in common."""
+    return {
+        "user": settings.engine.docker.user,
+        "read_only_root": settings.engine.docker.read_only_root,
+        "grace": run_timing(settings).stop_grace,
+        "room": settings.limits.run_log_bytes * 2,
+    }
 
 
 def _daemon(
-    settings: Settings,
-    place: DockerEngineSettings | NamedEngine,
-    base_url: str,
-    installation: str,
-    instance: str,
+    settings: Settings, place: DockerEngineSettings | NamedEngine, installation: str, instance: str
 ) -> ContainerdEngine:
     """Return the engine of one daemon; what ``place`` does not say is the same for all."""
     docker = settings.engine.docker
     options = DockerOptions(
-        base_url=base_url,
-        tls=_tls(place),
-        pull=_pull(settings),
         network=docker.network or None,
         network_mode=docker.network_mode,
         outside=place.outside,
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sources=_sources(settings, place),
         sandboxes=_SANDBOXES,
         log_size=settings.limits.run_log_bytes // 2,
-        saved_log_size=settings.limits.run_log_bytes,
+        **_of_daemon(settings, place),
     )
     return ContainerdEngine(settings.node.id, installation, options)
 
 
-def _tls(place: DockerEngineSettings | SwarmEngineSettings | NamedEngine) -> dict[str, str]:
-    return {name: str(path) for name, path in place.tls if path is not None} if place.tls else {}
-
-
-def _pull(settings: Settings) -> PullRules:
-    docker = settings.engine.docker
-    return PullRules(
-        frozenset(docker.registries if docker.pull == "missing" else ()),
-        docker.pull_seconds,
-    )
-
-
-def _sources(
+def _of_daemon(
     settings: Settings, place: DockerEngineSettings | SwarmEngineSettings | NamedEngine
-) -> tuple[Source, ...]:
-    return tuple(
-        Source(root.absolute(), source.bind or "", source.volume or "")
-        for root, source in (
-            (settings.storage.path, place.storage_source),
-            (settings.state_dir / "runs", place.runs_source),
-        )
-        if source is not None
-    )
+) -> dict[str, Any]:
+    """Return what a daemon and the manager of a Swarm have in common."""
+    docker = settings.engine.docker
+    shared = ((settings.storage.path, place.storage_source), (settings.state_dir / "runs", place.runs_source))
+    return {
+        "base_url": place.base_url,
+        "tls": {name: str(path) for name, path in place.tls or () if path is not None},
+        "pull": PullRules(frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds),
+        "sources": tuple(
+            Source(root.absolute(), source.bind or "", source.volume or "") for root, source in shared if source
+        ),
+        "saved_log_size": settings.limits.run_log_bytes,
+    }

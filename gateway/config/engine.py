@@ -1,7 +1,7 @@
 """The settings of what runs the algorithms: containers of Docker daemons, or local processes."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -146,6 +146,7 @@ class Toleration(Section):
 class KubernetesEngineSettings(Section):
     """Algorithms as Jobs of a Kubernetes, whose machines fetch images from engine.docker.registries."""
 
+    kind: ClassVar = "kubernetes"
     kubeconfig: Path | None = Field(
         default=None, description="File; null: as KUBECONFIG says, in a pod its own service account."
     )
@@ -193,6 +194,8 @@ class NamedEngine(Machines):
 class SwarmEngineSettings(Machines):
     """Algorithms as tasks of a Docker Swarm; images, users and allowances are as ``engine.docker`` says."""
 
+    kind: ClassVar = "swarm"
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         self.shares_folders()
@@ -212,6 +215,7 @@ class SignatureRule(Section):
 class DockerEngineSettings(Daemon):
     """Algorithms as containers of a Docker daemon."""
 
+    kind: ClassVar = "docker"
     pull: Literal["never", "missing"] = Field(
         default="never", description="missing: images that are not here are fetched before a job is READY."
     )
