@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import requests
 from docker import APIClient
-from docker.errors import APIError, DockerException, TLSParameterError, create_api_error_from_http_exception
+from docker.errors import APIError, DockerException, create_api_error_from_http_exception
 from docker.tls import TLSConfig
 from docker.types import CancellableStream
 from docker.utils import kwargs_from_env, parse_host
@@ -166,7 +166,8 @@ class Connection:
             if self._api is None:
                 options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
                 if self._tls:
-                    options["tls"] = _config(self._tls)
+                    pair = (self._tls["cert"], self._tls["key"]) if "cert" in self._tls else None
+                    options["tls"] = TLSConfig(client_cert=pair, ca_cert=self._tls["ca"], verify=True)
                 host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
                 self._here = str(host).startswith("http+unix://")
                 self._api = Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
@@ -188,15 +189,6 @@ class Connection:
         api, self._api = self._api, None
         if api is not None:
             api.close()
-
-
-def _config(files: Mapping[str, str]) -> TLSConfig:
-    """Raises `EngineDown`, naming the file that cannot be used."""
-    pair = (files["cert"], files["key"]) if "cert" in files else None
-    try:
-        return TLSConfig(client_cert=pair, ca_cert=files["ca"], verify=True)
-    except TLSParameterError as error:
-        raise EngineDown(f"engine.docker.tls: {error}") from error
 
 
 @contextmanager

@@ -7,7 +7,6 @@ Each run has a supervisor of its own (`engines.process.supervisor`) that outlive
 import errno
 import hashlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -46,8 +45,6 @@ from engines.base import (
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
 from engines.watch import Subscription
-
-log = logging.getLogger(__name__)
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -152,19 +149,13 @@ class ProcessEngine:
                 if not owned(run.labels() or {}, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
-            cores = self._cores(spec.name, whole_cores)
+            cores = self._cores(whole_cores)
+            given = {"command": command, "environment": environment, "memory": spec.limits.memory, "cores": cores}
             try:
                 run.create(spec.labels)
-                self._start(
-                    spec.name,
-                    run,
-                    {"command": command, "environment": environment, "memory": spec.limits.memory, "cores": cores},
-                )
-            except EngineError:  # our own supervisor could not start it
-                run.delete()
-                raise
-            except BaseException:
-                if not run.claimed:
+                self._start(spec.name, run, given)
+            except BaseException as error:
+                if isinstance(error, EngineError) or not run.claimed:  # our own supervisor could not start it
                     run.delete()
                 raise
 
@@ -192,13 +183,8 @@ class ProcessEngine:
 
     def remove(self, name: str) -> None:
         gone = self._root / f"{_GONE}{name}-{os.urandom(4).hex()}"
-        with self._lock(name):
-            try:
-                self._run(name).path.rename(
-                    gone
-                )  # from here on a supervisor that is still to claim the run finds nothing
-            except FileNotFoundError:
-                return
+        with self._lock(name), suppress(FileNotFoundError):
+            self._run(name).path.rename(gone)  # a supervisor that is still to claim the run finds nothing
             _bury(gone)
 
     def list(self) -> Sequence[Found]:
@@ -236,26 +222,17 @@ class ProcessEngine:
         command = configured if spec.command is None else spec.command
         if not command:
             raise CommandNotFound(f"the image {spec.image} has no command")
-        first = command[0]
-        if any("\0" in part for part in command):
-            raise CreateFailed("the command contains a zero byte")
-        if "/" in first:
-            path = os.path.join(self._home, first)
-            found = path if os.path.isfile(path) and os.access(path, os.X_OK) else None
-        else:
-            found = shutil.which(first, path=environment["PATH"])
-        if found is None:
-            raise CommandNotFound(f"the image {spec.image} is to run {first}, which is not an executable here")
+        first = os.path.join(self._home, command[0]) if "/" in command[0] else command[0]
+        if (found := shutil.which(first, path=environment["PATH"])) is None:
+            text = f"the image {spec.image} is to run {command[0]}, which is not an executable here"
+            raise CommandNotFound(text)
         return (found, *command[1:])
 
-    def _cores(self, name: str, wanted: int | None) -> tuple[int, ...] | None:
+    def _cores(self, wanted: int | None) -> tuple[int, ...] | None:
         """Choose cores in turn, so that runs share the machine evenly."""
         if wanted is None:
             return None
         present = sorted(os.sched_getaffinity(0))
-        if wanted > len(present):
-            log.warning("%s: %d cores were requested, %d are available", name, wanted, len(present))
-            return None
         with self._core_lock:
             first = self._next_core
             self._next_core += wanted
@@ -279,7 +256,7 @@ class ProcessEngine:
             case supervisor.REFUSED:
                 raise OSError(int(number), text)
             case supervisor.FAILED:
-                raise _reason(int(number), text)
+                raise _REASONS.get(int(number), CreateFailed)(text)
             case _:
                 output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
                 raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
@@ -316,14 +293,10 @@ class ProcessEngine:
         return self._locks[hash(name) % len(self._locks)]
 
 
-def _reason(number: int, text: str) -> EngineError:
-    match number:
-        case errno.ENOENT | errno.ENOTDIR | errno.ELOOP:
-            return CommandNotFound(text)
-        case errno.ENOSPC | errno.EDQUOT:
-            return NoSpace(text)
-        case _:
-            return CreateFailed(text)
+_REASONS: Mapping[int, type[EngineError]] = {
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP), CommandNotFound),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), NoSpace),
+}
 
 
 def _whole_cores(cpu: float | None) -> int | None:
@@ -396,10 +369,8 @@ class Spawner:
         return self._control
 
     def _end(self) -> None:
-        if self._control is not None:
+        if self._control is not None and self._server is not None:
             self._control.close()
-            self._control = None
-        if self._server is not None:
             self._server.kill()
             self._server.wait()
-            self._server = None
+        self._control = self._server = None

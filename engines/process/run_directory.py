@@ -77,8 +77,7 @@ class RunDirectory:
         recorded = self._exit()
         if recorded is not None:
             return recorded
-        identity = self._read(supervisor.SUPERVISOR)
-        if identity is None or not same_machine(identity):
+        if (identity := self._read(supervisor.SUPERVISOR)) is None:
             return Missing()
         with opened(identity) as descriptor:
             if descriptor is not None:
@@ -121,10 +120,7 @@ class RunDirectory:
             kill_session(self._read(supervisor.CHILD))
 
     def _record_exit(self) -> Probe:
-        """Record the exit of a run whose supervisor is gone."""
-        recorded = self._exit()  # it may have been written just before the supervisor exited
-        if recorded is not None:
-            return recorded
+        """Record the exit of a run whose supervisor is gone, unless it has just recorded that itself."""
         kill_session(self._read(supervisor.CHILD))
         end: dict[str, Any] = {
             "code": FIRST_SIGNAL_CODE + KILLED,
@@ -148,14 +144,13 @@ class RunDirectory:
         child = self._read(supervisor.CHILD)
         return None if child is None else float(child["started"])
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str) -> Any:
         """Return the object in the file, None if there is no such file or it is damaged."""
         try:
             with open(self._file(name), encoding="utf-8") as file:
-                value = json.load(file)
+                return json.load(file)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        return value if isinstance(value, dict) else None
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -174,11 +169,6 @@ def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def same_machine(identity: dict[str, Any]) -> bool:
-    """Whether the process ran on this machine, possibly before its last reboot."""
-    return identity.get("boot") == boot_id() or identity.get("host") == os.uname().nodename
-
-
 @contextmanager
 def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
     """Open a descriptor of exactly this process; None if it has exited."""
@@ -192,7 +182,7 @@ def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
 
 def open_process(identity: dict[str, Any] | None) -> int | None:
     """Return a descriptor of exactly this process, which the caller closes; None if it has exited."""
-    if identity is None or identity.get("boot") != boot_id() or identity.get("start") is None:
+    if identity is None or identity["boot"] != boot_id() or identity["start"] is None:
         return None
     try:
         descriptor = os.pidfd_open(identity["pid"])
@@ -219,21 +209,18 @@ def exits_within(descriptor: int, seconds: float) -> bool:
 
 def kill_session(leader: dict[str, Any] | None) -> None:
     """Kill what is left of the session that the process led, the process included."""
-    if leader is None or leader.get("boot") != boot_id() or leader.get("start") is None:
+    if leader is None or leader["boot"] != boot_id() or leader["start"] is None:
         return
     pid, start = leader["pid"], leader["start"]
     if start_time(pid) not in (None, start):
         return  # the number belongs to another process now, so the session was empty
     for member in processes():
-        if _session_of(member) != pid:
-            continue
         since = start_time(member)
-        if since is None or since < start:
-            continue
-        with opened({**leader, "pid": member, "start": since}) as descriptor:
-            if descriptor is not None and _session_of(member) == pid:
-                send(descriptor, signal.SIGKILL)
-                exits_within(descriptor, 2.0)
+        if _session_of(member) == pid and since is not None and since >= start:
+            with opened({**leader, "pid": member, "start": since}) as descriptor:
+                if descriptor is not None and _session_of(member) == pid:
+                    send(descriptor, signal.SIGKILL)
+                    exits_within(descriptor, 2.0)
 
 
 def _session_of(pid: int) -> int | None:

@@ -16,7 +16,6 @@ process (it is their "subreaper"), even if it leaves the session.
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import resource
@@ -104,7 +103,6 @@ def supervise(directory: str, connection: socket.socket) -> None:
         except OSError as error:
             _kill_all()
             _report(connection, FAILED, error)
-            _finish(directory, _NOT_STARTED, None, started, patient=False)
             return
         _report(connection, STARTED)
     status = _wait(directory, child)
@@ -127,9 +125,8 @@ def _start(
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(_NOT_STARTED)
             _become(directory, command, environment, memory, cores)
-        except (OSError, ValueError) as error:  # ValueError: a limit above what is allowed here
-            number = error.errno if isinstance(error, OSError) else errno.EINVAL
-            os.write(failed, f"{number or errno.EIO}".encode())
+        except OSError as error:
+            os.write(failed, f"{error.errno}".encode())
         finally:
             os._exit(_NOT_STARTED)
     os.close(failed)
@@ -170,41 +167,30 @@ def _wait(directory: str, child: int) -> int:
             _signal_all(signal.SIGKILL)
         elif number in _FORWARDED:
             _signal_all(signal.SIGTERM)
-        while True:  # several exits may come as one signal
-            try:
-                ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
+        ended = -1
+        while ended:  # several exits may come as one signal
+            ended, status = os.waitpid(-1, os.WNOHANG)
             if ended == child:
                 return status
-            if ended == 0:
-                break
 
 
 def _kill_all() -> None:
     """Kill and reap whatever is left of the run."""
-    try:
+    with contextlib.suppress(ChildProcessError):  # nothing is left
         while True:
             os.waitpid(-1, os.WNOHANG)
             _signal_all(signal.SIGKILL)
             os.waitpid(-1, 0)
-    except ChildProcessError:  # nothing is left
-        return
 
 
 def _signal_all(number: int) -> None:
     for pid in _descendants(os.getpid()):
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
-def _finish(directory: str, code: int, number: int | None, started: float, *, patient: bool = True) -> None:
-    """Record the exit, unless the run was removed meanwhile. ``patient``: retry until the disk has space.
-
-    Nobody else knows how the run exited, and it may have filled the disk itself.
-    """
+def _finish(directory: str, code: int, number: int | None, started: float) -> None:
+    """Record the exit, unless the run was removed meanwhile; once the disk has space, which it may have filled."""
     end = {"code": code, "signal": number, "started": started, "finished": time.time()}
     while True:
         try:
@@ -213,13 +199,11 @@ def _finish(directory: str, code: int, number: int | None, started: float, *, pa
         except FileNotFoundError:
             return
         except OSError:
-            if not patient:
-                raise
             time.sleep(_RETRY_AFTER)
 
 
 def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
-    line = word if error is None else f"{word} {error.errno or errno.EIO} {error}"
+    line = word if error is None else f"{word} {error.errno} {error}"
     with contextlib.suppress(OSError):  # the gateway is gone: the run goes on
         connection.sendall(line.encode("utf-8", "replace") + b"\n")
 
@@ -231,16 +215,12 @@ def _descendants(pid: int) -> list[int]:
     """
     parents: dict[int, list[int]] = {}
     for number in processes():
-        fields = stat(number)
-        if fields is not None:
+        if fields := stat(number):
             parents.setdefault(int(fields[1]), []).append(number)
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = parents.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    found = [pid]
+    for one in found:  # grows meanwhile
+        found += parents.get(one, [])
+    return found[1:]
 
 
 # The rest is shared with the engine.
@@ -248,7 +228,7 @@ def _descendants(pid: int) -> list[int]:
 
 def identity(pid: int) -> dict[str, Any]:
     """Return what distinguishes a process from a later one with the same number."""
-    return {"pid": pid, "start": start_time(pid), "boot": boot_id(), "host": os.uname().nodename}
+    return {"pid": pid, "start": start_time(pid), "boot": boot_id()}
 
 
 def boot_id() -> str:
@@ -283,14 +263,13 @@ def write(path: str, text: str, *, exclusive: bool = False) -> bool:
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
-        if not exclusive:
-            os.replace(new, path)
-            return True
-        try:
+        if exclusive:
             os.link(new, path)
-        except FileExistsError:
-            return False
+        else:
+            os.replace(new, path)
         return True
+    except FileExistsError:
+        return False
     finally:
         if os.path.exists(new):
             os.unlink(new)

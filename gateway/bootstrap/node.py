@@ -37,14 +37,14 @@ from gateway.data.models import Models
 from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
 from gateway.data.sharing import KnownJobs, Sharing
-from gateway.data.workspace import DiskWatch, Workspace, check_storage, full, made, try_to_write
+from gateway.data.workspace import DiskWatch, Workspace, check_storage, made, try_to_write
 from gateway.domain import rerun
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
-from gateway.errors import GatewayError, Invalid, StorageFailed, counted
+from gateway.errors import GatewayError, Invalid, counted
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Webhooks
 from gateway.http.peers import QuotaReached
@@ -127,10 +127,7 @@ class Gateway:
 
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
-        self._check_storage()
         self._check_route_file()
-        if self.storage.remotes:  # one that hangs does not hold up the start
-            threading.Thread(target=self._warn_of_storages, daemon=True).start()
         if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
             log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
@@ -522,27 +519,6 @@ class Gateway:
             self.routes.reload()
         if self.routes.rival:
             raise Invalid(Problem(p.path, p.rule, p.got) for p in self.routes.problems)
-
-    def _check_storage(self) -> None:
-        try:
-            with self.storage.staging():
-                try_to_write(self.settings.storage.path)
-        except OSError as error:
-            log.warning(
-                "the storage cannot be written: until it can, jobs are refused (STORAGE_NOT_WRITABLE)",
-                setting="storage.url",
-                folder=str(self.settings.storage.path),
-                error=error.strerror,
-                next="make room there"
-                if full(error)
-                else "give the gateway's user the right to write there, or choose another storage.url",
-            )
-
-    def _warn_of_storages(self) -> None:
-        try:
-            self.storage.check(20.0)  # runs in the background
-        except StorageFailed as error:
-            log.warning("jobs with data there are refused", cause=error.message, next="bfia-gateway doctor")
 
     def _engine_named_for(self, place: str) -> tuple[str, Engine] | None:
         name = parts.engines_by_place(self.settings).get(place)

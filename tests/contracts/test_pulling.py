@@ -14,7 +14,7 @@ import pytest
 
 from engines.base import DigestChanged, EngineError, ImageNotFound, NoSpace, PullDenied, PullFailed, PullTimeout
 from engines.docker import ContainerdEngine, PullRules
-from engines.docker.images import _refusal
+from engines.docker.images import refusal
 from gateway.providers.images import Images, Signatures
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
@@ -212,7 +212,7 @@ def test_a_name_that_is_none_is_not_found(harness: DockerHarness) -> None:
     ],
 )
 def test_the_words_of_a_registry_are_understood(text: str, error: type[EngineError]) -> None:
-    assert type(_refusal("x:1", text)) is error
+    assert type(refusal("x:1", text)) is error
 
 
 KEY = "acme:1.0.0@docker"
