@@ -315,11 +315,8 @@ class KubernetesEngine:
         self._forget_secrets(job)
 
     def _forget_secrets(self, job: Any) -> None:
-        name = str(job.metadata.name)
-        self._cluster.delete(Secret, name)
-        # others are the institution's, which its cluster puts into every pod
-        if pull_name(name) in [one.name for one in job.spec.template.spec.imagePullSecrets or ()]:
-            self._cluster.delete(Secret, pull_name(name))
+        for name in (str(job.metadata.name), pull_name(job.metadata.name)):
+            self._cluster.delete(Secret, name)
 
     def _was_replaced(self, job: Any) -> bool:
         """Return whether a Job has had another pod, which may have begun while no gateway saw it."""
