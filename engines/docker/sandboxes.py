@@ -72,8 +72,6 @@ class Sandboxes:
         self._user = user
         self._dns = dns
         self._condition = threading.Condition()
-        self._work = threading.Lock()
-        """held while one is prepared or removed"""
         self._ready: deque[tuple[str, str]] = deque()
         """network and sandbox"""
         self._left: deque[str] = deque()
@@ -125,9 +123,18 @@ class Sandboxes:
     def start(self, network: str) -> Iterator[str]:
         """Give one in that network for the start of a run, empty if none is ready or without a network."""
         self.begin()
+        found = ""
         with self._condition:
             self._starting += 1
-            found = self._take(network) if network else ""
+            if network:
+                self._starts.append(time.monotonic())
+                self._network = network
+            while network and self._ready and not found:
+                there, sandbox = self._ready.popleft()
+                if there == network:
+                    found = sandbox
+                else:
+                    self._left.append(sandbox)
         try:
             yield found
         except BaseException:
@@ -150,14 +157,13 @@ class Sandboxes:
 
     def drain(self) -> None:
         """Remove all that no run uses."""
-        with self._work:
-            with self._condition:
-                self._starts.clear()
-                left = [*self._left, *(sandbox for _, sandbox in self._ready)]
-                self._left.clear()
-                self._ready.clear()
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(self._remove, left))
+        with self._condition:
+            self._starts.clear()
+            left = [*self._left, *(sandbox for _, sandbox in self._ready)]
+            self._left.clear()
+            self._ready.clear()
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._remove, left))
 
     def close(self) -> None:
         """Remove all that no run uses, and prepare no more."""
@@ -169,21 +175,10 @@ class Sandboxes:
         else:
             self._end()
 
-    def _take(self, network: str) -> str:
-        self._starts.append(time.monotonic())
-        self._network = network
-        while self._ready:
-            there, sandbox = self._ready.popleft()
-            if there == network:
-                return sandbox
-            self._left.append(sandbox)
-        return ""
-
     def _run(self) -> None:
         while (due := self._due()) is not None:
             try:
-                with self._work:
-                    due()
+                due()
             except (EngineError, OSError) as error:
                 log.warning("no sandbox for containers is prepared, which only costs them time: %s", error)
                 with self._condition:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import structlog
 
@@ -136,12 +135,6 @@ class Heartbeat:
             self._left.add(owner)
 
 
-@dataclass
-class _Silent:
-    look_at: float
-    pause: float
-
-
 class Outages:
     """Keeps which nodes are silent, and tells once they are not."""
 
@@ -159,8 +152,10 @@ class Outages:
         self._every = every
         self._lock = threading.Lock()
         self._loop = Loop("outages", self._advance, lambda _: ["all"], every=every, workers=1)
-        self._silent: dict[NodeId, _Silent] = {}
+        self._silent: dict[NodeId, tuple[float, float]] = {}
+        """when each is tried next, and the pause between two tries"""
         self._back: dict[NodeId, tuple[float, float]] = {}
+        """when each could be reached again, and its pause before"""
         self._begun = self._closing = False
 
     def silent(self, node: NodeId) -> None:
@@ -169,10 +164,9 @@ class Outages:
             if node in self._silent or self._closing:
                 return
             now = self._monotonic()
-            back_at, pause = self._back.pop(node, (0.0, 0.0))
-            relapse = pause > 0 and now - back_at < _RELAPSE
-            pause = min(pause * 2, LONGEST) if relapse else self._every
-            self._silent[node] = _Silent(now + pause, pause)
+            back_at, pause = self._back.pop(node, (now - _RELAPSE, 0.0))
+            pause = min(pause * 2, LONGEST) if now - back_at < _RELAPSE else self._every
+            self._silent[node] = (now + pause, pause)
             if not self._begun:
                 self._begun = True
                 self._loop.start()
@@ -192,23 +186,20 @@ class Outages:
         """Try every silent node whose time it is; return those that were reached."""
         with self._lock:
             now = self._monotonic()
-            due = [node for node, state in self._silent.items() if state.look_at <= now]
+            due = [node for node, (look_at, _) in self._silent.items() if look_at <= now]
         if not due:
             return []
         with ThreadPoolExecutor(min(16, len(due)), thread_name_prefix="outages") as pool:
             answers = dict(zip(due, pool.map(self._reaches, due), strict=True))
-        found = []
         with self._lock:
             now = self._monotonic()
             for node, there in answers.items():
-                state = self._silent[node]
+                _, pause = self._silent.pop(node)
                 if there:
-                    del self._silent[node]
-                    self._back[node] = (now, state.pause)
-                    found.append(node)
+                    self._back[node] = (now, pause)
                 else:
-                    state.look_at = now + min(state.pause, LONGEST)
-        return found
+                    self._silent[node] = (now + pause, pause)
+        return [node for node, there in answers.items() if there]
 
     def _advance(self, _: str) -> None:
         for node in self.look():

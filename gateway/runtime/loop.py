@@ -1,10 +1,9 @@
 """What advances records: a loop over those that are due, turns of those who change one, and the shell of both."""
 
 import heapq
-import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -35,9 +34,6 @@ Decide = Callable[[R], tuple[R, X]]
 Failed = Callable[[str, Exception, int], None]
 """called with a key, the error, and how often in a row it could not be advanced"""
 
-_MOST_FAILING = 10_000
-"""keys whose failures in a row are counted"""
-
 
 class Loop:
     """Advances keys (job ids) when they are due. ``advance(key)`` returns when the key is due next, or None.
@@ -65,11 +61,10 @@ class Loop:
         self._workers = workers
         self._clock = clock
         self._condition = threading.Condition()
-        self._heap: list[tuple[float, int, str]] = []
-        self._order = itertools.count()
+        self._heap: list[tuple[float, str]] = []
         self._soonest: dict[str, float] = {}
         self._busy: set[str] = set()
-        self._failures: dict[str, dict[bool, int]] = {}
+        self._failures: dict[str, Counter[bool]] = {}
         """key -> how often in a row it could not be advanced: by an error of its own, and because of an outage"""
         self._failed = failed
         self._again: set[str] = set()
@@ -104,9 +99,8 @@ class Loop:
             if known is not None and known <= when:
                 return
             self._soonest[key] = when
-            entry = (when, next(self._order), key)
-            heapq.heappush(self._heap, entry)
-            if self._heap[0] is entry:  # else a worker wakes before that
+            heapq.heappush(self._heap, (when, key))
+            if self._heap[0] == (when, key):  # else a worker wakes before that
                 self._condition.notify()
 
     def _tick(self) -> None:
@@ -139,11 +133,9 @@ class Loop:
     def _fail(self, key: str, error: Exception) -> None:
         """Report an advance that raised; it is repeated when the store next says that it is due."""
         own = not isinstance(error, DatabaseAway)
-        counts = self._failures.setdefault(key, {})
-        times = counts[own] = counts.get(own, 0) + 1
-        if len(self._failures) > _MOST_FAILING:  # some may have ended at another gateway
-            self._failures.pop(next(iter(self._failures)), None)
-        if times & (times - 1) == 0:  # the first time, the second, the fourth: not every second for ever
+        counts = self._failures.setdefault(key, Counter())
+        counts[own] += 1
+        if (times := counts[own]) & (times - 1) == 0:  # the first time, the second, the fourth
             log.exception("cannot advance", loop=self._name, key=key, times=times)
         try:
             if own:
@@ -158,7 +150,7 @@ class Loop:
                 if not self._heap or self._heap[0][0] > now:
                     self._condition.wait(self._heap[0][0] - now if self._heap else None)
                     continue
-                when, _, key = heapq.heappop(self._heap)
+                when, key = heapq.heappop(self._heap)
                 if self._soonest.get(key) != when:
                     continue  # woken earlier meanwhile: another entry stands for it
                 del self._soonest[key]
@@ -181,7 +173,6 @@ class _Entry(Generic[R]):
         self.change = change
         self.until = until
         """by `time.monotonic`: no caller waits, and it is to be made by then; None: a caller waits"""
-        self.done = False
         self.result: R | None = None
         self.error: BaseException | None = None
 
@@ -224,7 +215,7 @@ class Turns(Generic[R, X]):
             queue.entries.append(entry)
         try:
             with queue.turn:
-                if not entry.done:
+                if entry.result is None and entry.error is None:
                     self._make(key, queue)
         finally:
             with self._lock:
@@ -286,9 +277,6 @@ class Turns(Generic[R, X]):
         else:
             for entry in entries:
                 entry.result = record
-        finally:
-            for entry in entries:
-                entry.done = True
 
 
 def while_away(work: Callable[[], X], seconds: float = 20.0, pause: float = 0.2) -> X:
@@ -383,8 +371,8 @@ class Shell(Generic[J, X]):
         known, left_for = self._records.known(job_id), self._turns.left_for(job_id)
         if known is not None and (left_for is None or left_for > 0):
             now, due = self._clock(), self._next_due(known)
-            flush = now + timedelta(seconds=left_for) if left_for else None
             if due is None or due > now:  # what it was woken for was done with something else
+                flush = now + timedelta(seconds=left_for) if left_for else None
                 return min(filter(None, (due, flush)), default=None)
         try:
             return self._next_due(self._turns.change(job_id, lambda record: record))
