@@ -3,7 +3,7 @@
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +26,6 @@ from engines.base import (
     LaunchSpec,
     Logs,
     Missing,
-    NotSupported,
     Probe,
     Running,
     Watch,
@@ -107,6 +106,7 @@ class MemoryEngine:
     """Scripts in threads; see `engines.base.Engine` for what each method promises."""
 
     kind = "memory"
+    capabilities = CAPABILITIES
 
     @classmethod
     def making(cls, images: Mapping[str, Image], **more: Any) -> Callable[[Any, str], Self]:
@@ -122,8 +122,6 @@ class MemoryEngine:
         installation: str,
         images: Mapping[str, Image],
         world: MemoryWorld | None = None,
-        capabilities: frozenset[str] = CAPABILITIES,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         capacity: Capacity | None = None,
     ) -> None:
         """``capacity``: what it claims to have; default this machine's."""
@@ -131,8 +129,6 @@ class MemoryEngine:
         self._capacity = capacity or this_machine()
         self._installation = installation
         self._images = images
-        self._clock = clock
-        self.capabilities = capabilities
         self.world = MemoryWorld() if world is None else world
         self.launches: list[LaunchSpec] = []
         """every call of `launch`, repetitions included"""
@@ -177,12 +173,6 @@ class MemoryEngine:
     def launch(self, spec: LaunchSpec) -> None:
         self.check()
         check_launch(spec)
-        if spec.mounts and "mounts" not in self.capabilities:
-            raise NotSupported("this engine cannot mount")
-        if spec.limits.cpu is not None and spec.limits.cpu % 1 and "fractional_cpu" not in self.capabilities:
-            raise NotSupported(f"cpu {spec.limits.cpu}: this engine gives whole cores only")
-        if spec.capabilities and "capabilities" not in self.capabilities:
-            raise NotSupported("this engine cannot grant capabilities")
         image = self._image(spec.image)
         check_digest(spec, self.image_digest(spec.image))
         with self.world.lock:
@@ -195,7 +185,9 @@ class MemoryEngine:
             script = image(spec) if callable(image) else image
             if script.refused is not None:
                 raise script.refused
-            run = _Run(spec, script, Running(self._clock()), bytearray(script.stdout), bytearray(script.stderr))
+            run = _Run(
+                spec, script, Running(datetime.now(UTC)), bytearray(script.stdout), bytearray(script.stderr)
+            )
             self.world.runs[spec.name] = run
             if script.body is not None:
                 threading.Thread(
@@ -204,17 +196,15 @@ class MemoryEngine:
             elif script.code is not None:
                 self._end(run, script.code)
 
-    def finish(self, name: str, code: int = 0, *, oom_killed: bool = False) -> None:
+    def finish(self, name: str, code: int = 0) -> None:
         """End a run that goes on, as its program would. Raises KeyError for an unknown name."""
         with self.world.lock:
-            run = self.world.runs[name]
-            run.script = replace(run.script, oom_killed=oom_killed)
-            self._end(run, code)
+            self._end(self.world.runs[name], code)
 
     def cut_off(self, name: str) -> None:
         """Take a run that goes on off its network. Raises KeyError for an unknown name."""
         with self.world.lock:
-            self.world.runs[name].probe = Running(self._clock(), cut_off=True)
+            self.world.runs[name].probe = Running(datetime.now(UTC), cut_off=True)
 
     def probe(self, name: str) -> Probe:
         run = self._run(name)
@@ -315,7 +305,7 @@ class MemoryEngine:
             if run.ended.is_set():
                 return
             started = run.probe.started_at if isinstance(run.probe, Running) else None
-            run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, self._clock())
+            run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, datetime.now(UTC))
             run.ended.set()
             for subscription in self.world.subscriptions:
                 subscription.report(run.spec.name)

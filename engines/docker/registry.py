@@ -1,10 +1,16 @@
-"""Reads a registry, with the credentials of ``docker login``. What it sends is bounded in size and time."""
+"""Reads a registry, with the credentials of ``docker login``. What it sends is bounded in size and time.
 
+An image's cosign signatures have the tag ``sha256-….sig`` there; they are found here and not verified.
+"""
+
+import hashlib
 import ipaddress
 import json
 import re
 import time
 from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,7 +18,7 @@ from docker import auth
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 
-from engines.base import EngineError
+from engines.base import EngineError, SignatureMissing, SignatureUnchecked
 
 _LARGEST = 1024 * 1024
 _READ_TIMEOUT = 10.0
@@ -20,6 +26,13 @@ _READ_TIMEOUT = 10.0
 _LONGEST = 120.0
 """seconds for all requests about one image"""
 _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
+_SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
+_SIGNATURE = "dev.cosignproject.cosign/signature"
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json;q=0.9"
+)
+_MOST = 32
+"""signatures of one image that are read"""
 _HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
 NOT_VALID = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """what reading a document raises that is not of the form it should have"""
@@ -127,6 +140,63 @@ def login_for(registry: str) -> tuple[str, str] | None:
         raise EngineError(f"the credentials for {registry} cannot be read: {error}") from error
     user, password = known.get("username"), known.get("password")
     return (user, password) if user and password else None
+
+
+@dataclass(frozen=True)
+class Signed:
+    """One signature: base64 over the bytes of a text that names an image's digest."""
+
+    payload: bytes
+    signature: str
+    digest: str
+    """of the manifest that it was found for, which the text has to name"""
+
+
+def signatures_of(image: str, repo_digests: Sequence[str]) -> tuple[Signed, ...]:
+    """Return the signatures of an image, of which the daemon knows these digests.
+
+    Raises `SignatureMissing` if there are none, `SignatureUnchecked` if the registry does not say.
+    """
+    registry, repository, _ = repository_of(image)
+    if not registry:
+        raise SignatureMissing(f"{image} is not a valid image name")
+    known = [repository_of(digest) for digest in repo_digests]
+    digests = [digest for *of, digest in known if of == [registry, repository]]
+    if not digests:
+        raise SignatureMissing(
+            f"the image {image} was never pulled from its registry, or pushed: push it, sign it there, pull it"
+        )
+    with Registry(registry, repository) as there:
+        found = [one for digest in digests for one in _signatures(there, digest)]
+    if not found:
+        names = ", ".join(digests)
+        raise SignatureMissing(f"{image} has no signature ({names}) in {registry}: cosign sign --key … {image}")
+    return tuple(found[:_MOST])
+
+
+def _signatures(there: Registry, digest: str) -> Iterator[Signed]:
+    """Yield the signatures of the manifest with this digest."""
+    manifest = _ask(there, f"manifests/{digest.replace(':', '-')}.sig", _MANIFESTS)
+    try:
+        layers = json.loads(manifest or "{}").get("layers", ())
+        signed = [
+            (layer["digest"], str(layer["annotations"][_SIGNATURE]))
+            for layer in layers[:_MOST]
+            if layer["mediaType"] == _SIMPLE and re.fullmatch("sha256:[0-9a-f]{64}", layer["digest"])
+        ]
+    except NOT_VALID:
+        return
+    for name, signature in signed:
+        payload = _ask(there, f"blobs/{name}", "*/*")
+        if payload is not None and f"sha256:{hashlib.sha256(payload).hexdigest()}" == name:
+            yield Signed(payload, signature, digest)
+
+
+def _ask(there: Registry, path: str, accept: str) -> bytes | None:
+    try:
+        return there.get(path, accept)
+    except NoAnswer as error:
+        raise SignatureUnchecked(f"whether the image is signed is unknown: {error}") from error
 
 
 def _is_local(host: str) -> bool:

@@ -1,9 +1,9 @@
-"""Calls to a cluster's API server, and its errors."""
+"""Calls to a cluster's API server, and its errors; a watch that goes on from a list where it was cut off."""
 
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,8 @@ from lightkube.resources.core_v1 import Event, Node, Pod, PodLog, ResourceQuota,
 from lightkube.types import PatchType
 
 from engines.base import EngineDown, EngineError
+from engines.kubernetes.jobs import PodView
+from engines.watch import Follower
 
 MISSING, CONFLICT, FORBIDDEN, GONE = 404, 409, 403, 410
 """statuses of what is not there, is there already, is not allowed or beyond a quota, is not remembered"""
@@ -165,6 +167,69 @@ class Stream:
         wire = self._answer.extensions["network_stream"].get_extra_info("socket")
         with suppress(OSError):
             socket.socket.shutdown(wire, socket.SHUT_RDWR)
+
+
+class PodWatch(Follower):
+    """Reports each exit once for as long as the watch goes on from where it was."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        labels: str,
+        on_look: Callable[[], Sequence[str]],
+        on_exit: Callable[[str], None],
+        on_away: Callable[[str], None] | None,
+    ) -> None:
+        """``on_look`` is called before each list, and returns runs that are over although no pod says so."""
+        self._cluster = cluster
+        self._labels = labels
+        self._on_look = on_look
+        self._version = ""
+        self._reported: set[str] = set()
+        self._stream: Stream | None = None
+        super().__init__(0.2, on_exit, on_away)
+
+    def close(self) -> None:
+        """End it; waits a moment for a call in progress."""
+        self._closed.set()
+        if (stream := self._stream) is not None:
+            stream.end()
+        super().close()
+
+    def _look(self) -> None:
+        """Report what is over, then what ends, until the cluster ends the watch."""
+        if not self._version:
+            over = self._on_look()
+            pods, self._version = self._cluster.versioned(Pod, self._labels)
+            self._reported = set()
+            for name in over:
+                self._report(name)
+            for pod in map(PodView, pods):
+                self._see(pod)
+        try:
+            with self._cluster.watching(self._labels, self._version) as stream:
+                self._stream = stream
+                if self._closed.is_set():
+                    return
+                for kind, self._version, pod in stream:
+                    if kind == "DELETED":
+                        self._report(PodView(pod).run)
+                        self._reported.discard(PodView(pod).run)
+                    elif pod is not None:
+                        self._see(PodView(pod))
+        except Gone:
+            self._version = ""
+        finally:
+            self._stream = None
+
+    def _see(self, pod: PodView) -> None:
+        if pod.over:
+            self._report(pod.run)
+
+    def _report(self, name: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            self._subscription.report(name)
 
 
 def status_of(error: ApiError) -> int:

@@ -47,7 +47,7 @@ from engines.base import (
 from engines.docker.client import not_started
 from engines.docker.images import PullRules, refusal
 from engines.docker.registry import login_for
-from engines.kubernetes.client import FORBIDDEN, Cluster, status_of, translated
+from engines.kubernetes.client import FORBIDDEN, Cluster, PodWatch, status_of, translated
 from engines.kubernetes.images import Image, Images
 from engines.kubernetes.jobs import (
     BEGUN,
@@ -62,7 +62,6 @@ from engines.kubernetes.jobs import (
     pull_name,
     secrets_of,
 )
-from engines.kubernetes.watch import PodWatch
 from engines.watch import KILL_SECONDS, pause, until_over
 
 log = logging.getLogger(__name__)

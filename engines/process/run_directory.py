@@ -122,23 +122,21 @@ class RunDirectory:
     def _record_exit(self) -> Probe:
         """Record the exit of a run whose supervisor is gone, unless it has just recorded that itself."""
         kill_session(self._read(supervisor.CHILD))
-        end: dict[str, Any] = {
-            "code": FIRST_SIGNAL_CODE + KILLED,
-            "signal": KILLED,
-            "started": self._started(),
-            "finished": time.time(),
-        }
-        try:
-            supervisor.write(self._file(supervisor.EXIT), json.dumps(end), exclusive=True)
-        except FileNotFoundError:
-            return Missing()
-        except OSError:  # such as a full disk: it has exited all the same, and a later probe records it
-            return _exited(end)
+        end = {"code": FIRST_SIGNAL_CODE + KILLED, "signal": KILLED, "started": self._started()}
+        with suppress(OSError):  # the run is removed, or the disk is full
+            text = json.dumps({**end, "finished": time.time()})
+            supervisor.write(self._file(supervisor.EXIT), text, exclusive=True)
         return self._exit() or Missing()
 
     def _exit(self) -> Exited | None:
-        end = self._read(supervisor.EXIT)
-        return None if end is None else _exited(end)
+        if (end := self._read(supervisor.EXIT)) is None:
+            return None
+        return Exited(
+            code=end["code"],
+            signal=end["signal"],
+            started_at=_moment(end["started"]),
+            finished_at=_moment(end["finished"]),
+        )
 
     def _started(self) -> float | None:
         child = self._read(supervisor.CHILD)
@@ -154,15 +152,6 @@ class RunDirectory:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-
-def _exited(end: dict[str, Any]) -> Exited:
-    return Exited(
-        code=end["code"],
-        signal=end["signal"],
-        started_at=_moment(end["started"]),
-        finished_at=_moment(end["finished"]),
-    )
 
 
 def _moment(seconds: float | None) -> datetime | None:

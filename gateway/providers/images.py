@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
-from engines.docker.registry import repository_of
-from engines.docker.signatures import Signed, signatures_of
+from engines.docker.registry import Signed, repository_of, signatures_of
 from gateway.config.engine import SignatureRule
 from gateway.data.reading import MIB, whole
 from gateway.domain.problems import Problem

@@ -1,5 +1,6 @@
 """What every engine has to pass. A further engine brings a harness and a class derived from `EngineContract`."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -44,8 +45,12 @@ from tests.contracts.engine_acts import (
     ended,
     exits,
     said,
+    shell,
+    wait_for,
 )
 from tests.contracts.harnesses import Harness
+from tests.memory_engine import Script
+from tests.services.clusters import machine, the_last_of
 
 Launch = Callable[..., LaunchSpec]
 
@@ -370,3 +375,55 @@ class EngineContract:
         exit_ = ended(engine, spec.name)
         assert exit_.code != 0
         assert exit_.oom_killed is ("oom_flag" in harness.capabilities)
+
+
+class ClusterContract(EngineContract):
+    """For engines of several machines, one of which is taken away."""
+
+    def test_nothing_that_reads_like_a_template_is_filled_in(self, harness: Harness, engine: Engine) -> None:
+        told = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
+        command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', told)
+        spec = a_spec(harness, WAITS, environment={"told": told}, command=command)
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0
+        assert engine.logs(spec.name).stdout.decode().splitlines() == [told, told]
+
+    def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
+        engine = harness.engine(form=replace(harness.form, read_only_root=True))
+        text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
+        spec = a_spec(harness, shell(text, Script()), own=("/bfia/log",))
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0
+        assert engine.logs(spec.name).stdout.splitlines()[-3:] == [b"65534", b"a", b"b"]
+
+    def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness: Harness) -> None:
+        engine = harness.engine(place_seconds=1.0)
+        with pytest.raises(CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"):
+            engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=1 << 50)))
+        assert engine.list() == []
+
+    def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(self, harness: Harness) -> None:
+        """The last machine loses its link: its run is missing, others go on; back again, it ends what it had."""
+        with the_last_of(harness.cluster), contextlib.closing(type(harness)(harness.last)) as last:
+            near, far = harness.engine(), last.engine()
+            stays, lost, never = a_spec(harness, WAITS), a_spec(last, WAITS), a_spec(last, WAITS)
+            near.launch(stays)
+            far.launch(lost)
+            heard = Heard()
+            far.watch(heard)
+            try:
+                machine(harness.cluster, "cut")
+                with pytest.raises(CreateFailed, match=harness.gone):
+                    last.engine(place_seconds=2.0).launch(never)
+                heard.of(lost.name)
+                assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
+                assert len(harness.pods(lost.name)) <= 1 and far.logs(lost.name).stdout == b""
+                far.stop(lost.name, 1)
+                far.remove(lost.name)
+                assert far.list() == []
+            finally:
+                machine(harness.cluster, "mend")
+            wait_for(lambda: not [*harness.pods(lost.name), *harness.pods(never.name)], "what it had is ended")
+            again = a_spec(last, exits(0))
+            far.launch(again)
+            assert ended(far, again.name).code == 0

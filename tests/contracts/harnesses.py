@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -123,17 +123,22 @@ class SwarmHarness(Harness[SwarmEngine]):
     isolates = frozenset({"tasks"})
     """what goes to other machines, only their own packet filters can stop"""
     capabilities = frozenset({"fractional_cpu", "network", "capabilities"})
+    cluster, last = "swarm", "==3"
+    gone = "the machine on which it was placed is gone"
+    no_room = r"no suitable node .*insufficient resources"
 
     def __init__(self, where: str = "!=3") -> None:
         """``where``: on which machines; one of the tests takes the third away."""
         super().__init__()
-        self.where = where
+        self.form = Form(grace=2.0, constraints=(f"node.labels.machine{where}",))
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
 
     def _made(self, node: str, installation: str, **options: Any) -> SwarmEngine:
-        form = Form(grace=2.0, constraints=(f"node.labels.machine{self.where}",))
-        options = {"base_url": self.manager, "form": form, **options}
+        options = {"base_url": self.manager, "form": self.form, **options}
         return SwarmEngine(node, installation, SwarmOptions(**options))
+
+    def pods(self, run: str) -> Sequence[Any]:
+        return ()
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:

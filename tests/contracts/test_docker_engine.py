@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import queue
 import socket
 import tarfile
 import uuid
@@ -30,7 +29,7 @@ from engines.base import (
     Running,
 )
 from engines.docker import ContainerdEngine
-from engines.docker.client import EventWatch, translated
+from engines.docker.client import translated
 from engines.docker.daemon import Source, as_the_daemon_sees
 from tests.contracts.engine_acts import COPIES, WAITS, Act, a_spec, ended, exits, shell
 from tests.contracts.harnesses import DockerHarness
@@ -261,34 +260,3 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         engine.remove_network()
         with contextlib.suppress(NotFound):
             daemon.api.remove_network(other)
-
-
-class Stream(list[dict[str, Any]]):
-    def close(self) -> None:
-        pass
-
-
-class Daemon:
-    """Says one thing that it never should, and goes on as ever."""
-
-    def __init__(self) -> None:
-        self._said = iter([[{"Actor": None}], [{"Actor": {"Attributes": {"name": "run"}}}]])
-
-    def __call__(self) -> "Daemon":
-        return self
-
-    def info(self) -> dict[str, str]:
-        return {"SystemTime": "1970-01-01T08:00:05.678901234+08:00"}
-
-    def events(self, since: int, **_: Any) -> Stream:
-        assert since == 5
-        return Stream(next(self._said, []))
-
-
-def test_an_event_that_cannot_be_read_does_not_end_the_watch():
-    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
-    watch = EventWatch(Daemon(), {}, list, heard.put)  # type: ignore[arg-type]  # as much of a daemon as it takes
-    try:
-        assert heard.get(timeout=30) == "run"
-    finally:
-        watch.close()

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lightkube import Client, KubeConfig
-from lightkube.models.core_v1 import LocalObjectReference, ResourceQuotaSpec
+from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota, Secret
@@ -46,9 +46,9 @@ from engines.base import (
 )
 from engines.docker.images import PullRules
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
+from engines.kubernetes.client import PodWatch
 from engines.kubernetes.images import Image
 from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
-from engines.kubernetes.watch import PodWatch
 from tests.contracts.engine_acts import (
     PYTHON,
     WAITS,
@@ -59,16 +59,15 @@ from tests.contracts.engine_acts import (
     exits,
     others,
     python,
-    shell,
     wait_for,
 )
-from tests.contracts.engine_contract import EngineContract
+from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import Harness
 from tests.contracts.test_isolation import LOOK, SERVES
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.cable import cable_to
-from tests.services.clusters import guarded_registry, machine, the_last_of
+from tests.services.clusters import guarded_registry
 from tests.services.registry import PASSWORD, USER, log_in
 
 pytestmark = pytest.mark.kubernetes
@@ -87,6 +86,9 @@ class KubernetesHarness(Harness[KubernetesEngine]):
     }
     """of the cluster's own service"""
     streams = False
+    cluster, last = "kubernetes", "2"
+    gone = "machine2, on which it was placed, does not take it up"
+    no_room = r"0/2 nodes are available: .*memory"
 
     def __init__(self, where: str = "1") -> None:
         """``where``: on which machine; one of the tests takes the second away."""
@@ -110,6 +112,13 @@ class KubernetesHarness(Harness[KubernetesEngine]):
     def down(self) -> Iterator[Engine]:
         yield self.engine(kubeconfig=str(self.home / "nothing.conf"))
 
+    def pods(self, run: str) -> list[Pod]:
+        with self.admin() as admin:
+            return pods_of(admin, run)
+
+    def admin(self) -> Client:
+        return Client(KubeConfig.from_file(self.home / "admin.conf"), namespace="bfia", trust_env=False)
+
 
 @pytest.fixture
 def harness() -> Iterator[KubernetesHarness]:
@@ -117,13 +126,13 @@ def harness() -> Iterator[KubernetesHarness]:
         yield harness
 
 
-class TestKubernetes(EngineContract):
+class TestKubernetes(ClusterContract):
     """With the harness of this module."""
 
 
 @pytest.fixture
 def admin(harness: KubernetesHarness) -> Iterator[Client]:
-    with Client(KubeConfig.from_file(harness.home / "admin.conf"), namespace="bfia", trust_env=False) as client:
+    with harness.admin() as client:
         yield client
 
 
@@ -158,23 +167,6 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: Kubernete
     assert wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
     assert wanted.containers[0].securityContext.readOnlyRootFilesystem
     assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == ["/bfia/log", "/tmp"]
-
-
-def test_a_folder_of_its_own_can_be_written_and_no_other(harness: KubernetesHarness) -> None:
-    engine = harness.engine(form=replace(harness.form, read_only_root=True))
-    text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
-    spec = a_spec(harness, shell(text, NOTHING), own=("/bfia/log",))
-    engine.launch(spec)
-    assert ended(engine, spec.name).code == 0
-    assert engine.logs(spec.name).stdout.splitlines()[-3:] == [b"65534", b"a", b"b"]
-
-
-def test_nothing_that_reads_like_a_variable_is_filled_in(harness: KubernetesHarness) -> None:
-    told = "$(HOME) $$(told) $told"
-    engine = harness.engine()
-    spec = a_spec(harness, WAITS, environment={"told": told}, command=("printf", "%s", told))
-    engine.launch(spec)
-    assert ended(engine, spec.name).code == 0 and engine.logs(spec.name).stdout.decode() == told
 
 
 def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
@@ -232,29 +224,6 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
     assert list(admin.list(Secret, labels={RUN: spec.name})) == []
 
 
-def test_a_pull_secret_that_the_cluster_added_stays(
-    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs = f"theirs-{uuid.uuid4().hex[:8]}"
-    admin.create(Secret(metadata=ObjectMeta(name=theirs)))
-    monkeypatch.setattr("engines.kubernetes.engine.login_for", lambda registry: ("user", "confidential"))
-
-    def and_theirs(*given: Any) -> Job:
-        """As an admission webhook would."""
-        job = job_of(*given)
-        job.spec.template.spec.imagePullSecrets.append(LocalObjectReference(name=theirs))  # type: ignore[union-attr]
-        return job
-
-    monkeypatch.setattr("engines.kubernetes.engine.job_of", and_theirs)
-    engine, spec = harness.engine(), a_spec(harness, WAITS)
-    try:
-        engine.launch(spec)
-        assert list(admin.list(Secret, labels={RUN: spec.name})) == []
-        assert admin.get(Secret, theirs)
-    finally:
-        admin.delete(Secret, theirs)
-
-
 def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
     engine = harness.engine()
     done, never = a_spec(harness, exits(0)), a_spec(harness, exits(0), environment={"not valid": ""})
@@ -280,14 +249,6 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness: KubernetesH
     admin.patch(Job, spec.name, {"metadata": {"annotations": {BEGUN: ""}}})  # or there
     harness.engine().watch(Heard())
     wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[BEGUN], "it is taken up")
-
-
-def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(harness: KubernetesHarness) -> None:
-    engine = harness.engine(place_seconds=1.0)
-    spec = a_spec(harness, exits(0), reserved=Limits(memory=48 << 30))
-    with pytest.raises(CreateFailed, match=r"no machine .* takes it: 0/2 nodes are available: .*memory"):
-        engine.launch(spec)
-    assert engine.list() == []
 
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
@@ -571,40 +532,6 @@ def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
 ) -> None:
     pod = a_pod(status, **metadata)
     assert (type(pod.probe()), pod.over) == (seen, over)
-
-
-# ------------------------------------------------------------ the second machine, which is lost
-
-
-def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
-    harness: KubernetesHarness, admin: Client
-) -> None:
-    """The second machine loses its link: its run is missing, others go on; back again, it ends what it had."""
-    with the_last_of("kubernetes"), contextlib.closing(KubernetesHarness("2")) as second:
-        near, far = harness.engine(), second.engine()
-        stays, lost, never = a_spec(harness, WAITS), a_spec(second, WAITS), a_spec(second, WAITS)
-        near.launch(stays)
-        far.launch(lost)
-        heard = Heard()
-        far.watch(heard)
-        try:
-            machine("kubernetes", "cut")
-            with pytest.raises(CreateFailed, match="machine2, on which it was placed, does not take it up"):
-                second.engine(place_seconds=2.0).launch(never)
-            heard.of(lost.name)
-            assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
-            assert len(pods_of(admin, lost.name)) == 1
-            assert far.logs(lost.name).stdout == b""
-            far.stop(lost.name, 1)
-            far.remove(lost.name)
-            assert far.list() == []
-        finally:
-            machine("kubernetes", "mend")
-        for run in (lost, never):
-            wait_for(lambda run=run: pods_of(admin, run.name) == [], "what it still had is ended")
-        again = a_spec(second, exits(0))
-        far.launch(again)
-        assert ended(far, again.name).code == 0
 
 
 class Known:

@@ -361,15 +361,3 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
         wait_for(lambda: not os.path.exists(f"/proc/{child}") and state(keeper) in "SZ", "its end")
         assert isinstance(engine.probe(name), Running)
     assert ended(engine, name).code == 0
-
-
-def test_a_run_whose_end_cannot_be_written_down_has_ended(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name, keeper, _ = running(harness, engine)
-    engine.close()
-    anew = harness.engine()
-    with nothing_can_be_written(os.getpid()):
-        os.kill(keeper, signal.SIGKILL)
-        found = wait_for(lambda: isinstance(one := anew.probe(name), Exited) and one, "its end")
-        assert found.code == 137
-        assert [one.name for one in anew.list()] == [name]
-    assert ended(anew, name).code == 137

@@ -16,7 +16,6 @@ import shlex
 import socket
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,15 +29,12 @@ from engines.base import (
     ImageNotFound,
     Limits,
     Missing,
-    Mount,
-    NotSupported,
-    Running,
 )
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
 from engines.watch import until_over
 from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, others, said, shell, wait_for
-from tests.contracts.engine_contract import EngineContract
+from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import SwarmHarness
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
@@ -60,7 +56,7 @@ def manager(harness: SwarmHarness) -> Iterator[docker.DockerClient]:
         yield client
 
 
-class TestSwarm(EngineContract):
+class TestSwarm(ClusterContract):
     """With the harness of this module."""
 
 
@@ -92,15 +88,6 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     assert engine.capacity().cpu == 3 * machine / 1e9
     theirs = harness.engine(node="beta")
     wait_for(lambda: others(theirs).memory - others(engine).memory == 64 << 20, "only another node counts it")
-
-
-def test_nothing_that_reads_like_a_template_is_filled_in(harness: SwarmHarness) -> None:
-    told = '{{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
-    engine = harness.engine()
-    spec = a_spec(harness, shell(f"printf '%s\\n' \"$told\" '{told}'", NOTHING), environment={"told": told})
-    engine.launch(spec)
-    assert ended(engine, spec.name).code == 0
-    assert engine.logs(spec.name).stdout.decode().splitlines() == [told, told]
 
 
 def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.DockerClient) -> None:
@@ -164,25 +151,6 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: dock
             manager.images.remove(name, force=True)
 
 
-def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words() -> None:
-    with contextlib.closing(SwarmHarness("==9")) as harness:
-        engine, spec = harness.engine(place_seconds=1.0), a_spec(harness, exits(0))
-        with pytest.raises(
-            CreateFailed, match=r"no machine of the Swarm takes it: no suitable node .*constraints"
-        ):
-            engine.launch(spec)
-        assert engine.list() == []
-
-
-def test_a_folder_that_is_not_shared_is_refused_and_one_of_its_own_can_be_written(harness: SwarmHarness) -> None:
-    engine = harness.engine()
-    with pytest.raises(NotSupported, match="no folder is shared"):
-        engine.launch(a_spec(harness, exits(0), mounts=(Mount(Path("/tmp"), "/in"),)))
-    spec = a_spec(harness, shell("echo kept > /bfia/log/x && cat /bfia/log/x", NOTHING), own=("/bfia/log",))
-    engine.launch(spec)
-    assert ended(engine, spec.name).code == 0 and engine.logs(spec.name).stdout == b"kept\n"
-
-
 def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
     engine = harness.engine()
     first = a_spec(harness, shell("ip -4 -o address; exec python3 -m http.server 8000", NOTHING))
@@ -210,31 +178,6 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
 def third() -> Iterator[SwarmHarness]:
     with the_last_of("swarm"), contextlib.closing(SwarmHarness("==3")) as harness:
         yield harness
-
-
-def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(third: SwarmHarness) -> None:
-    """The third machine loses its link: its run is missing, others go on; back again, it has ended what it had."""
-    with contextlib.closing(SwarmHarness()) as harness:
-        near, far = harness.engine(), third.engine()
-        stays, lost, never = a_spec(harness, WAITS), a_spec(third, WAITS), a_spec(third, WAITS)
-        near.launch(stays)
-        far.launch(lost)
-        heard = Heard()
-        far.watch(heard)
-        try:
-            machine("swarm", "cut")
-            with pytest.raises(CreateFailed, match="the machine on which it was placed is gone"):
-                far.launch(never)
-            heard.of(lost.name)
-            assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
-            far.stop(lost.name, 1)
-            far.remove(lost.name)
-            assert far.list() == []
-        finally:
-            machine("swarm", "mend")
-        again = a_spec(third, exits(0))
-        far.launch(again)
-        assert ended(far, again.name).code == 0
 
 
 def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
