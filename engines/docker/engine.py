@@ -5,17 +5,18 @@ container is found again by its name and its labels.
 """
 
 import math
+import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from docker import APIClient
 from docker.errors import APIError, NotFound
-from docker.types import LogConfig
+from docker.types import DeviceRequest, LogConfig
 from docker.types import Mount as DockerMount
 
 from engines.base import (
@@ -43,10 +44,8 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import EventWatch, asked, network_is_gone, remove, translated
+from engines.docker.client import Connection, EventWatch, asked, network_is_gone, remove, translated
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
-from engines.docker.gpus import LABEL as GPUS
-from engines.docker.gpus import Gpus, named, request
 from engines.docker.images import Image
 from engines.docker.network import NodeNetwork
 from engines.docker.reach import ServiceNetworks, Services, addresses
@@ -57,6 +56,13 @@ DEAD_RESOLVER = "127.0.0.1"
 network; for all others it would ask the host's resolvers, and those queries leave the machine."""
 IMAGE = "bfia.image"
 """Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
+
+GPU = "NVIDIA-GPU"
+GPUS = "bfia.gpu"
+"""Label with the names of a container's devices, so that every gateway of the daemon sees which are free."""
+_HOLDING = ["created", "running", "paused", "restarting"]
+_GPU_PAUSE = 0.5
+"""the longest, in seconds, before a device is chosen again that two gateways have chosen"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class ContainerdEngine(DaemonEngine):
     def capacity(self) -> Capacity:
         with translated(EngineDown):
             info = self._client().info()
-        return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(named(info)))
+        return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(_named(info)))
 
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
@@ -330,7 +336,7 @@ class ContainerdEngine(DaemonEngine):
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            device_requests=request(gpus),
+            device_requests=_request(gpus),
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
@@ -435,3 +441,54 @@ def changes_of(api: APIClient, container: str, most: int) -> int:
 def _moment(text: str | None) -> datetime | None:
     """Read the daemon's time; the year 1 stands for never."""
     return None if not text or text.startswith(_NEVER) else datetime.fromisoformat(text)
+
+
+def _named(info: Mapping[str, Any]) -> list[str]:
+    """Return the devices in a daemon's description of itself."""
+    specs = [one.get("NamedResourceSpec") or {} for one in info.get("GenericResources") or ()]
+    return [str(spec["Value"]) for spec in specs if spec.get("Kind") == GPU]
+
+
+class Gpus:
+    """Which of a daemon's devices goes to which container."""
+
+    def __init__(self, client: Connection) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def chosen(self, run: str, count: int) -> Iterator[Sequence[str]]:
+        """Give free devices for a run; while its container is made, other threads wait.
+
+        Raises `CreateFailed` with the numbers, APIError.
+        """
+        if not count:
+            yield ()
+            return
+        with self._lock:
+            devices, holders = _named(self._client().info()), self._holders()
+            holders.pop(run, None)
+            free = [one for one in devices if not any(one in held for held in holders.values())]
+            if len(free) < count:
+                by = f", held by {', '.join(sorted(holders))}" if holders else ""
+                raise CreateFailed(f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{by}")
+            yield free[:count]
+
+    def contested(self, run: str) -> bool:
+        """Tell whether another gateway has also given away one of the run's devices; wait a moment if so."""
+        holders = self._holders()
+        own = holders.pop(run, set())
+        if not any(own & held for held in holders.values()):
+            return False
+        time.sleep(random.uniform(0, _GPU_PAUSE))
+        return True
+
+    def _holders(self) -> dict[str, set[str]]:
+        """Return the containers that hold devices, each with theirs."""
+        found = self._client().containers(all=True, filters={"label": [GPUS], "status": _HOLDING})
+        return {one["Names"][0].lstrip("/"): {*one["Labels"][GPUS].split(",")} for one in found if one["Names"]}
+
+
+def _request(devices: Sequence[str]) -> list[DeviceRequest]:
+    """Return what a daemon is to hand to a container."""
+    return [DeviceRequest(device_ids=[*devices], capabilities=[["gpu"]])] if devices else []

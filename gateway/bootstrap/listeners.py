@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from anyio import CapacityLimiter
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Scope
 
@@ -119,47 +119,38 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     )
     of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
-    between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
-    hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
+
+    def bounded(one: APIRouter, size: int = body) -> Mounted:
+        return Mounted(one, size, bfia.Refusal)
+
     for_peers_here = [  # the most frequent first: paths are tried in this order
         Mounted(of_peers, None, bfia.ChannelRefusal),
-        Mounted(between, body, bfia.Refusal),
-        Mounted(interconn.audit_router(audits, peers), body, bfia.Refusal),
-        Mounted(hello, body, bfia.Refusal),
-        Mounted(interconn.outputs_router(node.outputs, peers), body, bfia.Refusal),
-        Mounted(management.node_router(node.card, node.applications, peers, node.clock), SMALL, bfia.Refusal),
-        Mounted(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM, bfia.Refusal),
-        Mounted(management.offers_router(node.offers, institution, node.applications, peers), SMALL, bfia.Refusal),
+        bounded(interconn.router(settings.node.id, node.coordinator, node.participant, peers)),
+        bounded(interconn.audit_router(audits, peers)),
+        bounded(interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)),
+        bounded(interconn.outputs_router(node.outputs, peers)),
+        bounded(management.node_router(node.card, node.applications, peers, node.clock), SMALL),
+        bounded(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM),
+        bounded(management.offers_router(node.offers, institution, node.applications, peers), SMALL),
     ]
-    for_containers = [
-        Mounted(of_containers, None, bfia.ChannelRefusal),
-        Mounted(
-            platform.container_router(
-                node.participant.callback,
-                limiters,
-                node.run_tokens.id_of,
-                by_address=settings.listen.container is not None,
-            ),
-            body,
-            bfia.Refusal,
-        ),
-    ]
+    by_address = settings.listen.container is not None
+    callbacks = platform.container_router(
+        node.participant.callback, limiters, node.run_tokens.id_of, by_address=by_address
+    )
+    for_containers = [Mounted(of_containers, None, bfia.ChannelRefusal), bounded(callbacks)]
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     ours = [only_known]
+    operators = platform.operator_router(
+        node.coordinator,
+        settings.node.id,
+        settings.node.scheduler,
+        node.peer_table.profile_of,
+        limiters,
+        node.offers.expanded,
+    )
     for_operators = [
-        Mounted(
-            platform.operator_router(
-                node.coordinator,
-                settings.node.id,
-                settings.node.scheduler,
-                node.peer_table.profile_of,
-                limiters,
-                node.offers.expanded,
-            ),
-            body,
-            bfia.Refusal,
-        ),
-        Mounted(platform.log_router(node.run_logs, limiters), body, bfia.Refusal),
+        bounded(operators),
+        bounded(platform.log_router(node.run_logs, limiters)),
         Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),
@@ -205,7 +196,7 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
     node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
     mounts = {"operator": for_operators}
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True, first=[in_language]),
+        "operator": create_app("operators", for_operators, documented=True, first=[in_language])
     }
     session.mount(apps["operator"])
     verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
@@ -250,17 +241,12 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         if _of_container(scope):
             return None
         name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
-        if not peer_table.knows(name):
-            name = ""
-        address = str((scope.get("client") or ("",))[0])
-        return name if name and shown(scope) else f"{name} at {address}"
+        name = name if peer_table.knows(name) else ""
+        return name if name and shown(scope) else f"{name} at {_address(scope)}"
 
     apps["peer"] = with_quota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
-    apps["peer"] = with_quota(
-        apps["peer"],
-        OPEN_PER_MINUTE,
-        lambda scope: str((scope.get("client") or ("",))[0]) if scope["path"] in requests.OPEN else None,
-    )
+    open_to_all = lambda scope: _address(scope) if scope["path"] in requests.OPEN else None  # noqa: E731
+    apps["peer"] = with_quota(apps["peer"], OPEN_PER_MINUTE, open_to_all)
     apps["peer"] = with_identity(
         apps["peer"],
         _identity(node),
@@ -323,20 +309,23 @@ def _composing(node: "Gateway") -> admin_applications.Composing:
 
 def _identity(node: "Gateway") -> PeerIdentity:
     tls = node.settings.listen.peer.tls
-    revoked = None
+    revokes: Callable[[Any], bool] = lambda _: False  # noqa: E731
     if tls is not None and tls.client_ca is not None and tls.revoked is not None:
-        revoked = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
+        revokes = certificates.RevocationList(str(tls.revoked), str(tls.client_ca)).revokes
+    pins = [] if tls is None else [certificates.pin(certificates.certificates(str(tls.certificate))[0])]
     return PeerIdentity(
         node.settings.node.id,
         lambda: node.routes.table,
         node.peer_table.former,
-        revoked.revokes if revoked else lambda _: False,
+        revokes,
         lambda scope: any(name == router.HANDED_ON.encode() for name, _ in scope["headers"]),
-        frozenset()
-        if tls is None
-        else frozenset({certificates.pin(certificates.certificates(str(tls.certificate))[0])}),
+        frozenset(pins),
         requests.OPEN,
     )
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _claimed(scope: Scope) -> str:

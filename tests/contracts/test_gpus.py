@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from engines.base import CreateFailed, Engine, Limits
-from engines.docker.gpus import LABEL
+from engines.docker.engine import GPUS
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form, devices, template
 from tests.contracts.engine_acts import a_spec, ended, said, shell
@@ -72,7 +72,7 @@ def test_each_run_gets_a_device_of_its_own_and_one_more_is_refused_with_who_hold
     for spec in (first, second, first):  # launched again, it keeps what it has
         engine.launch(spec)
     assert (card_of(engine, first.name), card_of(engine, second.name)) == CARDS
-    assert api.containers.get(second.name).labels[LABEL] == CARDS[1]
+    assert api.containers.get(second.name).labels[GPUS] == CARDS[1]
     again = harness.engine("beta")  # another node of this daemon
     with pytest.raises(CreateFailed) as refused:
         again.launch(third)
