@@ -272,7 +272,7 @@ class Watch(Protocol):
 
 
 class Engine(Protocol):
-    """Runs images. Every method may be called from several threads and raises only `EngineError`."""
+    """Runs images; derive. Every method may be called from several threads and raises only `EngineError`."""
 
     kind: str
     capabilities: frozenset[str]
@@ -295,12 +295,14 @@ class Engine(Protocol):
         ``on_progress`` is called now and then; what it raises ends the pull and is raised here.
         Raises `ImageNotFound`, `PullDenied`, `PullTimeout`, `PullFailed`, `NoSpace`.
         """
+        return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
         """Return the digest that the registry has for the image now; nothing is pulled.
 
         Same rights, rules and errors as `ensure_image`; takes ``seconds`` at most.
         """
+        return self.image_digest(image)
 
     def isolation(self) -> Isolation:
         """Check what runs cannot reach. Raises `EngineError`."""
@@ -316,9 +318,11 @@ class Engine(Protocol):
 
     def address(self, name: str) -> str:
         """Return the address from which a run's requests come; empty if it has none of its own."""
+        return ""
 
     def written(self, name: str, most: int) -> Written:
-        """Measure what a run has written outside its mounts; ``most`` + 1 files are counted."""
+        """Measure what a run has written outside its mounts, as far as known; ``most`` + 1 files are counted."""
+        return Written()
 
     def stop(self, name: str, grace: float) -> None:
         """Terminate the run, kill it after ``grace`` seconds, return when it has exited. Unknown: no effect."""
@@ -336,7 +340,7 @@ class Engine(Protocol):
         """Return the runs of this node and this installation, and of no other."""
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Call ``on_exit(name)`` soon after each exit, from a thread of its own.
+        """Call ``on_exit(name)`` soon after each exit, from any thread.
 
         Runs that had exited before are reported first, and a run may be reported more than once. ``on_away`` is
         called when the engine stops responding, with the name under which runs request it; the watch resumes by

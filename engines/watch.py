@@ -1,7 +1,6 @@
-"""Reports exits to subscribers, each in a thread of its own, so that a slow or failing one affects no other."""
+"""Reports exits to subscribers."""
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -36,41 +35,35 @@ def until_over(runs: Callable[[], bool], ask: Callable[[], bool], seconds: float
 
 
 class Subscription:
-    """One subscriber, called with one name after the other."""
+    """One subscriber, called with one name after the other; one that fails affects no other."""
 
     def __init__(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> None:
         self._on_exit = on_exit
         self._on_away = on_away
-        self._names: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
-        self._thread.start()
+        self._lock = threading.RLock()
+        self._closed = False
 
     def report(self, name: str) -> None:
-        """Queue a name."""
-        self._names.put(name)
+        """Say that a run has exited."""
+        self._call(self._on_exit, name)
 
     def away(self) -> None:
         """Say that the engine does not answer."""
         if self._on_away is not None:
-            try:
-                self._on_away("")
-            except Exception:
-                log.exception("the subscriber failed on the engine's absence")
+            self._call(self._on_away, "")
 
     def close(self) -> None:
-        """End it; waits a moment for a call in progress."""
-        self._closed.set()
-        self._names.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_TIMEOUT)
+        """End it, after a call in progress."""
+        with self._lock:
+            self._closed = True
 
-    def _run(self) -> None:
-        while (name := self._names.get()) is not None and not self._closed.is_set():
+    def _call(self, subscriber: Callable[[str], None], name: str) -> None:
+        with self._lock:
             try:
-                self._on_exit(name)
+                if not self._closed:
+                    subscriber(name)
             except Exception:
-                log.exception("the subscriber failed on the exit of %s", name)
+                log.exception("the subscriber failed on what became of %s", name or "the engine")
 
 
 class Follower:

@@ -10,7 +10,7 @@ from docker.errors import NotFound
 from docker.types import Mount as DockerMount
 
 from engines import logs as engines_logs
-from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Logs, Mount, Watch
+from engines.base import INSTALLATION, NODE, CreateFailed, Engine, ImageMetadata, Logs, Mount, Watch
 from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
 
@@ -40,7 +40,7 @@ class DaemonOptions:
     """bytes of a stream that `save_logs` keeps"""
 
 
-class DaemonEngine:
+class DaemonEngine(Engine):
     """Runs of one installation at a daemon; see `engines.base.Engine` for what each method promises."""
 
     def __init__(self, node: str, installation: str, options: DaemonOptions) -> None:

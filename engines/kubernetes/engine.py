@@ -22,6 +22,7 @@ from engines import logs as engines_logs
 from engines.base import (
     Capacity,
     CreateFailed,
+    Engine,
     EngineDown,
     EngineError,
     Found,
@@ -37,7 +38,6 @@ from engines.base import (
     PullTimeout,
     Running,
     Watch,
-    Written,
     check_digest,
     check_launch,
     is_name,
@@ -98,8 +98,12 @@ class KubernetesOptions:
     """the longest that a run waits for a machine with room for it"""
 
 
-class KubernetesEngine:
-    """Jobs of one namespace; see `engines.base.Engine` for what each method promises."""
+class KubernetesEngine(Engine):
+    """Jobs of one namespace; see `engines.base.Engine` for what each method promises.
+
+    A machine fetches an image when it first needs it. Only the machines know what runs have written, and requests
+    may come from a machine's address, which others there share.
+    """
 
     kind = "kubernetes"
     capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
@@ -150,9 +154,6 @@ class KubernetesEngine:
         found = self._images.find(image)
         return ImageMetadata(found.id, found.labels, (found.reference,))
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        return self._images.find(image).id  # a machine fetches it when it first needs it
-
     def offered(self, image: str, seconds: float) -> str:
         return self._images.find(image).reference.partition("@")[2]
 
@@ -187,12 +188,6 @@ class KubernetesEngine:
         with translated():
             pod = self._pod(self._job(name))
         return Missing() if pod is None else pod.probe()
-
-    def address(self, name: str) -> str:
-        return ""  # requests may come from the address of the run's machine, which others there share
-
-    def written(self, name: str, most: int) -> Written:
-        return Written()  # only the machine knows, and it keeps to its own limits
 
     def stop(self, name: str, grace: float) -> None:
         """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""

@@ -23,6 +23,7 @@ from engines.base import (
     Capacity,
     CommandNotFound,
     CreateFailed,
+    Engine,
     EngineDown,
     EngineError,
     Exited,
@@ -68,7 +69,7 @@ def this_machine() -> Capacity:
     return Capacity(float(len(os.sched_getaffinity(0))), memory)
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """Local processes; see `engines.base.Engine` for what each method promises."""
 
     kind = "process"
@@ -120,12 +121,6 @@ class ProcessEngine:
         self._command_of(image)
         return ImageMetadata()
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        return self.image_digest(image)
-
-    def offered(self, image: str, seconds: float) -> str:
-        return self.image_digest(image)
-
     def isolation(self) -> Isolation:
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
         return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
@@ -161,9 +156,6 @@ class ProcessEngine:
 
     def probe(self, name: str) -> Probe:
         return self._run(name).probe()
-
-    def address(self, name: str) -> str:
-        return ""
 
     def written(self, name: str, most: int) -> Written:
         return self._run(name).written(most)

@@ -28,7 +28,6 @@ from engines.base import (
     Probe,
     Running,
     Watch,
-    Written,
     check_digest,
     check_launch,
     is_name,
@@ -70,7 +69,10 @@ _NETWORK_SECONDS = 10.0
 
 
 class SwarmEngine(DaemonEngine):
-    """Tasks of one Swarm; see `engines.base.Engine` for what each method promises."""
+    """Tasks of one Swarm; see `engines.base.Engine` for what each method promises.
+
+    Requests come from a machine's address, which others there share, and only its daemon knows what runs write.
+    """
 
     kind = "swarm"
     capabilities = frozenset({"fractional_cpu", "network", "mounts", "capabilities"})
@@ -123,12 +125,6 @@ class SwarmEngine(DaemonEngine):
         if (task.put_out and not ends(service)) or (task.perhaps_lost and self._is_gone(task.machine)):
             return Missing()
         return task.probe()
-
-    def address(self, name: str) -> str:
-        return ""  # requests come from its machine's address, which others there share
-
-    def written(self, name: str, most: int) -> Written:
-        return Written()  # only the daemon of its machine knows
 
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
