@@ -276,7 +276,9 @@ class ContainerdEngine(DaemonEngine):
         """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""
         if self._network is None:
             return "host", {}
-        network = self._network.ensure()
+        before, network = self._network.host, self._network.ensure()
+        if before not in ("", self._network.host):  # which the run's variables name
+            raise CreateFailed("the engine's network was made anew with other addresses")
         if not spec.reach or self._options.outside or not self._network.ours:
             return network, {}
         return self._services.ensure(spec.reach, self._doors)

@@ -20,7 +20,7 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import CreateFailed, EngineError, Isolation
+from engines.base import EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
 
 _TAKEN = (403, 409)
@@ -60,7 +60,7 @@ class NodeNetwork:
         self._made = ""
         self._pools: tuple[IPAMPool, ...] = ()
         """its addresses when it was last inspected"""
-        self._host = ""
+        self.host = ""
         """this host's address among them"""
         self.ours = False
         """whether it was not made by somebody else, when it was last inspected"""
@@ -68,15 +68,10 @@ class NodeNetwork:
     def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
 
-        One that is gone is created with its former addresses. Raises APIError, and once `CreateFailed` where these
-        were taken: what was prepared for a container names a wrong address of this host.
+        One that is gone is created with its former addresses, unless these are taken. Raises APIError.
         """
         with self._lock:
-            before = self._host
-            found = self._known()
-            if before not in ("", self._host):
-                raise CreateFailed("the engine's network was made anew with other addresses")
-            return found
+            return self._known()
 
     def forget(self) -> None:
         """Check whether it exists before the next use."""
@@ -88,9 +83,9 @@ class NodeNetwork:
         with self._lock, translated():
             self._id = None
             self._known()
-            if not self._host:
+            if not self.host:
                 raise EngineError(f"the network {self.name} has no IPv4 addresses")
-            return self._host
+            return self.host
 
     def holds(self) -> tuple[bool, bool, bool]:
         """Return whether the network is our own, isolates containers, and isolates them from other machines.
@@ -185,14 +180,14 @@ class NodeNetwork:
 
     def _learn(self, network: str) -> None:
         """Remember the addresses of the network, and which is this host's."""
-        self._pools, self._host = (), ""
+        self._pools, self.host = (), ""
         seen = self._client().inspect_network(network)
         self.ours = self._is_ours(seen)
         for pool in seen["IPAM"]["Config"] or []:
             addresses = ipaddress.ip_network(pool["Subnet"])
             if addresses.version == 4:
-                self._host = str(pool.get("Gateway") or next(addresses.hosts()))
-                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self._host),)
+                self.host = str(pool.get("Gateway") or next(addresses.hosts()))
+                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self.host),)
                 return
 
     def _renewed(self, found: str | None) -> str | None:

@@ -98,38 +98,50 @@ def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
 # ------------------------------------------------------------ lanes
 
 
-def test_a_job_with_much_to_do_delays_another_by_one_call():
+@contextmanager
+def held(order: list[str]) -> Iterator[Callable[..., None]]:
+    """Keep a lane of one thread busy while works are left there; let it do them all at the end."""
     lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
-    order: list[str] = []
-    lanes.submit("peer", lambda: begun.set() or go.wait(30), "large")  # type: ignore[func-returns-value]
+    lanes.submit("peer", lambda: begun.set() or go.wait(30), "first")  # type: ignore[func-returns-value]
     assert begun.wait(30)
-    for i in range(100):
-        lanes.submit("peer", partial(order.append, f"large {i}"), "large")
-    for i in range(2):
-        lanes.submit("peer", partial(order.append, f"small {i}"), "small")
-    lanes.submit("peer", done.set, "large")
-    go.set()
-    assert done.wait(30)
+    yield lambda name, job, priority=0: lanes.submit("peer", partial(order.append, name), job, priority)
+    lanes.submit("peer", done.set, "last", priority=-1)
+    assert [lanes.left("peer", job) for job in ("first", "last", "none")] == [0, 1, 0]
+    with lanes.taking_in():
+        go.set()
+        assert done.wait(30)
     lanes.close()
+
+
+def test_a_job_with_much_to_do_delays_another_by_one_call(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
+    order: list[str] = []
+    with held(order) as left:
+        for i in range(100):
+            left(f"large {i}", "large")
+        for i in range(2):
+            left(f"small {i}", "small")
     assert order.index("small 0") <= 1 and order.index("small 1") <= 3
     assert [name for name in order if name.startswith("large")] == [f"large {i}" for i in range(100)]
 
 
-def test_a_job_of_higher_priority_has_its_turn_first_and_the_others_are_known_to_wait():
-    lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
+@pytest.mark.parametrize(
+    ("priority", "expected"),
+    [
+        (5, "urgent 0, urgent 1, usual 0, usual 1"),
+        (FIRST, "urgent 0, usual 0, urgent 1, usual 1"),  # has every second turn at most
+    ],
+)
+def test_a_job_of_higher_priority_has_its_turn_first(
+    monkeypatch: pytest.MonkeyPatch, priority: int, expected: str
+):
+    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
     order: list[str] = []
-    lanes.submit("engine", lambda: begun.set() or go.wait(30), "first")  # type: ignore[func-returns-value]
-    assert begun.wait(30)
-    for i in range(2):
-        lanes.submit("engine", partial(order.append, f"usual {i}"), "usual")
-        lanes.submit("engine", partial(order.append, f"urgent {i}"), "urgent", priority=5)
-    lanes.submit("engine", done.set, "last", priority=-1)
-    assert [lanes.left("engine", job) for job in ("first", "usual", "urgent", "last", "none")] == [0, 2, 2, 1, 0]
-    assert lanes.left("nowhere", "usual") == 0
-    go.set()
-    assert done.wait(30)
-    lanes.close()
-    assert order == ["urgent 0", "urgent 1", "usual 0", "usual 1"]
+    with held(order) as left:
+        for i in range(2):
+            left(f"usual {i}", "usual")
+            left(f"urgent {i}", f"urgent {i}", priority)
+    assert ", ".join(order) == expected
 
 
 def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
@@ -202,23 +214,6 @@ def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: py
             clock.monotonic.return_value = 3600.0
             assert begun.wait(30)
     lanes.close()
-
-
-def test_what_is_first_leaves_every_second_turn_to_work_that_has_waited_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
-    lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
-    order: list[str] = []
-    lanes.submit("peer", lambda: begun.set() or go.wait(30), "job")  # type: ignore[func-returns-value]
-    assert begun.wait(30)
-    for i in range(3):
-        lanes.submit("peer", partial(order.append, f"first {i}"), f"new {i}", FIRST)
-        lanes.submit("peer", partial(order.append, f"other {i}"), f"old {i}")
-    lanes.submit("peer", done.set, "last")
-    with lanes.taking_in():
-        go.set()
-        assert done.wait(30)
-    lanes.close()
-    assert order == ["first 0", "other 0", "first 1", "other 1", "first 2", "other 2"]
 
 
 def test_work_waits_no_longer_than_half_a_second_for_jobs_that_are_taken_in():
