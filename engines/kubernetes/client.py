@@ -45,10 +45,9 @@ class Gone(Exception):
 class Cluster:
     """One namespace of a cluster, connected only when first used."""
 
-    def __init__(self, kubeconfig: str, context: str, namespace: str) -> None:
-        """All may be empty: then as the environment says, in a pod its own service account's."""
+    def __init__(self, kubeconfig: str, namespace: str) -> None:
+        """Both may be empty: then as the environment says, in a pod its own service account's."""
         self._kubeconfig = kubeconfig
-        self._context = context
         self._namespace = namespace
         self._lock = threading.Lock()
         self._made: Any = None
@@ -136,7 +135,7 @@ class Cluster:
         with self._lock:
             if self._made is None:
                 known = KubeConfig.from_file(self._kubeconfig) if self._kubeconfig else KubeConfig.from_env()
-                config = known.get(self._context or None)
+                config = known.get()
                 if config is None:
                     raise ConfigError("no cluster is named")
                 params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)

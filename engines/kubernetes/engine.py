@@ -86,10 +86,8 @@ class KubernetesOptions:
 
     kubeconfig: str = ""
     """file; default as the environment says, in a pod its service account"""
-    context: str = ""
-    """of the file; default its current one"""
     namespace: str = ""
-    """default the context's"""
+    """default that of the file's current context"""
     pull: PullRules = field(default_factory=PullRules)
     form: Form = field(default_factory=Form)
     saved_log_size: int = 32 * 1024 * 1024
@@ -114,7 +112,7 @@ class KubernetesEngine(Engine):
         self._installation = installation
         self._options = options
         self._owner = owner_of(node, installation)
-        self._cluster = Cluster(options.kubeconfig, options.context, options.namespace)
+        self._cluster = Cluster(options.kubeconfig, options.namespace)
         self._images = Images(options.pull)
         self._watches: list[Watch] = []
 

@@ -281,7 +281,6 @@ def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installatio
     )
     options = KubernetesOptions(
         kubeconfig=str(place.kubeconfig or ""),
-        context=place.context,
         namespace=place.namespace,
         pull=PullRules(frozenset(docker.registries), docker.pull_seconds),
         form=form,

@@ -150,8 +150,9 @@ class KubernetesEngineSettings(Section):
     kubeconfig: Path | None = Field(
         default=None, description="File; null: as KUBECONFIG says, in a pod its own service account."
     )
-    context: str = Field(default="", description="Context of that file; empty: its current one.")
-    namespace: str = Field(default="", description="Where the runs are; empty: the context's namespace.")
+    namespace: str = Field(
+        default="", description="Where the runs are; empty: that of the file's current context."
+    )
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of machines that take runs.")
     tolerations: list[Toleration] = Field(default_factory=list, description="Taints of machines that take runs.")
     gpu: str = Field(
