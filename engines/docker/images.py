@@ -77,26 +77,28 @@ class PullRules:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as the daemon has it just now."""
+    """An image as it is just now."""
 
     id: str
-    user: str
-    entrypoint: tuple[str, ...]
-    command: tuple[str, ...]
-    path: str
-    folder: str
-    labels: Mapping[str, str]
+    """digest of its configuration"""
+    config: Mapping[str, Any]
+    """its part about containers: user, command, variables, labels"""
     repo_digests: tuple[str, ...] = ()
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return self.config.get("Labels") or {}
+
+    @property
+    def user(self) -> str:
+        """Its own user, without a group; empty if it names none."""
+        return str(self.config.get("User") or "").partition(":")[0]
+
+    @property
     def runs_as_root(self) -> bool:
-        """Whether the image's own user is root."""
-        return is_root(self.user)
-
-
-def is_root(user: str) -> bool:
-    """Whether an image's user is root: by name, by number, or because it names none."""
-    return user.partition(":")[0] in ("", "0", "root")
+        """Whether its own user is root, by name, by number, or because it names none."""
+        return self.user in ("", "0", "root")
 
 
 class Images:
@@ -123,18 +125,7 @@ class Images:
                     raise
                 remedy = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
                 raise ImageNotFound(f"{name[:200]!r} is not a valid image name", remedy) from error
-        config = found.get("Config") or {}
-        variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
-        return Image(
-            id=found["Id"],
-            user=config.get("User") or "",
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            command=tuple(config.get("Cmd") or ()),
-            path=variables.get("PATH") or _SEARCH_PATH,
-            folder=config.get("WorkingDir") or "/",
-            labels=dict(config.get("Labels") or {}),
-            repo_digests=tuple(found.get("RepoDigests") or ()),
-        )
+        return Image(found["Id"], found.get("Config") or {}, tuple(found.get("RepoDigests") or ()))
 
     def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
         """Return the image; fetch it if it is not here and that is allowed."""
@@ -183,13 +174,15 @@ class Images:
         The daemon itself does not notice, as it starts its own init process. The result is remembered: an image's
         content never changes.
         """
-        first = next(iter((*image.entrypoint, *(image.command if command is None else command))), "")
-        if not first:
+        config = image.config
+        words = [*(config.get("Entrypoint") or ()), *((config.get("Cmd") or ()) if command is None else command)]
+        if not words or not (first := words[0]):
             raise CommandNotFound("the image has no command")
         if "/" in first:
-            places = [posixpath.join(image.folder, first)]
+            places = [posixpath.join(config.get("WorkingDir") or "/", first)]
         else:
-            search = environment.get("PATH", image.path).split(":")
+            own = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+            search = {"PATH": _SEARCH_PATH, **own, **environment}["PATH"].split(":")
             places = [posixpath.join(folder, first) for folder in search if folder]
         for place in places:
             mounts = any(PurePosixPath(place).is_relative_to(folder) for folder in mounted)

@@ -150,7 +150,7 @@ class KubernetesEngine(Engine):
     def image_facts(self, image: str) -> ImageMetadata:
         self.check()  # of a cluster that is away, nothing is known
         found = self._images.find(image)
-        return ImageMetadata(found.id, found.labels, (found.reference,))
+        return ImageMetadata(found.id, found.labels, found.repo_digests)
 
     def offered(self, image: str, seconds: float) -> str:
         return self._images.find(image).reference.partition("@")[2]

@@ -4,11 +4,12 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from engines.base import ImageNotFound, PullDenied, PullFailed
-from engines.docker.images import PullRules, is_root
+from engines.docker.images import Image as AnyImage
+from engines.docker.images import PullRules
 from engines.docker.registry import NOT_VALID, Denied, NoAnswer, Registry, repository_of
 
 _INDEXES = (
@@ -26,26 +27,15 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True)
-class Image:
+class Image(AnyImage):
     """An image as its registry has it just now."""
 
-    id: str
-    """digest of its configuration, by which Docker knows it as well"""
-    reference: str
-    """``repository@digest``, by which machines fetch this content and no other"""
-    registry: str
-    user: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    registry: str = ""
 
     @property
-    def runs_as_root(self) -> bool:
-        """Whether the image's own user is root."""
-        return is_root(self.user)
-
-    @property
-    def user_is_number(self) -> bool:
-        """Whether a machine can see from the image that its user is not root."""
-        return self.user.partition(":")[0].isdecimal()
+    def reference(self) -> str:
+        """Return ``repository@digest``, by which machines fetch this content and no other."""
+        return self.repo_digests[0]
 
 
 class Images:
@@ -91,7 +81,7 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     # the name without its tag or digest; a colon before a slash belongs to a port
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
-    return Image(about, f"{bare}@{whole}", registry, config.get("User") or "", dict(config.get("Labels") or {}))
+    return Image(about, config, (f"{bare}@{whole}",), registry)
 
 
 def _of_this_kind(index: Mapping[str, Any]) -> str:

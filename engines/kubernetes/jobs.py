@@ -249,7 +249,7 @@ def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
             runAsUser=int(user) if ours else None,
             runAsGroup=int(group or user) if ours else None,
             # of a user with a name, machines cannot tell
-            runAsNonRoot=True if (ours and user != "0") or image.user_is_number else None,
+            runAsNonRoot=True if (ours and user != "0") or image.user.isdecimal() else None,
         ),
         volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, form).items()],
         terminationMessagePolicy="File",

@@ -311,7 +311,7 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
     with pytest.raises(ImageNotFound, match="not a valid image name"):
         engine.image_digest("https://a/b")
     spec = a_spec(harness, exits(0))
-    gone = replace(engine._images.find(spec.image), reference=f"{harness.registry}/bfia-base@sha256:{'0' * 64}")
+    gone = replace(engine._images.find(spec.image), repo_digests=(f"{harness.registry}/b@sha256:{'0' * 64}",))
     engine._images = Known(gone)  # type: ignore[assignment]
     with pytest.raises(ImageNotFound, match="not found"):
         engine.launch(spec)
