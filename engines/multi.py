@@ -4,10 +4,8 @@ Only the engines know their runs, so a run that this object did not start is sea
 engine that is away hides its own runs and no others.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,8 +28,6 @@ from engines.base import (
 
 X = TypeVar("X")
 
-_MOST_KNOWN = 10_000
-
 
 class SeveralEngines:
     """Several engines, of which ``main`` stands for the whole; see `engines.base.Engine` for the methods."""
@@ -42,7 +38,6 @@ class SeveralEngines:
         self.kind = main.kind
         self.capabilities = main.capabilities.intersection(*(e.capabilities for e in others.values()))
         self.others = dict(others)
-        self._lock = threading.Lock()
         self._place: dict[str, Engine] = {}
         """the engine of each run, as far as known"""
 
@@ -80,19 +75,16 @@ class SeveralEngines:
                 one = engine.isolation()
             except EngineError as error:
                 one = Isolation(whole.tasks, whole.host, whole.outside, (f"unknown: {error}",))
-            whole = replace(
-                whole,
-                tasks=whole.tasks and one.tasks,
-                host=whole.host and one.host,
-                outside=whole.outside and one.outside,
-                gaps=(*whole.gaps, *(f"at {name}: {gap}" for gap in one.gaps)),
+            gaps = (*whole.gaps, *(f"at {name}: {gap}" for gap in one.gaps))
+            whole = Isolation(
+                whole.tasks and one.tasks, whole.host and one.host, whole.outside and one.outside, gaps
             )
         return whole
 
     def launch(self, spec: LaunchSpec) -> None:
         engine = self.at(spec.engine)
         engine.launch(spec)
-        self._remember(spec.name, engine)
+        self._place[spec.name] = engine
 
     def probe(self, name: str) -> Probe:
         return self._of(name).probe(name)
@@ -115,9 +107,7 @@ class SeveralEngines:
 
     def remove(self, name: str) -> None:
         self._of(name).remove(name)
-        with self._lock:
-            known = self._place.pop(name, None)
-        if known is None:  # created and never started: in any of them
+        if self._place.pop(name, None) is None:  # created and never started: in any of them
             for engine in self.others.values():
                 engine.remove(name)
 
@@ -155,23 +145,15 @@ class SeveralEngines:
         yield self.main
         yield from self.others.values()
 
-    def _remember(self, name: str, engine: Engine) -> None:
-        with self._lock:
-            if len(self._place) >= _MOST_KNOWN:
-                self._place.clear()
-            self._place[name] = engine
-
     def _of(self, name: str) -> Engine:
         """Return the engine that has the run, the main one if none has. Raises `EngineDown` if one is away."""
-        with self._lock:
-            known = self._place.get(name)
-        if known is not None:
+        if (known := self._place.get(name)) is not None:
             return known
         away: EngineDown | None = None
         for engine in self._all():
             try:
                 if not isinstance(engine.probe(name), Missing):
-                    self._remember(name, engine)
+                    self._place[name] = engine
                     return engine
             except EngineDown as error:
                 away = away or error

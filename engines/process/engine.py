@@ -6,6 +6,7 @@ Each run has a supervisor of its own (`engines.process.supervisor`) that outlive
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -96,8 +97,7 @@ class ProcessEngine(Engine):
         self._home = Path.cwd()
         self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(64))
-        self._next_core = 0
-        self._core_lock = threading.Lock()
+        self._turn = itertools.count()
         self._subscriptions: list[Subscription] = []
         self._exits = Exits(self._exited)
 
@@ -188,10 +188,11 @@ class ProcessEngine(Engine):
             _bury(left)
         self._subscriptions.append(subscription := Subscription(on_exit))
         for name, run, _ in self._owned():
-            if isinstance(run.probe(), Exited):
+            descriptor = None if self._exits.knows(name) else run.open_supervisor()
+            if descriptor is not None:
+                self._exits.add(name, descriptor)
+            elif isinstance(run.probe(), Exited):
                 subscription.report(name)
-            elif not self._exits.knows(name):
-                self._adopt(name, run)
         return subscription
 
     def close(self) -> None:
@@ -201,19 +202,14 @@ class ProcessEngine(Engine):
             subscription.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
-        command = self._images.get(image)
-        if command is None:
-            raise ImageNotFound(
-                f"no command is configured for the image {image}", "name one under engine.process.images"
-            )
-        return command
+        if image not in self._images:
+            remedy = "name one under engine.process.images"
+            raise ImageNotFound(f"no command is configured for the image {image}", remedy)
+        return self._images[image]
 
     def _resolved(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line with the path of its executable; a relative path starts where we did."""
-        configured = self._command_of(spec.image)
-        command = configured if spec.command is None else spec.command
-        if not command:
-            raise CommandNotFound(f"the image {spec.image} has no command")
+        command = self._command_of(spec.image) if spec.command is None else spec.command
         first = os.path.join(self._home, command[0]) if "/" in command[0] else command[0]
         if (found := shutil.which(first, path=environment["PATH"])) is None:
             text = f"the image {spec.image} is to run {command[0]}, which is not an executable here"
@@ -225,10 +221,7 @@ class ProcessEngine(Engine):
         if wanted is None:
             return None
         present = sorted(os.sched_getaffinity(0))
-        with self._core_lock:
-            first = self._next_core
-            self._next_core += wanted
-        return tuple(present[(first + n) % len(present)] for n in range(wanted))
+        return tuple(present[next(self._turn) % len(present)] for _ in range(wanted))
 
     def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
@@ -253,18 +246,8 @@ class ProcessEngine(Engine):
                 output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
                 raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
 
-    def _adopt(self, name: str, run: RunDirectory) -> None:
-        descriptor = run.open_supervisor()
-        if descriptor is not None:
-            self._exits.add(name, descriptor)
-        elif isinstance(run.probe(), Exited):
-            self._report(name)
-
     def _exited(self, name: str) -> None:
         RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
-        self._report(name)
-
-    def _report(self, name: str) -> None:
         for subscription in self._subscriptions:
             subscription.report(name)
 
