@@ -35,8 +35,8 @@ class Peers:
         self,
         node: NodeId,
         adapters: Mapping[str, ProtocolAdapter],
-        speaks: Callable[[NodeId, str], str] = lambda _, protocol: protocol,
-        here: Callable[[], tuple[SchedulerApi, ParticipantApi]] | None = None,
+        speaks: Callable[[NodeId, str], str],
+        here: Callable[[], tuple[SchedulerApi, ParticipantApi]],
     ) -> None:
         """``speaks`` tells which protocol a node speaks in a job; ``here`` returns this node's own use cases."""
         self.node = node
@@ -47,16 +47,14 @@ class Peers:
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
         """Return who schedules at a node: our own use case, or a client in the protocol that its route names."""
         outside_transaction()
-        if node == self.node and self._here is not None:
-            return self._here()[0]
-        return self._adapters[self._speaks(node, protocol)].scheduler(node)
+        own = node == self.node
+        return self._here()[0] if own else self._adapters[self._speaks(node, protocol)].scheduler(node)
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
         """Return who takes part at a node: as `scheduler`."""
         outside_transaction()
-        if node == self.node and self._here is not None:
-            return self._here()[1]
-        return self._adapters[self._speaks(node, protocol)].participant(node)
+        own = node == self.node
+        return self._here()[1] if own else self._adapters[self._speaks(node, protocol)].participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
         """Say whether the ids of a job's tasks have to tell the task, for one of its nodes."""

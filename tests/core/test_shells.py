@@ -287,8 +287,9 @@ def gateways(database_url: str) -> Iterator[tuple[list[Scheduler], list[Store], 
     migrate(connect(database_url))
     stores = [Store(connect(database_url)) for _ in range(2)]
     lanes = [Lanes() for _ in stores]
+    peers = Peers("none", {"bfia": told}, lambda _, protocol: protocol, tuple)  # type: ignore[dict-item,arg-type]
     schedulers = [
-        Scheduler(NodeContext("n0", store, lambda: datetime.now(UTC)), Peers("n0", {"bfia": told}), lane)  # type: ignore[dict-item]
+        Scheduler(NodeContext("n0", store, lambda: datetime.now(UTC)), peers, lane)
         for store, lane in zip(stores, lanes, strict=True)
     ]
     yield schedulers, stores, told
