@@ -136,6 +136,15 @@ def admin(harness: KubernetesHarness) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture
+def space(admin: Client) -> Iterator[str]:
+    """Give a namespace of the test's own."""
+    name = f"bfia-test-{uuid.uuid4().hex[:8]}"
+    admin.create(Namespace(metadata=ObjectMeta(name=name)))
+    yield name
+    admin.delete(Namespace, name)
+
+
 def pods_of(admin: Client, run: str) -> list[Pod]:
     return list(admin.list(Pod, labels={RUN: run}))
 
@@ -319,36 +328,31 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
 
 
 def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
-    harness: KubernetesHarness, admin: Client
+    harness: KubernetesHarness, admin: Client, space: str
 ) -> None:
     """With more rights than a gateway needs: in a namespace of the test's own."""
-    name = f"bfia-quota-{uuid.uuid4().hex[:8]}"
-    admin.create(Namespace(metadata=ObjectMeta(name=name)))
-    try:
-        engine = harness.engine(kubeconfig=str(harness.home / "admin.conf"), namespace=name, place_seconds=2.0)
-        whole = engine.capacity()
-        assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
-        unknown = harness.engine(kubeconfig=str(harness.home / "admin.conf"), namespace=name)
-        unknown._machines = lambda: None  # type: ignore[method-assign]
-        with pytest.raises(EngineDown, match="may not list its nodes") as refused:
-            unknown.capacity()
-        assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
-        hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
-        quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
-        admin.create(quota, namespace=name)
-        assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
-        wait_for(lambda: admin.get(ResourceQuota, "q", namespace=name).status.hard, "it holds")
-        with pytest.raises(CreateFailed, match="exceeded quota"):
-            engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
-        assert engine.list() == []
-        theirs = {"requests": {"cpu": "500m", "memory": "16Mi"}}
-        container = {"name": "theirs", "image": harness.image, "resources": theirs}
-        pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
-        admin.create(Pod.from_dict({"metadata": {"name": "theirs"}, "spec": pod}), namespace=name)
-        for one in (engine, unknown):
-            assert one.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0.5, 16 << 20))
-    finally:
-        admin.delete(Namespace, name)
+    options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
+    engine, unknown = harness.engine(**options), harness.engine(**options)
+    whole = engine.capacity()
+    assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
+    unknown._machines = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(EngineDown, match="may not list its nodes") as refused:
+        unknown.capacity()
+    assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
+    hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
+    quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
+    admin.create(quota, namespace=space)
+    assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
+    wait_for(lambda: admin.get(ResourceQuota, "q", namespace=space).status.hard, "it holds")
+    with pytest.raises(CreateFailed, match="exceeded quota"):
+        engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
+    assert engine.list() == []
+    theirs = {"requests": {"cpu": "500m", "memory": "16Mi"}}
+    container = {"name": "theirs", "image": harness.image, "resources": theirs}
+    pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
+    admin.create(Pod.from_dict({"metadata": {"name": "theirs"}, "spec": pod}), namespace=space)
+    for one in (engine, unknown):
+        assert one.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0.5, 16 << 20))
     shipped = harness.engine()
     assert replace(shipped.capacity(), others=None) == Capacity(16, 64 << 30)
     shipped._machines = lambda: {"machine1": {"cpu": "8", "memory": "1Gi"}}  # type: ignore[method-assign]
@@ -357,31 +361,28 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
 
 
 def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own(
-    harness: KubernetesHarness, admin: Client
+    harness: KubernetesHarness, admin: Client, space: str
 ) -> None:
     """Of a resource that one machine has while the test runs, as another vendor's would be; without a device."""
-    gpu, space = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}", f"bfia-gpu-{uuid.uuid4().hex[:8]}"
+    gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
     (machine,) = admin.list(Node, labels={"machine": "1"})
-    assert machine.metadata and machine.metadata.name
 
     def advertise(count: str | None) -> None:
         has = {"status": {kind: {gpu: count} for kind in ("capacity", "allocatable")}}
         admin.patch(Node.Status, machine.metadata.name, has, patch_type=PatchType.MERGE)
 
-    admin.create(Namespace(metadata=ObjectMeta(name=space)))
     advertise("2")
     try:
         options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
-        engine = harness.engine(form=replace(harness.form, gpu=gpu), **options)
+        form = replace(harness.form, gpu=gpu)
+        engine = harness.engine(form=form, **options)
         assert (engine.capacity().gpu, harness.engine(**options).capacity().gpu) == (2, 0)
         first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
         engine.launch(first)
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
-        assert pod.spec and (container := pod.spec.containers[0]).resources
-        assert (container.resources.limits[gpu], container.resources.requests[gpu]) == ("1", "1")
-        theirs = harness.engine(
-            node="beta", form=replace(harness.form, gpu=gpu), **{**options, "namespace": "bfia"}
-        )
+        has = pod.spec.containers[0].resources
+        assert (has.limits[gpu], has.requests[gpu]) == ("1", "1")
+        theirs = harness.engine(node="beta", form=form, **{**options, "namespace": "bfia"})
         assert [others(one).gpu for one in (engine, theirs)] == [0, 1]  # its namespace is another one, too
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
             engine.launch(second)
@@ -391,7 +392,6 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
         engine.remove(first.name)
     finally:
         advertise(None)
-        admin.delete(Namespace, space)
 
 
 def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forgotten(
