@@ -399,7 +399,7 @@ class ClusterContract(EngineContract):
     def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness: Harness) -> None:
         engine = harness.engine(place_seconds=1.0)
         with pytest.raises(CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"):
-            engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=1 << 50)))
+            engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=60 << 30)))
         assert engine.list() == []
 
     def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(self, harness: Harness) -> None:
