@@ -88,34 +88,32 @@ def run_timing(settings: Settings) -> RunTiming:
 
 def storages(settings: Settings) -> Storages:
     """Return the storages of a node. Raises `Invalid` where a file with a password cannot be read."""
-    problems, remotes = [], []
+    remotes = []
     for name, one in settings.storages.items():
         password = one.password
         if one.password_file is not None and not password:
             try:
                 password = whole(one.password_file, 4096).decode().strip()
             except (OSError, ValueError) as error:
-                path = f"storages.{name}.password_file"
-                problems.append(Problem(path, f"cannot be read: {error}", str(one.password_file)))
-        host, folder = str(one.parts.hostname), one.parts.path.strip("/")
-        folder = folder if one.kind == "s3" else f"/{folder}"
-        remotes.append(
-            Remote(
-                name,
-                one.kind,
-                host,
-                one.port,
-                folder,
-                one.username,
-                password,
-                tls=one.tls,
-                region=one.region,
-                role=one.role,
-                datanodes=tuple(one.datanodes),
-            )
+                problem = Problem(
+                    f"storages.{name}.password_file", f"cannot be read: {error}", str(one.password_file)
+                )
+                raise Invalid([problem]) from error
+        folder = one.parts.path.strip("/")
+        remote = Remote(
+            name,
+            one.kind,
+            str(one.parts.hostname),
+            one.port,
+            folder if one.kind == "s3" else f"/{folder}",
+            one.username,
+            password,
+            tls=one.tls,
+            region=one.region,
+            role=one.role,
+            datanodes=tuple(one.datanodes),
         )
-    if problems:
-        raise Invalid(problems)
+        remotes.append(remote)
     return Storages(FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file")
 
 
