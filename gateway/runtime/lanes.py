@@ -135,9 +135,7 @@ class _Lane:
             except Exception:
                 log.exception("work in a lane failed", lane=self._name)
             with self._condition:
-                self._busy[job] -= 1
-                if not self._busy[job]:
-                    del self._busy[job]
+                self._busy -= Counter({job: 1})  # keeps what is above zero
 
     def _next(self) -> tuple[str, Work] | None:
         with self._condition:

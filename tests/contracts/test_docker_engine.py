@@ -3,7 +3,6 @@
 import contextlib
 import io
 import socket
-import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,18 +165,8 @@ def test_a_container_that_was_made_but_not_started_is_started(
 def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]:
     """Give a volume that holds ns/in/text and an ns/out that everybody may write to."""
     found = daemon.volumes.create(f"bfia-contract-{uuid.uuid4().hex[:12]}")
-    helper = daemon.containers.create(harness.image, ["true"], volumes={found.name: {"bind": "/v", "mode": "rw"}})
-    with io.BytesIO() as buffer:
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for name, mode in (("ns", 0o755), ("ns/in", 0o755), ("ns/out", 0o777)):
-                folder = tarfile.TarInfo(name)
-                folder.type, folder.mode = tarfile.DIRTYPE, mode
-                archive.addfile(folder)
-            file = tarfile.TarInfo("ns/in/text")
-            file.size, file.mode = 4, 0o644
-            archive.addfile(file, io.BytesIO(b"text"))
-        helper.put_archive("/v", buffer.getvalue())
-    helper.remove()
+    text = "mkdir -p /v/ns/in /v/ns/out && chmod 777 /v/ns/out && printf text > /v/ns/in/text"
+    daemon.containers.run(harness.image, ["sh", "-c", text], remove=True, volumes={found.name: {"bind": "/v"}})
     yield found.name
     for left in daemon.containers.list(all=True, ignore_removed=True, filters={"volume": found.name}):
         left.remove(force=True)

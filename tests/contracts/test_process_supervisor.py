@@ -325,39 +325,16 @@ def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: P
 # ------------------------------------------------------------ a full disk, for which a limit on files stands
 
 
-@contextlib.contextmanager
-def nothing_can_be_written(pid: int) -> Iterator[None]:
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-
-
-def running(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, int, int]:
-    """Start a run; return its name, and the numbers of its supervisor and of its first process."""
-    spec = a_spec(harness, shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done", NOTHING))
-    engine.launch(spec)
-    said(engine, spec.name, b"ready")
-    keeper, child = (record(harness, spec.name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD))
-    return spec.name, keeper, child
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
-
-
 def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
     harness: ProcessHarness, engine: ProcessEngine
 ) -> None:
-    name, keeper, child = running(harness, engine)
-    with nothing_can_be_written(keeper):
-        os.kill(child, signal.SIGUSR1)
-        wait_for(lambda: not os.path.exists(f"/proc/{child}") and state(keeper) in "SZ", "its end")
-        assert isinstance(engine.probe(name), Running)
+    act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done", NOTHING)
+    name = launch(harness, engine, act)
+    said(engine, name, b"ready")
+    keeper, child = (record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD))
+    before = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    os.kill(child, signal.SIGUSR1)
+    wait_for(lambda: not os.path.exists(f"/proc/{child}") and supervisor.stat(keeper)[0] in "SZ", "its end")
+    assert isinstance(engine.probe(name), Running)
+    resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
     assert ended(engine, name).code == 0
