@@ -169,7 +169,7 @@ class Stream:
 
 
 class PodWatch(Follower):
-    """Reports each exit once for as long as the watch goes on from where it was."""
+    """Reports each exit, and goes on from where it was as long as the cluster remembers."""
 
     def __init__(
         self,
@@ -184,7 +184,6 @@ class PodWatch(Follower):
         self._labels = labels
         self._on_look = on_look
         self._version = ""
-        self._reported: set[str] = set()
         self._stream: Stream | None = None
         super().__init__(0.2, on_exit, on_away)
 
@@ -200,35 +199,20 @@ class PodWatch(Follower):
         if not self._version:
             over = self._on_look()
             pods, self._version = self._cluster.versioned(Pod, self._labels)
-            self._reported = set()
-            for name in over:
-                self._report(name)
-            for pod in map(PodView, pods):
-                self._see(pod)
+            for name in (*over, *(pod.run for pod in map(PodView, pods) if pod.over)):
+                self._subscription.report(name)
         try:
             with self._cluster.watching(self._labels, self._version) as stream:
                 self._stream = stream
                 if self._closed.is_set():
                     return
                 for kind, self._version, pod in stream:
-                    if kind == "DELETED":
-                        self._report(PodView(pod).run)
-                        self._reported.discard(PodView(pod).run)
-                    elif pod is not None:
-                        self._see(PodView(pod))
+                    if pod is not None and (kind == "DELETED" or PodView(pod).over):
+                        self._subscription.report(PodView(pod).run)
         except Gone:
             self._version = ""
         finally:
             self._stream = None
-
-    def _see(self, pod: PodView) -> None:
-        if pod.over:
-            self._report(pod.run)
-
-    def _report(self, name: str) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            self._subscription.report(name)
 
 
 def status_of(error: ApiError) -> int:
