@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -268,48 +268,36 @@ class _Fetch:
     def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
         self._api, self._image, self._registry, self._deadline = api, image, registry, deadline
         self.events: _Events = queue.SimpleQueue()
-        self._lock = threading.Lock()
         self._response: Response | None = None
         self._closed = False
         threading.Thread(target=self._run, name="engine-pull", daemon=True).start()
 
     def close(self) -> None:
         """Give up: the daemon stops when its caller is gone."""
-        with self._lock:
-            self._closed = True
-            response = self._response
-        if response is not None:  # its reader closes it; closing it here would wait for the reader
+        self._closed = True
+        if self._response is not None:  # its reader closes it; closing it here would wait for the reader
             with suppress(ValueError, RuntimeError, OSError):  # it is over already
-                response.raw.shutdown()
+                self._response.raw.shutdown()
 
     def _run(self) -> None:
+        name, tag = parse_repository_tag(self._image)
         try:
-            for event in self._read():
-                self.events.put(event)
+            self._response = response = self._api.post(
+                f"{self._api.base_url}/v{self._api.api_version}/images/create",
+                params={"fromImage": name, "tag": tag or "latest"},
+                headers=_authorised(self._api, self._registry),
+                stream=True,
+                timeout=self._deadline + _GRACE,
+            )
+            with closing(response):
+                if self._closed:
+                    return
+                check_answer(response)
+                for line in filter(None, response.iter_lines()):
+                    self.events.put(json.loads(line))
             self.events.put(None)
         except (DockerException, OSError, ValueError, AttributeError) as error:  # the last: closed meanwhile
             self.events.put(error)
-
-    def _read(self) -> Iterator[Mapping[str, Any]]:
-        name, tag = parse_repository_tag(self._image)
-        response = self._api.post(
-            f"{self._api.base_url}/v{self._api.api_version}/images/create",
-            params={"fromImage": name, "tag": tag or "latest"},
-            headers=_authorised(self._api, self._registry),
-            stream=True,
-            timeout=self._deadline + _GRACE,
-        )
-        with self._lock:
-            self._response = response
-            closed = self._closed
-        with closing(response):
-            if closed:
-                return
-            check_answer(response)
-            for line in response.iter_lines():
-                if line:
-                    with suppress(ValueError):
-                        yield json.loads(line)
 
 
 def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
