@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from docker import APIClient, auth
-from docker.errors import APIError, DockerException, InvalidRepository, NotFound
+from docker.errors import APIError, DockerException, NotFound
 from docker.utils import parse_repository_tag
 from requests import Response, Timeout
 
@@ -34,9 +34,12 @@ from engines.base import (
     PullTimeout,
 )
 from engines.docker.client import check_answer, translated, words
+from engines.docker.registry import repository_of
 
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NO_NAME = re.compile("no such image|invalid reference format|repository name must", re.IGNORECASE)
+
+_FORM = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
 
 _PROGRESS_EVERY = 1.0
 """seconds between two reports of progress"""
@@ -73,6 +76,17 @@ class PullRules:
     """seconds for one image"""
     stale: float = 120.0
     """seconds without progress after which the pull is started again, once"""
+
+    def place_of(self, image: str) -> tuple[str, str, str]:
+        """Return registry, repository, and tag or digest of an image. Raises `ImageNotFound`, `PullDenied`."""
+        registry, repository, reference = repository_of(image)
+        if not repository:
+            raise ImageNotFound(f"{image[:200]!r} is not a valid image name", _FORM)
+        if registry not in self.registries:
+            known = ", ".join(sorted(self.registries)) or "none"
+            text = f"the registry {registry} of the image {image} is not among engine.docker.registries ({known})"
+            raise PullDenied(text)
+        return registry, repository, reference
 
 
 @dataclass(frozen=True)
@@ -123,8 +137,7 @@ class Images:
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
-                remedy = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
-                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", remedy) from error
+                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _FORM) from error
         return Image(found["Id"], found.get("Config") or {}, tuple(found.get("RepoDigests") or ()))
 
     def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
@@ -147,7 +160,7 @@ class Images:
         """Return the digest that the image's registry names, which is asked by the daemon as for fetching."""
         if not image or not self._rules.registries:
             raise ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)
-        registry = self._registry_of(image)
+        registry = self._rules.place_of(image)[0]
         api = self._client()
         url = f"{api.base_url}/v{api.api_version}/distribution/{image}/json"
         try:
@@ -195,7 +208,7 @@ class Images:
 
     def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
         """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""
-        registry = self._registry_of(image)
+        registry = self._rules.place_of(image)[0]
         until = time.monotonic() + self._rules.deadline
         for last in (False, True):
             try:
@@ -206,18 +219,6 @@ class Images:
                 if last:
                     raise PullTimeout(f"{image} was given up twice: {error}") from error
                 on_progress(f"{error}; starting again")
-
-    def _registry_of(self, image: str) -> str:
-        try:
-            registry, _ = auth.resolve_repository_name(parse_repository_tag(image)[0])
-        except InvalidRepository as error:
-            raise ImageNotFound(f"{image} is not a valid image name", str(error)) from error
-        if registry not in self._rules.registries:
-            raise PullDenied(
-                f"the container engine has no image {image}, and its registry {registry} is not among "
-                f"engine.docker.registries ({', '.join(sorted(self._rules.registries))})"
-            )
-        return str(registry)
 
     def _follow(self, image: str, events: _Events, until: float, on_progress: Callable[[str], None]) -> None:
         layers: dict[str, Mapping[str, Any]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from engines.base import ImageNotFound, PullDenied, PullFailed
 from engines.docker.images import Image as AnyImage
 from engines.docker.images import PullRules
-from engines.docker.registry import NOT_VALID, Denied, NoAnswer, Registry, repository_of
+from engines.docker.registry import NOT_VALID, Denied, NoAnswer, Registry
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -46,16 +46,7 @@ class Images:
 
     def find(self, name: str) -> Image:
         """Return an image. Raises `ImageNotFound`, `PullDenied`, `PullFailed`."""
-        registry, repository, reference = repository_of(name)
-        if not repository:
-            raise ImageNotFound(
-                f"{name[:200]!r} is not a valid image name", "it reads registry/vendor/image:1.0.0"
-            )
-        if registry not in self._rules.registries:
-            raise PullDenied(
-                f"the registry {registry} of {name} is not among engine.docker.registries, from which machines of "
-                f"a cluster fetch images ({', '.join(sorted(self._rules.registries)) or 'none'})"
-            )
+        registry, repository, reference = self._rules.place_of(name)
         try:
             with Registry(registry, repository) as there:
                 return _read(there, name, registry, reference)
