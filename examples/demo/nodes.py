@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -202,7 +202,8 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
     """Stop the nodes, then end and remove every run that they left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in _gateways(nodes):  # found by their settings: a start may have been interrupted half-way
-            _signal(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
         end = time.monotonic() + _TIMEOUT
         while _gateways(nodes) and time.monotonic() < end:
             time.sleep(0.05)
@@ -211,8 +212,7 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
             node.process.poll()  # collects it
     if engine == "docker":
         _remove_containers(nodes)
-        names = [f"bfia-{node.node}" for node in nodes]
-        subprocess.run(["docker", "network", "rm", *names], capture_output=True, check=False)
+        _docker("network", "rm", *(f"bfia-{node.node}" for node in nodes))
     else:
         _remove_runs(nodes)
 
@@ -233,23 +233,15 @@ def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
 def _remove_containers(nodes: Sequence[NodeProcess]) -> None:
     """Remove the containers of these nodes that mount something of the demo's folder: ids are not unique."""
     for node in nodes:
-        listed = subprocess.run(
-            ["docker", "ps", "-aq", "--filter", f"label=bfia.node={node.node}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for container in listed.stdout.split():
-            shown = subprocess.run(
-                ["docker", "inspect", "--format", "{{json .HostConfig}}", container],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            host = json.loads(shown.stdout) if shown.returncode == 0 else {}
+        listed = _docker("ps", "-aq", "--filter", f"label=bfia.node={node.node}").split()
+        for found in json.loads(_docker("inspect", *listed) or "[]") if listed else ():
+            host = found["HostConfig"]
             if any(Path(m.get("Source", "")).is_relative_to(node.home) for m in host.get("Mounts") or []):
-                both = [one for one in (container, sandbox_of(host["NetworkMode"])) if one]
-                subprocess.run(["docker", "rm", "-fv", *both], capture_output=True, check=False)
+                _docker("rm", "-fv", *filter(None, (found["Id"], sandbox_of(host["NetworkMode"]))))
+
+
+def _docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=False).stdout
 
 
 def _gateways(nodes: Sequence[NodeProcess]) -> list[int]:
@@ -261,29 +253,13 @@ def _gateways(nodes: Sequence[NodeProcess]) -> list[int]:
 def _below(folder: Path) -> bool:
     """Say whether a process runs for, or in, this folder."""
     prefix = os.fsencode(folder) + b"/"
-    if any(part.startswith(prefix) for _, line in _command_lines() for part in line):
-        return True
+    return any(part.startswith(prefix) for _, line in _command_lines(with_folder=True) for part in line)
+
+
+def _command_lines(with_folder: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield each process with the words of its command, and the folder that it is in."""
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                if os.fsencode(os.readlink(entry / "cwd")).startswith(prefix):
-                    return True
-            except OSError:
-                continue  # it is over, or another user's
-    return False
-
-
-def _command_lines() -> Iterator[tuple[int, list[bytes]]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                yield int(entry.name), (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+        with suppress(OSError):  # it is over, or another user's
+            if entry.name.isdecimal():
+                folder = [os.fsencode(os.readlink(entry / "cwd"))] if with_folder else []
+                yield int(entry.name), [*(entry / "cmdline").read_bytes().split(b"\0"), *folder]
