@@ -35,7 +35,6 @@ ENDING = {"Placement": {"Constraints": [NOWHERE]}}
 
 _NANO = 10**9
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})
-_BEFORE = frozenset({"new", "pending", "allocated", "assigned", "accepted", "preparing", "ready", "starting"})
 _OWN_EXIT = "task: non-zero exit"
 """how the error of a task begins whose program has ended; others never began"""
 
@@ -82,7 +81,7 @@ class Task:
             return self.error.startswith(_OWN_EXIT)
         if self.state == "shutdown":  # in which a task of any state ends once Swarm wants it to
             return self._has_container
-        return self.state not in _BEFORE and self.state not in ("rejected", "orphaned")
+        return self.state in ("running", "complete")
 
     @property
     def put_out(self) -> bool:
