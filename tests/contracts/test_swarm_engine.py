@@ -10,6 +10,7 @@ Of the contract, two cases are there in their second form: what a capability tha
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -33,9 +34,22 @@ from engines.base import (
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
 from engines.watch import until_over
-from tests.contracts.engine_acts import WAITS, Heard, a_spec, ended, exits, others, said, shell, wait_for
+from tests.contracts.engine_acts import (
+    PYTHON,
+    WAITS,
+    Act,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    others,
+    said,
+    shell,
+    wait_for,
+)
 from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import SwarmHarness
+from tests.contracts.test_isolation import LOOK
 from tests.e2e.nodes import ROOT
 from tests.memory_engine import Script
 from tests.services.clusters import drained, machine, the_last_of
@@ -151,6 +165,14 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: dock
             manager.images.remove(name, force=True)
 
 
+def reached(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
+    """Return which of these doors are open to a run."""
+    spec = a_spec(harness, Act((PYTHON, "-c", LOOK, *doors), NOTHING))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0
+    return [door for door, is_open in json.loads(engine.logs(spec.name).stdout).items() if is_open]
+
+
 def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
     engine = harness.engine()
     first = a_spec(harness, shell("ip -4 -o address; exec python3 -m http.server 8000", NOTHING))
@@ -159,16 +181,9 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
     seen = [line.split() for line in engine.logs(first.name).stdout.decode().splitlines()]
     others = [words[3].split("/")[0] for words in seen if words[1] in ("eth0", "eth1")]
     assert len(others) == 2, seen  # in its own network, and on its machine
-    host = os.environ["BFIA_TEST_SWARM_HOST"]
-    with socket.create_server((host, 0)) as server:
-        port = server.getsockname()[1]
-        targets = [*((address, 8000) for address in others), (first.name, 8000), (host, port)]
-        tries = "  try: socket.create_connection(to, 3); print(to[0])\n  except OSError: pass"
-        code = f"import socket\nfor to in {targets!r}:\n{tries}"
-        second = a_spec(harness, WAITS, command=("python3", "-c", code))
-        engine.launch(second)
-        assert ended(engine, second.name).code == 0
-        assert engine.logs(second.name).stdout.decode().split() == [host]
+    with socket.create_server((os.environ["BFIA_TEST_SWARM_HOST"], 0)) as server:
+        gateway = "{}:{}".format(*server.getsockname())
+        assert reached(engine, harness, *(f"{one}:8000" for one in (*others, first.name)), gateway) == [gateway]
 
 
 # ------------------------------------------------------------ the third machine, which is lost or closed
@@ -212,23 +227,12 @@ def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(thir
         there = {"10.0.0.7": str(storage.hostname), "9000": str(storage.port), "10.0.0.5": host, "7381": str(door)}
         rules = [re.sub("|".join(there), lambda found: there[found[0]], rule) for rule in rules]
         assert len(rules) == 4
-        targets = [
-            (host, door),
-            (storage.hostname, storage.port),
-            (host, other),
-            (host.rpartition(".")[0] + ".11", 2377),
-        ]
-        targets += [("10.214.3.1", 2377), ("192.0.2.1", 80), ("169.254.169.254", 80)]
-        tries = "  try: socket.create_connection(to, 3); print(*to)\n  except OSError: pass"
-        code = f"import socket\nfor to in {targets!r}:\n{tries}"
+        open_ = [f"{host}:{door}", storage.netloc]
+        closed = [f"{host}:{other}", f"{host.rpartition('.')[0]}.11:2377", "10.214.3.1:2377", "192.0.2.1:80"]
         for rule in rules:
             machine("swarm", "in", *shlex.split(rule))
         try:
-            spec = a_spec(third, WAITS, command=("python3", "-c", code))
-            engine.launch(spec)
-            assert ended(engine, spec.name).code == 0
+            assert reached(engine, third, *open_, *closed, "169.254.169.254:80") == open_
         finally:
             for rule in rules:
                 machine("swarm", "in", *shlex.split(rule.replace(" -I ", " -D ")))
-        reached = engine.logs(spec.name).stdout.decode().splitlines()
-        assert reached == [f"{host} {door}", f"{storage.hostname} {storage.port}"]
