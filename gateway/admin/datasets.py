@@ -89,10 +89,6 @@ def _id(one: Dataset) -> Address:
     return Address(one.namespace, one.name)
 
 
-def _url(one: Dataset) -> str:
-    return f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}"
-
-
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
 _brief = View(
     "Dataset",
@@ -106,7 +102,7 @@ _brief = View(
     disabled=bool,
     description=str,
     created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
-    url=(str, _url),
+    url=(str, lambda one: f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}"),
 )
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
 _CHANGED = Annotated[str, Field(description="what became of the files of a registered table; empty: nothing")]

@@ -63,6 +63,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
     if local:
         turns = parts.executor.waiting_for_turn(local)
         reasons = waiting.of_runs(local, parts.store.run_timing, turns)
+        received = parts.broker.received()  # since this gateway's start
         found |= {
             "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
             "local_status": local.status,
@@ -74,7 +75,9 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "resources": parts.resources.of_job(local),
             "channel": _channel(parts, local),
             "channel_refused": next(filter(None, map(parts.broker.last_refused, _sessions(local))), ""),
-            "channel_received": _received(parts, local),
+            "channel_received": [
+                {"session": s, **received[s]._asdict()} for s in _sessions(local) if s in received
+            ],
         }
     return found
 
@@ -93,12 +96,6 @@ def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
 
 def _sessions(local: LocalJob) -> dict[str, None]:
     return dict.fromkeys(f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs)))
-
-
-def _received(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
-    """Return what the channel has received of a job here, since this gateway's start."""
-    found = parts.broker.received()
-    return [{"session": name, **found[name]._asdict()} for name in _sessions(local) if name in found]
 
 
 def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:

@@ -277,14 +277,10 @@ class Datasets:
                     self._check_ids(before, match_id)  # reads all of it: others do not wait meanwhile
                 with self._changing:
                     if self.get(address) == before:
-                        self._write_edited(before, after)
+                        if not before.in_place:
+                            self._storage.write_metadata(before.address, metadata_of(after))
+                        self._repository.put(after)
                         return before, after
-
-    def _write_edited(self, before: Dataset, after: Dataset) -> None:
-        if after != before:
-            if not before.in_place:
-                self._storage.write_metadata(before.address, metadata_of(after))
-            self._repository.put(after)
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
         """Raise `Invalid` unless each row has an id of its own in a column."""

@@ -179,7 +179,10 @@ class Workspace:
 
     def clear(self, run: Run) -> None:
         """Close the run's outputs, delete the empty ones, and shorten log files that are too long."""
-        self._shorten_logs(run)
+        for entry in engines_files.walk(self.logs(run) / "log", _MOST_LOGS):
+            with suppress(OSError):  # what cannot be shortened stays whole
+                if entry.is_file(follow_symlinks=False):
+                    engines_logs.shorten(Path(entry.path), self._log_bytes)
         for address in _here(run.outputs):
             path = self._path(address)
             if self._contained and path.is_dir():
@@ -203,13 +206,6 @@ class Workspace:
             if files > most:
                 break
         return Written(size, files)
-
-    def _shorten_logs(self, run: Run) -> None:
-        """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""
-        for entry in engines_files.walk(self.logs(run) / "log", _MOST_LOGS):
-            with suppress(OSError):
-                if entry.is_file(follow_symlinks=False):
-                    engines_logs.shorten(Path(entry.path), self._log_bytes)
 
     def forget(self, run: Run) -> None:
         """Delete a run's logs."""
@@ -305,7 +301,11 @@ class DiskWatch:
             used = self._workspace.used(run, self._files)
         except OSError:
             return Failure("NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}")
-        beside = self._beside(run)
+        beside = Written()
+        try:
+            beside = self._written(run.name, self._files)
+        except EngineError as error:
+            log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
         if used.files + beside.files > self._files:
             text = f"{who} made more than {self._files} files and folders"
             return Failure("NO_SPACE", text)
@@ -313,13 +313,6 @@ class DiskWatch:
         if limit is None or size <= limit:
             return None
         return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
-
-    def _beside(self, run: Run) -> Written:
-        try:
-            return self._written(run.name, self._files)
-        except EngineError as error:
-            log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
-            return Written()
 
 
 def _gib(size: float) -> str:

@@ -356,7 +356,8 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
     name, engine_name = at
     place = f"{name} at {engine_name}" if engine_name else name
     needed_by = f"for {', '.join(p.key for p in providers)}"
-    engine = _engine_of(node, engine_name)
+    known = engines_by_place(node.settings).get(engine_name)
+    engine = main_of(node.engine) if known == "" else _further(node.engine).get(known or engine_name)
     if engine is None:
         remedy = "add it to engines, or register the provider without it"
         return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
@@ -383,11 +384,6 @@ _REMEDIES = {
     "PULL_TIMEOUT": _LINK,
     "PULL_FAILED": _LINK,
 }
-
-
-def _engine_of(node: Installation, place: str) -> Engine | None:
-    name = engines_by_place(node.settings).get(place)
-    return main_of(node.engine) if name == "" else _further(node.engine).get(name or place)
 
 
 def _further(engine: Engine) -> Mapping[str, Engine]:

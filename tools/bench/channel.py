@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, free_ports, wait_for
+from tools.bench.requests import listens
 from tools.bench.upload import PIECE
 
 _OVERHEAD = 1024
@@ -67,17 +68,12 @@ def bare(way: str, folder: Path) -> Iterator[Ends]:
     ]
     try:
         for port in (first, second, inner):
-            wait_for(lambda port=port: _listens(port), about="the relay answers")  # type: ignore[misc]
+            wait_for(lambda port=port: listens(port), about="the relay answers")  # type: ignore[misc]
         yield Ends(f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}", {}, {})
     finally:
         for process in processes:
             process.terminate()
             process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Wire:

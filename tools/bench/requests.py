@@ -77,14 +77,15 @@ def bare(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "tools.bench.bare", str(folder / "bare.db"), str(port)]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        wait_for(lambda: _listens(port), about="the bare path is served")
+        wait_for(lambda: listens(port), about="the bare path is served")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Tell whether something takes connections there."""
     with socket.socket() as trial:
         return trial.connect_ex(("127.0.0.1", port)) == 0
 

@@ -27,18 +27,16 @@ def main() -> None:
     options = parser.parse_args()
     try:
         with connect(options.config, options.url, timeout=150) as node:
-            rows = [_responses(node, what, path, options.requests) for what, path in _PATHS.items()]
+            rows, count = [], options.requests
+            for what, path in _PATHS.items():
+                seconds = [_timed(lambda path=path: node.get(path)) for _ in range(count)]  # type: ignore[misc]
+                rows.append(_row(what, seconds, f"{count / sum(seconds):.0f}/s, one after the other"))
             if not options.url:  # the storage is on this machine
                 rows += _storage(settings_of(options.config).storage.path, options.mib)
             rows += [row for peer in options.peers for row in _link(node, peer)]
             table(node.url, ["what", "median", "99 of 100 within", "rate"], rows)
     except CallFailed as error:
         sys.exit(str(error))
-
-
-def _responses(node: Client, what: str, path: str, count: int) -> list[str]:
-    seconds = [_timed(lambda: node.get(path)) for _ in range(count)]
-    return _row(what, seconds, f"{count / sum(seconds):.0f}/s, one after the other")
 
 
 def _storage(folder: Path, mib: int) -> list[list[str]]:

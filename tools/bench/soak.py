@@ -123,14 +123,14 @@ def _ask(gateways: Sequence[Node], job_ids: Sequence[str]) -> list[float]:
     return sorted(times)
 
 
-def _until(database: sa.Engine, table: str, status: str, count: int) -> None:
-    wait_for(lambda: _count(database, table, status) == count, 3600, 1.0, f"{count} of {table} are {status}")
+def _until(database: sa.Engine, table: str, status: str, wanted: int) -> None:
+    query = sa.text(f"select count(*) from {table} where status = :status")
 
+    def count() -> int:
+        with database.connect() as connection:
+            return int(connection.execute(query, {"status": status}).scalar() or 0)
 
-def _count(database: sa.Engine, table: str, status: str) -> int:
-    with database.connect() as connection:
-        query = sa.text(f"select count(*) from {table} where status = :status")
-        return int(connection.execute(query, {"status": status}).scalar() or 0)
+    wait_for(lambda: count() == wanted, 3600, 1.0, f"{wanted} of {table} are {status}")
 
 
 def _status(database: sa.Engine) -> Mapping[str, int]:
