@@ -49,8 +49,8 @@ def build(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Build]
     name = f"{shop}/algorithms/psi-{uuid.uuid4().hex}:1.0"
     made: list[str] = []
 
-    def build(word: str = "", base: str = blank, version: str = "1.0.0") -> tuple[str, str]:
-        labels = f"LABEL bfia.version={version} other={uuid.uuid4().hex}"
+    def build(word: str = "", base: str = blank, component: str = "Algo") -> tuple[str, str]:
+        labels = f"LABEL component.1.name={component} other={uuid.uuid4().hex}"
         text = f'FROM {base}\n{labels}\nCMD ["echo", "{word}"]\n'
         image, _ = daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
         made.append(str(image.id))
@@ -222,12 +222,11 @@ def test_an_image_that_moves_is_not_started_until_it_is_approved(harness: Docker
     body = a_request(metadata={"image": image})
     first = providers.register(body, By()).revision.provider
     assert first.digests == {image: engine.image_digest(image)} and first.warnings == ()
-    _, moved = build(version="1.0.1")
+    _, moved = build(component="Other")
     assert engine.image_digest(image) == moved != first.digests[image]
     spec = a_spec(harness, exits(0), image=image, command=None, digest=first.digests[image])
     with pytest.raises(DigestChanged, match="provider approve"):
         engine.launch(spec)
     assert providers.approve(KEY, By()).revision.provider.digests == {image: moved}
-    [warning] = providers.register(body, By()).revision.provider.warnings
-    assert warning.path == "version"
-    assert warning.rule == f"is 1.0.0 as registered and 1.0.1 in the label bfia.version of {image}"
+    named = [warning.path for warning in providers.register(body, By()).revision.provider.warnings]
+    assert named == [f"components_description.{name}" for name in ("Algo", "Other")]

@@ -29,7 +29,7 @@ SETTINGS = {"me": {"engine": {"kind": "docker", "docker": {"pull": "missing", "r
 """`ME` may fetch images; `PEER` schedules, and has them all"""
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
-PLACES = [("storage", "STORAGE_NOT_WRITABLE"), ("channel", "TRANSPORT_DOWN")]
+PLACES = [("storage", "STORAGE_NOT_WRITABLE", ME), ("channel", "TRANSPORT_DOWN", PEER)]
 _numbers = count()
 
 
@@ -62,8 +62,7 @@ def seen(node: Gateway, lacks: int) -> None:
     wait_for(look, 60, 0.05)
 
 
-@pytest.mark.parametrize(("place", "reason"), PLACES)
-@pytest.mark.parametrize("at", [ME, PEER])
+@pytest.mark.parametrize(("place", "reason", "at"), PLACES)
 def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, reason: str, at: str):
     node = world.me if at == ME else world.peer
 
