@@ -68,15 +68,14 @@ class DaemonEngine(Engine):
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
         if place := self._log_place(name):
-            with suppress(_Gone):
-                streams = (self._log(place, stream) for stream in engines_logs.STREAMS)
-                return Logs(*(engines_logs.last(stream, tail) for stream in streams))
+            streams = (self._log(place, stream) for stream in engines_logs.STREAMS)
+            return Logs(*(engines_logs.last(stream, tail) for stream in streams))
         return Logs()
 
     def save_logs(self, name: str, directory: Path) -> None:
         if place := self._log_place(name):
-            for stream in engines_logs.STREAMS:
-                with engines_logs.translated(), suppress(_Gone):
+            with engines_logs.translated():
+                for stream in engines_logs.STREAMS:
                     engines_logs.save(directory, stream, self._log(place, stream), self._saved_log_size)
 
     def close(self) -> None:
@@ -89,20 +88,13 @@ class DaemonEngine(Engine):
         raise NotImplementedError
 
     def _log(self, place: str, stream: str) -> Iterator[bytes]:
-        """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
-        with translated():
-            try:
-                yield from log_of(self._client(), place, stream)
-            except NotFound as error:
-                raise _Gone from error
+        """Yield what the run wrote to the stream, as far as it is not removed meanwhile."""
+        with translated(), suppress(NotFound):
+            yield from log_of(self._client(), place, stream)
 
     def _filters(self) -> dict[str, Any]:
         """Return what selects the runs of this installation in the daemon's lists."""
         return {"label": [f"{name}={value}" for name, value in self._labels.items()]}
-
-
-class _Gone(Exception):
-    """The run was removed meanwhile."""
 
 
 def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:

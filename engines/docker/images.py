@@ -121,8 +121,6 @@ class Images:
     def __init__(self, client: Callable[[], APIClient], rules: PullRules) -> None:
         self._client = client
         self._rules = rules
-        self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
         self._known: set[tuple[str, str]] = set()
 
     def find(self, name: str) -> Image:
@@ -147,14 +145,8 @@ class Images:
         except ImageNotFound:
             if not name or not self._rules.registries:
                 raise
-        with self._guard:
-            lock = self._locks.setdefault(name, threading.Lock())
-        with lock:
-            try:
-                return self.find(name)  # another has just fetched it
-            except ImageNotFound:
-                self._pull(name, on_progress)
-            return self.find(name)
+        self._pull(name, on_progress)  # the daemon fetches it once, whoever else asks for it meanwhile
+        return self.find(name)
 
     def offered(self, image: str, seconds: float) -> str:
         """Return the digest that the image's registry names, which is asked by the daemon as for fetching."""
