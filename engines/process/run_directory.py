@@ -224,8 +224,8 @@ class Exits:
         self._on_exit = on_exit
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
-        self._woken, self._wake = os.pipe()
-        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._wake = os.eventfd(0)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._names: set[str] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -253,15 +253,13 @@ class Exits:
             if self._closed:
                 return
             self._closed = True
-            thread = self._thread
-        os.write(self._wake, b"x")
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        os.eventfd_write(self._wake, 1)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
         with self._lock:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
-            os.close(self._wake)
 
     def _run(self) -> None:
         while True:
