@@ -82,12 +82,16 @@ class Follower:
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""
         self._closed.set()
+        self._interrupt()
         self._subscription.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 
     def _look(self) -> None:
         raise NotImplementedError
+
+    def _interrupt(self) -> None:
+        """End a look that waits for news."""
 
     def _run(self) -> None:
         wait, last = self._every, ""

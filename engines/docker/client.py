@@ -301,12 +301,6 @@ class EventWatch(Follower):
         self._stream: CancellableStream[Any] | None = None
         super().__init__(_FIRST_WAIT, on_exit, on_away)
 
-    def close(self) -> None:
-        """End it; waits a moment for a call in progress."""
-        self._closed.set()
-        self._end_stream()
-        super().close()
-
     def _look(self) -> None:
         """Report the runs that have exited, then those that exit, until the stream ends."""
         try:
@@ -322,11 +316,11 @@ class EventWatch(Follower):
                     return
                 self._subscription.report(event["Actor"]["Attributes"]["name"])
         finally:
-            self._end_stream()
+            self._interrupt()
         if not self._closed.is_set():
             self._subscription.away()
 
-    def _end_stream(self) -> None:
+    def _interrupt(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             with suppress(DockerException, OSError, AttributeError):  # it has ended already

@@ -164,7 +164,7 @@ class Stream:
     def end(self) -> None:
         """End it from another thread, which closing the response would not."""
         wire = self._answer.extensions["network_stream"].get_extra_info("socket")
-        with suppress(OSError):
+        with suppress(OSError, TypeError):  # it has ended already
             socket.socket.shutdown(wire, socket.SHUT_RDWR)
 
 
@@ -187,12 +187,9 @@ class PodWatch(Follower):
         self._stream: Stream | None = None
         super().__init__(0.2, on_exit, on_away)
 
-    def close(self) -> None:
-        """End it; waits a moment for a call in progress."""
-        self._closed.set()
+    def _interrupt(self) -> None:
         if (stream := self._stream) is not None:
             stream.end()
-        super().close()
 
     def _look(self) -> None:
         """Report what is over, then what ends, until the cluster ends the watch."""
