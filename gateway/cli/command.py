@@ -88,17 +88,38 @@ def print_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None
     typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), err=err)
 
 
+_NEXT = {
+    "applications": "to apply with a partner: bfia-gateway partner apply --help",
+    "approvals": "a job is listed here while it waits for a person at this node",
+    "audit": "no change was requested, or none that fits: leave out options to see more",
+    "datasets": "none is here, or none that fits; to add one: bfia-gateway data upload --help",
+    "grants": "to let a partner use a dataset: bfia-gateway data grant NAMESPACE#NAME NODE",
+    "jobs": "none is here, or none that fits; to begin one: bfia-gateway job draft --help",
+    "models": "a training leaves its model here when it succeeds; bfia-gateway job list shows the jobs",
+    "outputs": "runs here leave outputs when they succeed; bfia-gateway job show names their states",
+    "providers": "none is registered, or none that fits; to add one: bfia-gateway provider register FILE",
+    "reports": "runs here write reports while they run; bfia-gateway job show names their states",
+    "routes": "to add a partner: bfia-gateway partner invite",
+    "tokens": "to make one: bfia-gateway token create NAME --role ROLE",
+}
+"""what to do next where a list is empty"""
+
+
 _WORDED = frozenset({"state", "until", "result", "seen", "what", "what to do", "reports", "digest"})
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 
 def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "") -> None:
-    """Print one page of a list as a table, and how to get the next page."""
+    """Print one page of a list as a table, and how to get the next page; of an empty list what to do next."""
     entries = found[key]
     if not title:
         total = int(found.get("total", len(entries)))
         title = counted(total, noun) if total == len(entries) else f"{len(entries)} of {counted(total, noun)}"
     rows = [[one[of] if isinstance(of, str) else of(one) for of in columns.values()] for one in entries]
+    if not rows and key in _NEXT:
+        say(title)
+        say(_NEXT[key])
+        return
     table(title, list(columns), rows)
     if found.get("next"):
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)

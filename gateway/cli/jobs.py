@@ -1,6 +1,8 @@
 """``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +41,7 @@ from gateway.cli.command import (
 )
 from gateway.cli.language import t
 from gateway.data.log_levels import Level
-from gateway.errors import counted
+from gateway.errors import counted, near
 
 _SCHEDULE = "/v1/platform/schedule"
 
@@ -126,8 +128,23 @@ def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
         return node.post(path, body)
     except CallFailed as error:
         kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        text = f"{error}\nIt is kept as {kept}: bfia-gateway job show {kept}" if kept else str(error)
-        raise CallFailed(text, error.code, error.reason, error.data) from None
+        lines = [f"It is kept as {kept}: bfia-gateway job show {kept}", *_meant(node, kept)] if kept else []
+        raise CallFailed("\n".join([str(error), *lines]), error.code, error.reason, error.data) from None
+
+
+def _meant(node: Client, job_id: str) -> list[str]:
+    """Return which of its datasets were probably meant, where this node refused others. Partners get none."""
+    with suppress(CallFailed):  # the refusal is printed all the same
+        job = job_at(node, job_id)
+        failure = job.get("failure") or {}
+        named = dict.fromkeys(re.findall(r"[^\s'\"]+#[^\s'\"]+", str(failure.get("message"))))
+        if named and failure.get("node") == job["scheduler"]:
+            there = [one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]]
+            hints = [
+                f"{one}: did you mean {meant}?" for one in named if (meant := near(one, there)) not in ("", one)
+            ]
+            return [*hints, "Datasets of this node: bfia-gateway data list"] if set(named) - set(there) else []
+    return []
 
 
 def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:

@@ -43,6 +43,15 @@ def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
     return job
 
 
+def reading_what_is_not_there(gateway: Gateway, job: dict[str, Any], role: str) -> dict[str, Any]:
+    """Return the job as one party would read a dataset that no node has; this node has one of nearly that name."""
+    words = ["data", "upload", "-", "--namespace", "bank", "--name", "rows", "--match-id", "id", "--overwrite"]
+    sent = forks.run([*words, "--url", gateway.addresses()["operator"]], input="id,x\n1,2\n")
+    assert sent.returncode == 0, sent.stderr
+    own = {r: {"0": {"a": {"dataset_id": "bank#rosw" if r == role else ""}}} for r in ("guest", "host")}
+    return job | {"config": job["config"] | {"task_params": job["config"]["task_params"] | own}}
+
+
 def cli(gateway: Gateway, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as its user would."""
     url = gateway.addresses()["operator"]
@@ -116,6 +125,8 @@ def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(node: 
 
 def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     job = body(tmp_path, a=0)
+    mistyped = cli(node, "submit", "-", stdin=json.dumps(reading_what_is_not_there(node, job, "guest")))
+    assert "\nbank#rosw: did you mean bank#rows?\n" in mistyped.stderr and "data list" in mistyped.stderr
     job["dag"]["components"][0]["componentName"] = "Nobody"
     refused = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
     said = json.loads(refused.stderr)
@@ -167,6 +178,9 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
             ask(one, "operator", "PUT", f"/api/v1/routes/{other.settings.node.id}", json=route)
         job = body(tmp_path, a=0)
         job["config"]["role"]["host"] = [PEER]
+        reading_what_is_not_there(partner, job, "host")
+        theirs = cli(bank, "submit", "-", stdin=json.dumps(reading_what_is_not_there(bank, job, "host")))
+        assert "bank#rosw" in theirs.stderr and "bank#rows" not in theirs.stderr  # names of others are theirs
         handed = cli(bank, "submit", "-", stdin=json.dumps(job))
         job_id = handed.stdout.strip()
         assert f"waits for approval: {PEER} until" in handed.stderr
