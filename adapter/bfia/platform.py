@@ -279,7 +279,7 @@ def _level(value: Any) -> Any:
 
 
 _Number = Annotated[
-    int, BeforeValidator(lambda value: None if value == "" else value), Field(ge=0, le=LARGEST_NUMBER)
+    int, BeforeValidator(lambda value: None if value == "" else str(value)), Field(ge=0, le=LARGEST_NUMBER)
 ]
 
 
