@@ -191,9 +191,7 @@ class KubernetesEngine(Engine):
         """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""
 
         def ask() -> bool:
-            if (
-                pod := self._pod(self._job(name))
-            ) is not None:  # unlike deletion, a deadline keeps exit code and logs
+            if pod := self._pod(self._job(name)):  # unlike deletion, a deadline keeps exit code and logs
                 self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
             return True
 
