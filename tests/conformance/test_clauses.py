@@ -8,8 +8,7 @@ import pytest
 from gateway.conformance import sandbox
 from gateway.conformance.check import Given, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
-from gateway.conformance.evidence import Trial
-from gateway.conformance.sandbox import Plan, Timeouts
+from gateway.conformance.sandbox import Timeouts
 from gateway.errors import Invalid
 from tests.conformance.conftest import VENDOR, Run, count, sandbox_of
 from tests.registry.builders import a_data
@@ -103,12 +102,3 @@ def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run, impatie
     with pytest.raises(Invalid) as caught:
         checked(given=Given({"host": b"id,y\na,1,2\n"}))
     assert [p.path for p in caught.value.problems] == ["file:2"]
-
-
-def test_what_is_given_up_ends_though_nothing_fails(tmp_path: Path) -> None:
-    waits = (sys.executable, "-c", "import time; time.sleep(600)")
-    box = sandbox_of(tmp_path, *waits, timeouts=Timeouts(run=600.0, grace=1.0))
-    box.give_up()
-    trial = Trial(box.run(count(), Plan(("guest.0", "host.0"))))
-    box.close()
-    assert not trial.worked and all(t.was_stopped for t in trial.traces)

@@ -206,24 +206,6 @@ def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
 
 
 @pytest.mark.parametrize(
-    ("spelled", "rule"),
-    [
-        ("between 1 and 2", "is neither regular:'<expression>' nor (lower,upper); nothing is checked"),
-        ("(a,b)", "has a bound that is not a number; nothing is checked"),
-        ("(5,1)", "has a lower bound above the upper one; nothing is checked"),
-        ("regular:'" + "a" * 513 + "'", "is longer than 512 characters; nothing is checked"),
-        (
-            "regular:'('",
-            "is not a regular expression that RE2 supports (missing ): (); nothing is checked",
-        ),
-    ],
-)
-def test_a_validator_that_cannot_be_read_checks_nothing_and_is_a_warning(spelled, rule):
-    assert a_component(a_parameter(validator=spelled)).parameters[0].validator is None
-    assert parameter_warned(validator=spelled) == [("inputParam[0].validator", rule)]
-
-
-@pytest.mark.parametrize(
     ("pattern", "value", "matches"),
     [
         ("[a-z]+", "abc", True),
@@ -324,6 +306,12 @@ NO_VALUE = "has entries without a plain value, which are left out"
             {"type": "integer", "bindingData": ["5", "50"], "validator": "(0,10)"},
             "bindingData",
             "lists values outside (0,10): 50",
+        ),
+        ({"validator": "(a,b)"}, "validator", "has a bound that is not a number; nothing is checked"),
+        (
+            {"validator": "regular:'" + "a" * 513 + "'"},
+            "validator",
+            "is longer than 512 characters; nothing is checked",
         ),
         ({"bindingData": "some"}, "bindingData", NEITHER),
         ({"bindingData": "[" * 5000}, "bindingData", NEITHER),
