@@ -445,7 +445,8 @@ class Registry:
 
 
 def _merged(known: Provider, added: Provider) -> Provider:
-    replaced = tuple(join("components_description", name) for name in added.components)
+    places = [join("components_description", name) for name in added.components]
+    replaced = tuple(place + mark for place in places for mark in ".[")
     images = {name: image for name, image in known.images.items() if name not in added.components}
     if added.image != known.image:
         images |= dict.fromkeys(added.components, added.image)
@@ -454,12 +455,8 @@ def _merged(known: Provider, added: Provider) -> Provider:
         components={**known.components, **added.components},
         images=images,
         digests={**known.digests, **added.digests},
-        warnings=bounded([w for w in known.warnings if not _below(w.path, replaced)] + list(added.warnings)),
+        warnings=bounded([w for w in known.warnings if not w.path.startswith(replaced)] + list(added.warnings)),
     )
-
-
-def _below(path: str, places: tuple[str, ...]) -> bool:
-    return any(path.startswith((f"{place}.", f"{place}[")) for place in places)
 
 
 def _parts(provider_name: str | None) -> tuple[str, str, str]:

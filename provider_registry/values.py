@@ -199,10 +199,11 @@ def check(parameters: Mapping[str, Any], component: Component, path: str) -> Fin
     for parameter in component.parameters:
         if parameter.name not in given and not parameter.optional:
             at = join(path, parameter.name)
-            if _is_shown(parameter, given, declared):
+            conditions = parameter.depends_on
+            if not conditions or any(_holds(c, given, declared) for c in conditions):  # a form would show it
                 errors.append(Problem(at, f"is missing; {component.name} requires it"))
             else:
-                hint = ", ".join(parameter.depends_on[:_SHOWN])
+                hint = ", ".join(conditions[:_SHOWN])
                 warnings.append(Problem(at, f"is missing; required where {hint}"))
     return Findings(bounded(errors), bounded(warnings))
 
@@ -300,15 +301,8 @@ def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Pr
         yield Problem(at, f"could not be checked against {check.pattern}", value)
 
 
-def _is_shown(parameter: Parameter, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:
-    """Tell whether a form would show a parameter: it has no condition, or one of them holds.
-
-    ``name.value`` holds if that parameter has that value, given or by default; ``name`` if it is given.
-    """
-    return not parameter.depends_on or any(_holds(c, given, declared) for c in parameter.depends_on)
-
-
 def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:
+    """``name.value`` holds if that parameter has that value, given or by default; ``name`` if it is given."""
     if condition in declared:
         return condition in given
     name, _, wanted = condition.partition(".")

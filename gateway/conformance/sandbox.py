@@ -303,12 +303,8 @@ def _job(component: Component) -> JobSpec:
     )
 
 
-def _task_id(spec: JobSpec) -> str:
-    return f"task_{spec.job_id.removeprefix('job-')}"
-
-
 def _run(component: Component, spec: JobSpec, party: Party, station: Station, image: str, plan: Plan) -> Run:
-    task_id = _task_id(spec)
+    task_id = f"task_{spec.job_id.removeprefix('job-')}"
     namespace = f"{spec.job_id}-{party.role}-{party.index}"
     return Run(
         run_id=station.run,
