@@ -325,7 +325,7 @@ class UploadKeys(BaseModel):
     head: bool = Field(
         default=True, description="The first line names the columns. If not, they are called x0, x1, …"
     )
-    partitions: int = Field(
+    partitions: Annotated[int, BeforeValidator(str)] = Field(
         default=1, ge=1, le=MAX_PARTITIONS, description="Into how many files the table is divided, by match id."
     )
     extend_sid: bool = Field(default=False, description="Put a column sid first, unique in every row.")

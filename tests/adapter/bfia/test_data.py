@@ -124,7 +124,7 @@ def test_replacing_has_to_be_said(site: Site, word: str) -> None:
     "wrong",
     [
         {"file": "", "head": "perhaps", "partitions": 0, "namespace": "a#b", "name": "../x", "extend_sids": True},
-        {"partitions": 1.5},
+        *({"partitions": value} for value in (True, 1.5)),
         *({"meta": value} for value in ("{", "[" * 100_000, {"note": "\ud800"})),
         *({"name": value} for value in ("\ud800", "a/b", ".hidden", "n" * 256)),
         {"description": "\ud800", "namespace": "n" * 129},
