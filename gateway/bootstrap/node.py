@@ -308,7 +308,7 @@ class Gateway:
         )
         self.courier = Courier()
         self.outages = Outages(self.protocol.reaches, self._healed)
-        self.lanes = Lanes()
+        self.lanes = Lanes(own=settings.node.id)
 
     def _build_runs(self) -> None:
         settings, limits = self.settings, self.settings.limits

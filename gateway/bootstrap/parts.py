@@ -88,17 +88,15 @@ def run_timing(settings: Settings) -> RunTiming:
 
 def storages(settings: Settings) -> Storages:
     """Return the storages of a node. Raises `Invalid` where a file with a password cannot be read."""
-    remotes = []
+    problems, remotes = [], []
     for name, one in settings.storages.items():
         password = one.password
         if one.password_file is not None and not password:
             try:
                 password = whole(one.password_file, 4096).decode().strip()
             except (OSError, ValueError) as error:
-                problem = Problem(
-                    f"storages.{name}.password_file", f"cannot be read: {error}", str(one.password_file)
-                )
-                raise Invalid([problem]) from error
+                path = f"storages.{name}.password_file"
+                problems.append(Problem(path, f"cannot be read: {error}", str(one.password_file)))
         folder = one.parts.path.strip("/")
         remote = Remote(
             name,
@@ -114,6 +112,8 @@ def storages(settings: Settings) -> Storages:
             datanodes=tuple(one.datanodes),
         )
         remotes.append(remote)
+    if problems:
+        raise Invalid(problems)
     return Storages(FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file")
 
 

@@ -14,6 +14,8 @@ Work = Callable[[], None]
 
 FIRST = 1 << 30
 """the priority of what a client waits for"""
+_COMPUTING = 2
+"""threads of a lane whose work never waits: more would only take turns on the interpreter"""
 _GIVES_WAY = 0.5
 """seconds that work waits at most for what is first, and that a job which is being taken in counts as such"""
 
@@ -26,8 +28,10 @@ class Lanes:
     work waits, for half a second at most: in a burst, clients get their responses before the first jobs go on.
     """
 
-    def __init__(self, threads: int = 8) -> None:
+    def __init__(self, threads: int = 8, own: str = "") -> None:
+        """``own``: the lane of calls to this node itself, which compute and never wait."""
         self._threads = threads
+        self._own = own
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._taken_in: dict[object, float] = {}
@@ -57,7 +61,8 @@ class Lanes:
             if self._closed:
                 return
             if lane not in self._lanes:
-                self._lanes[lane] = _Lane(lane, self._threads, self._wait_until)
+                threads = _COMPUTING if lane == self._own else self._threads
+                self._lanes[lane] = _Lane(lane, threads, self._wait_until)
             found = self._lanes[lane]
         found.put(job, work, priority)
 

@@ -162,8 +162,9 @@ def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
     assert not after.wait(0.05), "nobody does it any more"
 
 
-def test_no_job_holds_more_than_half_of_a_lane():
-    lanes, go, other = Lanes(threads=4), threading.Event(), threading.Event()
+@pytest.mark.parametrize(("lane", "expected"), [("peer", 2), ("own", 1)])
+def test_no_job_holds_more_than_half_of_a_lane(lane: str, expected: int):
+    lanes, go, other = Lanes(threads=4, own="own"), threading.Event(), threading.Event()
     lock, running, most = threading.Lock(), 0, 0
     over = [threading.Event() for _ in range(6)]
 
@@ -178,13 +179,13 @@ def test_no_job_holds_more_than_half_of_a_lane():
         event.set()
 
     for event in over:
-        lanes.submit("peer", partial(hang, event), "large")
-    lanes.submit("peer", other.set, "small")
+        lanes.submit(lane, partial(hang, event), "large")
+    lanes.submit(lane, other.set, "small")
     assert other.wait(30)
     go.set()
     assert all(event.wait(30) for event in over)
     lanes.close()
-    assert most == 2
+    assert most == expected
 
 
 def test_while_a_job_is_taken_in_only_what_that_needs_is_begun(monkeypatch: pytest.MonkeyPatch):
