@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError, envelope
+from gateway.language.catalogue import ENGLISH, in_language, of_header
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -99,9 +101,13 @@ class ForeignOrigin(GatewayError):
     code = 403
 
 
-def refusal(error: GatewayError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the response that reports an error, for requests that reach no application."""
-    return JSONResponse(envelope(error), error.code, headers)
+def refusal(error: GatewayError, scope: Scope, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the response that reports an error, for requests that reach no application, in their language."""
+    language = of_header(Headers(scope=scope).get("accept-language", ""))
+    body = envelope(error)
+    return JSONResponse(
+        body if language == ENGLISH else in_language(body, error.reason, language), error.code, headers
+    )
 
 
 def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
@@ -114,7 +120,7 @@ def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
         if why := foreign(scope):
             error = ForeignOrigin(why)
             scope.setdefault("state", {})["refused"] = error
-            await refusal(error)(scope, receive, send)
+            await refusal(error, scope)(scope, receive, send)
             return
         await app(scope, receive, send)
 

@@ -95,13 +95,14 @@ class Guard:
             identity = await self._identity(scope)
             state["asker"] = identity.name
             if not may(identity.role, scope["method"], scope["path"]):
-                roles = " or ".join(allowed(scope["method"], scope["path"]))
-                text = f"{identity.name} is {identity.role}; {scope['method']} {scope['path']} needs {roles}"
+                roles = ", ".join(allowed(scope["method"], scope["path"]))
+                request = f"{scope['method']} {scope['path']}"
+                text = f"{identity.name} has the role {identity.role}; {request} is open to {roles}"
                 raise NotAllowed(text)
         except GatewayError as error:
             state["refused"] = error
             headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
-            response = self._elsewhere(scope["path"], error, error.code) or refusal(error, headers)
+            response = self._elsewhere(scope["path"], error, error.code) or refusal(error, scope, headers)
             await response(scope, receive, send)
             return
         state["operator"] = identity.name if self._access else ""

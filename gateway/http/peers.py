@@ -269,6 +269,6 @@ def with_quota(app: ASGIApp, per_minute: int, sender: Callable[[Scope], str | No
             await app(scope, receive, send)
             return
         error = QuotaReached(f"{name} sends more than {per_minute} requests a minute")
-        await refusal(error)(scope, receive, send)
+        await refusal(error, scope)(scope, receive, send)
 
     return served

@@ -22,6 +22,7 @@ from gateway.domain.run import Reporting
 from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.http.guard import MOST, Guard, Refusals
+from gateway.language.catalogue import reasons
 from tests import forks
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 from tests.cleaning.ended import a_spec_of, ago, left_behind
@@ -118,6 +119,24 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         assert cli("revoke", "bob").stdout == "1 revoked\n"
         wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
         assert cli("revoke", "bob").returncode == 1
+
+
+def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gateway):
+    expired, of_expired = new_token("ann", Role.ADMIN, NOW, NOW)
+    revoked, of_revoked = new_token("bob", Role.ADMIN, NOW)
+    node.tokens.add(of_expired)
+    node.tokens.add(replace(of_revoked, revoked_at=NOW))
+    for token, reason, words in (
+        ("", "NO_TOKEN", "请求头须为"),
+        ("other", "TOKEN_UNKNOWN", "未知令牌"),
+        (expired, "TOKEN_EXPIRED", "ann 的令牌已于"),
+        (revoked, "TOKEN_REVOKED", "bob 的令牌已被撤销"),
+        (token_of(node, Role.VIEWER), "NOT_AUTHORISED", "viewer；GET /api/v1/audit 只对 admin 开放"),
+    ):
+        headers = {"accept-language": "zh-CN"} | ({"authorization": f"Bearer {token}"} if token else {})
+        body = ask(node, "operator", "GET", "/api/v1/audit", headers=headers).json()
+        assert body["data"]["reason"] == reason and words in body["msg"]
+        assert reasons()[reason].means["zh"] in body["msg"]
 
 
 def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):

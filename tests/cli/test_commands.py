@@ -23,6 +23,7 @@ from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
+from gateway.language.catalogue import translate
 from tests.certificates import Authority
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, everything, written
@@ -120,6 +121,7 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         refused = call("gc", "--dry-run", "--url", f"http://127.0.0.1:{port}")
         assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
         assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
+        assert "本节点要求令牌" in translate(refused.stderr, "zh")
         file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
 
