@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -47,6 +47,8 @@ _NARROW = 80
 
 _SHORT, _LONG = 12, 36
 """characters of an id in a list, and of one that a node makes"""
+_ID = re.compile(r"(?=\D*\d)[\w#:.-]{8,24},?")
+"""words that stay in one line: ids of nodes and jobs, times"""
 _WIDE = 12
 """columns that Chinese text in a table keeps; it may be folded anywhere"""
 
@@ -128,27 +130,62 @@ def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, tit
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
 
-    Long cells are folded; headings stay whole, and ids and other words as far as there is room.
+    Long cells are folded; headings and ids of nodes stay whole, other words as far as there is room. Where that is
+    too little, each row becomes a table of its own.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
-        console = Console(width=_NARROW)
+    console = _console()
     if title:
         say(title)
     worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
     lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
+    room = console.width - 3 * len(shown) + 1
+    widths = _widths(shown, room)
+    if sum(widths) > room and len(shown) > 2:
+        headings, *entries = zip(*shown, strict=True)
+        for entry in entries:
+            table("", ["", ""], list(zip(headings, entry, strict=True)))
+        return
     made = Table(show_edge=False, pad_edge=False)
-    for column, width in zip(shown, _widths(shown, console.width - 3 * len(shown) + 1), strict=True):
+    for column, width in zip(shown, widths, strict=True):
         made.add_column(Text(column[0]), overflow="fold", width=width)
     for row in zip(*(column[1:] for column in shown), strict=True):
         made.add_row(*map(Text, row))
     console.print(made)
+
+
+def excerpt(columns: Sequence[str], rows: Sequence[Sequence[Any]], first: Collection[str]) -> None:
+    """Print the columns of a table that fit whole, those named ``first`` before others; say how many more."""
+    room, kept = _console().width + 1, list[int]()
+    for n in sorted(range(len(columns)), key=lambda n: columns[n] not in first):
+        room -= _width([columns[n], *(cell(row[n]) for row in rows)]) + 3
+        if room < 0 and kept:
+            break
+        kept.append(n)
+    kept.sort()
+    table("", [columns[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    if more := len(columns) - len(kept):
+        say(f"and {counted(more, 'column')} more: --json has all", err=True)
+
+
+def _console() -> Any:
+    """Return the terminal, of a pipe one as wide as COLUMNS says."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+        console = Console(width=_NARROW)
+    return console
+
+
+def _width(texts: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
 def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
@@ -167,16 +204,17 @@ def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return widths that fit: the widest columns give first, and words and ids where nothing else is left."""
+    """Return widths that fit, if any do: the widest columns give first, and words where nothing else is left."""
     from rich.cells import cell_len
 
-    widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
-    headings = [max(map(cell_len, column[0].split()), default=1) for column in columns]
+    widths = [_width(column) for column in columns]
+    ids = [[len(w) for text in column[1:] for w in text.split() if _ID.fullmatch(w)] for column in columns]
+    headings = [max([1, *map(cell_len, c[0].split()), *of]) for c, of in zip(columns, ids, strict=True)]
     found = [re.findall("([!-~]+)|([\u2e80-\uffff]+)", "\n".join(column)) for column in columns]
     longest = [max((len(w) or min(cell_len(wide), _WIDE) for w, wide in of), default=1) for of in found]
     words = [max(min(length, _LONG), heading) for length, heading in zip(longest, headings, strict=True)]
     if len(columns) > 2:  # the first names what the row is about
-        words[0] = headings[0] = min(widths[0], room // 2)
+        words[0] = headings[0] = max(headings[0], min(widths[0], room // 2))
     for least in (words, headings):
         while sum(widths) > room and (can := [n for n, width in enumerate(widths) if width > least[n]]):
             widths[max(can, key=widths.__getitem__)] -= 1

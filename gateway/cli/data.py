@@ -22,6 +22,7 @@ from gateway.cli.command import (
     amount,
     command,
     datasets,
+    excerpt,
     listing,
     nodes,
     print_json,
@@ -287,7 +288,8 @@ def preview(
     """Show the first rows of a dataset."""
     found = node.get(_path(dataset, "/preview"), rows=rows)
     yield found
-    table("", found["columns"], found["rows"])
+    about = node.get(_path(dataset))
+    excerpt(found["columns"], found["rows"], [about["match_id_name"], about["label_name"]])
     if found["left_out"]:
         say(f"not shown: {found['left_out']}", err=True)
     if found["changed"]:

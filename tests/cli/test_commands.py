@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import lasted, print_json, reporting, say, short, table
+from gateway.cli.command import excerpt, lasted, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
 from gateway.config.loader import load
@@ -246,6 +246,32 @@ def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if job_id in line).count("sentence") == 9
+
+
+def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    columns, id_ = [*(f"area_error_{n}" for n in range(10)), "id", "y"], "JG0100001100000010"
+    monkeypatch.delenv("COLUMNS")
+    excerpt(columns, [[*["0.123456789012345678"] * 10, id_, 1]] * 2, ["id", "y"])
+    shown = capsys.readouterr()
+    heading, _, *lines = shown.out.splitlines()
+    assert re.findall("[a-z_0-9]+", heading) == ["area_error_0", "area_error_1", "id", "y"]
+    assert len(lines) == 2 and all(id_ in line and len(line) <= 80 for line in lines)
+    assert shown.err == "and 8 columns more: --json has all\n"
+    assert translate(shown.err, "zh") == "另有 8 列：--json 输出全部\n"
+    assert translate("not shown: the rows after the first 3", "zh") == "未显示：前 3 行之后的各行"
+    table("", columns, [["0.123456789012345678"] * 12] * 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.split() == ["area_error_9", "│", "0.123456789012345678"] for line in lines) == 2
+
+
+def test_ids_stay_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    prose, node = "a sentence that goes on for quite a while " * 3, "JG0100001100000010"
+    monkeypatch.delenv("COLUMNS")
+    table("", ["check", "about", "result", "found", "what to do"], [["route", node, "PROBLEM", prose, prose]] * 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(node in line for line in lines) == 2 and max(map(len, lines)) <= 80
 
 
 def test_chinese_text_beside_long_words_stays_readable(
