@@ -27,15 +27,15 @@ API are served with `fate.enabled` only. 中文版: [endpoints.zh-CN.md](endpoin
     "zh": """# 接口
 
 节点有三个监听端口，各自只提供自己的路径，对其他端口的路径返回 404。每个端口的 `/openapi.json`
-给出报文、应答与示例，运营方端口的 `/docs` 在浏览器中给出同样内容。
-`auth.mode: on` 时运营方端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
+给出报文、应答与示例，管理端口的 `/docs` 在浏览器中给出同样内容。
+`auth.mode: on` 时管理端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
 列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100。`/v2/partner`、`/v2/scheduler`
 及 FATE 客户端接口仅在 `fate.enabled` 时提供。English: [endpoints.md](endpoints.md)。""",
 }
 _LISTENERS = {
-    "operator": {"en": "For this node's operators and platform", "zh": "运营方与平台"},
-    "peer": {"en": "For other nodes", "zh": "其他节点"},
-    "container": {"en": "For this node's containers", "zh": "本节点的容器"},
+    "operator": {"en": "For this node's operators and platform", "zh": "管理端口：供本节点的平台与管理员使用"},
+    "peer": {"en": "For other nodes", "zh": "节点间端口：供其他节点使用"},
+    "container": {"en": "For this node's containers", "zh": "容器端口：供本节点的容器使用"},
 }
 _COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要", "角色")}
 _OPEN = {"en": "no token needed", "zh": "无需令牌"}
