@@ -27,6 +27,7 @@ from gateway.cli.command import (
     say,
     when,
 )
+from gateway.cli.language import t
 from gateway.cli.node import audit_change, sign_audit, store_of
 from gateway.errors import counted
 
@@ -190,12 +191,17 @@ def list_entries(
     narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
     found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
     yield found
-    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": "who", "what": _what, "result": _result}
+    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": _who, "what": _what, "result": _result}
     listing(found, "audit", "change", {**columns, "before → after": _difference})
 
 
+def _who(entry: Mapping[str, Any]) -> str:
+    who = str(entry["who"])
+    return t(who) if who == "somebody" else who  # a request without a token; all others are names
+
+
 def _what(entry: Mapping[str, Any]) -> str:
-    return "\n".join(dict.fromkeys((entry.get("in_words", entry["action"]), entry["action"])))
+    return "\n".join(dict.fromkeys(map(t, (entry.get("in_words", entry["action"]), entry["action"]))))
 
 
 def _result(entry: Mapping[str, Any]) -> str:

@@ -279,7 +279,7 @@ def parameters(
     yield schema
     rows = [
         [
-            *(key, field["x-bfia"]["type"], _required(key, schema), _default(field), allowed(field)),
+            *(key, field["x-bfia"]["type"], t(_required(key, schema)), _default(field), allowed(field)),
             field.get("description", field["title"]),
         ]
         for key, field in schema["properties"].items()
@@ -306,7 +306,7 @@ def _required(name: str, schema: Mapping[str, Any]) -> str:
     if name in schema.get("required", ()):
         return "yes"
     if any(name in one["then"]["required"] for one in schema.get("allOf", ())):
-        return f"where {' or '.join(conditions)}"
+        return f"yes, where {' or '.join(conditions)}"
     return f"no; goes with {' or '.join(conditions)}" if conditions else "no"
 
 

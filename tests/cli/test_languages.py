@@ -14,6 +14,7 @@ import pytest
 from adapter.bfia import route_test
 from adapter.fate.tools.rows import NOTED
 from gateway.bootstrap.node import Gateway
+from gateway.cli import access
 from gateway.cli.command import _NEXT
 from gateway.cli.language import asked, paragraphs
 from gateway.conformance.clauses import CLAUSES
@@ -121,6 +122,12 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
         assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
 
 
+def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+    assert access._what({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
+    assert [access._who({"who": who}) for who in ("somebody", "storage")] == ["未认证用户", "storage"]
+
+
 def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     hostile = "{0.__class__}; {x!r}\n" * 200
     assert catalogue.translate(hostile, "zh") == hostile
@@ -159,6 +166,9 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
+        ("storage +0.0 s, database -0.1 s", "与本机的时差：存储 +0.0 秒，数据库 -0.1 秒"),
+        ("auc 0.9, loss of 2 rows", "auc 0.9, loss：2 行"),
+        ("yes, where method.rsa or method.ecdh", "是，当 method.rsa or method.ecdh 时"),
         (": " * 9_000, ": " * 9_000),
     ],
 )

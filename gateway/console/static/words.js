@@ -639,6 +639,7 @@ export const words = {
     "=initiator": "发起方",
     "=submitter": "提交方",
     "=operator": "操作员",
+    "=somebody": "未认证用户",
     "=mine": "我方",
     "=theirs": "对方",
     "=contract": "节点合约",
