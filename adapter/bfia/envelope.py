@@ -34,7 +34,7 @@ from gateway.errors import (
     envelope,
     release,
 )
-from gateway.language.catalogue import ENGLISH, in_language, of_header, reasons
+from gateway.language.catalogue import ENGLISH, in_language, of_header, reason_of
 
 log = structlog.get_logger(__name__)
 
@@ -169,7 +169,7 @@ def _answer(request: Request, status: int, error: GatewayError, words: Words = s
     body = envelope(error, words)
     if language != ENGLISH:
         body = in_language(body, error.reason, language)
-    if request.url.path.startswith(_OPERATORS) and (known := reasons().get(error.reason)):
+    if request.url.path.startswith(_OPERATORS) and (known := reason_of(error.reason)):
         body["data"]["next_step"] = known.next_step[language]
     if request.url.path.startswith(_OWN_INTERFACE):
         body["message"] = body.pop("msg")

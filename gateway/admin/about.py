@@ -53,9 +53,8 @@ def router(parts: AdminParts) -> APIRouter:
     def reason(
         request: Request, reason: str, accept_language: Annotated[str, Header(description="en or zh")] = ""
     ) -> Response:
-        known = catalogue.reasons()
-        if (found := known.get(reason)) is None:
-            there = near(reason, known)
+        if (found := catalogue.reason_of(reason)) is None:
+            there = near(reason, catalogue.reasons())
             text = f"no reason is called {reason[:80]}" + (f"; did you mean {there}?" if there else "")
             raise NotFound(text, reason="REASON_UNKNOWN")
         language = catalogue.of_header(accept_language)

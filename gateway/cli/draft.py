@@ -69,7 +69,8 @@ def draft(
             text = f"name the nodes: {', '.join(f'--party {role}=NODE' for role in missing)}"
             raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
         nodes |= dict.fromkeys(missing, settings_of(config).node.id)
-    say(_drafted(chain, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
+    open_ = [role for role in missing if role != roles[0]]
+    say(_drafted(chain, {role: nodes[role] for role in roles}, datasets, flow, open_), nl=False)
 
 
 def _component(one: "model.Component") -> Component:
@@ -93,9 +94,17 @@ _PARAMETERS = 'The parameters of each component are below task_params: remove th
 
 
 def _drafted(
-    components: Sequence[Component], nodes: Mapping[str, str], datasets: Mapping[str, str], flow: str
+    components: Sequence[Component],
+    nodes: Mapping[str, str],
+    datasets: Mapping[str, str],
+    flow: str,
+    open_: Sequence[str],
 ) -> str:
-    """Return a job as YAML. ``nodes`` is who plays each role, ``datasets`` what a role's first task reads."""
+    """Return a job as YAML. ``nodes`` is who plays each role, ``datasets`` what a role's first task reads.
+
+    ``open_``: roles whose node is still to be named.
+    """
+    hint = f"  # {t('change this: the node of this role')}"
     tasks = chained(components)
     first = next(iter(nodes))
     lines = [
@@ -110,7 +119,7 @@ def _drafted(
         '  version: "2.0.0"',
         f"  initiator: {{role: {_yaml(first)}, node_id: {_yaml(nodes[first])}}}",
         "  role:",
-        *(f"    {_yaml(role)}: [{_yaml(node)}]" for role, node in nodes.items()),
+        *(f"    {_yaml(role)}: [{_yaml(node)}]{hint if role in open_ else ''}" for role, node in nodes.items()),
         "  job_params:",
         "    common: {sync_type: callback}",
         "  task_params:",

@@ -349,10 +349,12 @@ def plan(node: Client, file: JobFile) -> Output:
         "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),
         "what to do": "remedy",
     }
+    words = {"problem": "in the way", "waits": "to wait for", "warning": "to look at", "unknown": "unknown"}
+    order = [*words, "ok"]
     for one in found["nodes"]:
+        one["checks"].sort(key=lambda c: order.index(c["standing"]))
         listing(one, "checks", "", columns, f"{one['node']} ({', '.join(one['parties']) or 'no party'})")
         say()
-    words = {"problem": "in the way", "waits": "to wait for", "warning": "to look at", "unknown": "unknown"}
     counts = [f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")]
     verdict = "nothing stands in the way" if found["good"] else "the job would fail"
     say(verdict + (f" ({', '.join(counts)})" if counts else ""))

@@ -161,9 +161,13 @@ def rollback(
 
     To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
-    newest = 0 if version else int(node.get("/api/v1/routes")["version"])
-    if not version and newest < 2:
-        raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
+    newest = 0
+    if not version:
+        newest = int(node.get("/api/v1/routes")["version"])
+        if newest < 2:
+            raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
+        if node.get(f"/api/v1/route-versions/{newest}")["source"] == "rollback":
+            say(f"this takes back the rollback of version {newest}; to go further back, name a version", err=True)
     query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
     path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
     yield from _changed(node.post(path, {"reason": reason, "author": who()}, **query))

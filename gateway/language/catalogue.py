@@ -6,6 +6,7 @@ named ``n`` is a number, one named ``party`` one or more of them, such as guest.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     What is said about this one case stays English where nobody has translated it.
     """
     case = str(body["msg"]).partition(": ")[2]
-    known = reasons().get(reason)
+    known = reason_of(reason)
     text = translate(case, language)
     if known:
         text = f"{known.means[language]}{known.next_step[language]}（{text}）"
@@ -207,6 +208,11 @@ def entries_of(file: str) -> Any:
 def reasons() -> Mapping[str, Reason]:
     """Return all reasons by name."""
     return {one.name: one for group in groups() for one in group.reasons}
+
+
+def reason_of(name: str) -> Reason | None:
+    """Return what a reason means; ``EXIT_n`` stands for every exit code."""
+    return reasons().get(re.sub(r"^EXIT_-?\d+$", "EXIT_n", name, flags=re.ASCII))
 
 
 @cache

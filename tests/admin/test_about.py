@@ -30,6 +30,8 @@ def test_a_reason_is_explained_in_the_readers_language(nodes: tuple[Gateway, Gat
     assert english["means"] and english["next_step"] and chinese["means"] != english["means"]
     found = get(nodes[0], "reasons/RESOURCE_BUSY")
     assert found["data"]["reason"] == "REASON_UNKNOWN" and "RESOURCES_BUSY" in found["msg"]
+    assert get(nodes[0], "reasons/EXIT_127")["next_step"] == get(nodes[0], "reasons/EXIT_n")["next_step"]
+    assert get(nodes[0], "reasons/EXIT_127x")["data"]["reason"] == "REASON_UNKNOWN"
 
 
 def test_storages_and_the_ends_of_certificates(nodes: tuple[Gateway, Gateway], tmp_path: Path):

@@ -63,6 +63,11 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
     assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
     assert "        #   set it before: a training\n" in done.stdout
+    hint = "# change this: the node of this role"
+    assert hint not in done.stdout
+    (tmp_path / "node.yml").write_text("node: {id: JG1}\nengine: {kind: process}\n")
+    own = CliRunner().invoke(app, [*words[:5], "--party", "arbiter=G", "--config", str(tmp_path / "node.yml")])
+    assert f"    guest: [JG1]\n    host: [JG1]  {hint}\n    arbiter: [G]\n" in own.stdout
     all_set = done.stdout.replace('# word: "no"', 'word: "no"')
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
 
