@@ -114,7 +114,9 @@ class ProcessEngine(Engine):
         return this_machine()
 
     def image_digest(self, image: str) -> str:
-        return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
+        """Return the digest of the image's command. Raises `CommandNotFound` where its program is not here."""
+        self._program(image, self._command_of(image), SEARCH_PATH)
+        return self._digest(image)
 
     def image_facts(self, image: str) -> ImageMetadata:
         """Return no digest: an image is the admin's own command, and any file may be behind it."""
@@ -134,7 +136,7 @@ class ProcessEngine(Engine):
             raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
         if spec.limits.gpu:
             raise NotSupported("this engine cannot set GPUs aside: its runs see all that the machine has")
-        check_digest(spec, self.image_digest(spec.image))
+        check_digest(spec, self._digest(spec.image))
         whole_cores = _whole_cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
         environment = {"PATH": SEARCH_PATH, "HOME": str(run.work), "LANG": "C.UTF-8", **spec.environment}
@@ -210,11 +212,23 @@ class ProcessEngine(Engine):
     def _resolved(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line with the path of its executable; a relative path starts where we did."""
         command = self._command_of(spec.image) if spec.command is None else spec.command
+        return (self._program(spec.image, command, environment["PATH"]), *command[1:])
+
+    def _digest(self, image: str) -> str:
+        return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
+
+    def _program(self, image: str, command: Sequence[str], path: str) -> str:
+        """Return the path of a command's executable; what ``env NAME=value …`` runs has to be there, too."""
         first = os.path.join(self._home, command[0]) if "/" in command[0] else command[0]
-        if (found := shutil.which(first, path=environment["PATH"])) is None:
-            text = f"the image {spec.image} is to run {command[0]}, which is not an executable here"
+        if (found := shutil.which(first, path=path)) is None:
+            text = f"the image {image} is to run {command[0]}, which is not an executable here"
             raise CommandNotFound(text)
-        return (found, *command[1:])
+        if os.path.basename(first) == "env":
+            rest = list(itertools.dropwhile(lambda word: "=" in word, command[1:]))
+            paths = [word[5:] for word in command[1 : len(command) - len(rest)] if word.startswith("PATH=")]
+            if rest and not rest[0].startswith("-"):  # options of env may change what it runs
+                self._program(image, rest, paths[-1] if paths else path)
+        return found
 
     def _cores(self, wanted: int | None) -> tuple[int, ...] | None:
         """Choose cores in turn, so that runs share the machine evenly."""

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from engines.base import Engine, EngineError, ImageNotFound
+from engines.base import CommandNotFound, Engine, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
@@ -373,13 +373,14 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
             engine.offered(name, 10.0)
             return _Image(away=True)
     except EngineError as error:
-        why = f"{error.reason}: {error}" if fetched else error.reason
+        why = f"{error.reason}: {error}" if fetched or isinstance(error, CommandNotFound) else error.reason
         remedy = _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or "check the container engine"
         return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
 
 
 _LINK = "check the connection from the container engine to the registry"
 _REMEDIES = {
+    "COMMAND_NOT_FOUND": "correct its command in engine.process.images: write paths in full",
     "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
     "PULL_TIMEOUT": _LINK,
     "PULL_FAILED": _LINK,

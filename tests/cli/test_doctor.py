@@ -247,6 +247,10 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert steps["migrations"]["result"] == "ok"
         assert steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
         image, key = A_PROVIDER["metadata"]["image"], "example:1.0.0@docker"
+        command = ["env", "PYTHONPATH=/a", "/nowhere/python", "-m", "x"]
+        engine = {"kind": "process", "process": {"images": {image: {"command": command}}}}
+        step = doctor(config, engine=engine)[1]["images"]
+        assert "COMMAND_NOT_FOUND" in step["cause"] and "/nowhere/python" in step["cause"], step
         node.registry.approve(key, {image: "sha256:another"})
         engine = {"kind": "process", "process": {"images": {image: {"command": ["/bin/true"]}}}}
         _, steps = doctor(config, engine=engine)

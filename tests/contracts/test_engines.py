@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.base import is_name, labels, owned, run_name, safe_name
+from engines.base import CommandNotFound, is_name, labels, owned, run_name, safe_name
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import DockerHarness, InSandboxes, ProcessHarness
 
@@ -19,6 +19,14 @@ class TestProcess(EngineContract):
     def harness(self, tmp_path: Path) -> Iterator[ProcessHarness]:
         with contextlib.closing(ProcessHarness(tmp_path / "runs")) as harness:
             yield harness
+
+    def test_what_env_is_to_run_has_to_be_there_as_well(self, harness: ProcessHarness) -> None:
+        missing, here = ["env", "A=b", "/no/such/program"], ["env", "A=b", "PATH=/bin", "sh"]
+        options = ["/usr/bin/env", "-u", "A", "program-of-nobody"]
+        engine = harness.engine(images={"missing": missing, "here": here, "options": options, "bare": ["env"]})
+        with pytest.raises(CommandNotFound, match="/no/such/program"):
+            engine.image_digest("missing")
+        assert len({engine.image_digest(image) for image in ("here", "options", "bare")}) == 3
 
 
 @pytest.mark.docker
