@@ -15,7 +15,7 @@ from gateway.domain.dag import DagNode
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_location, effective
-from gateway.domain.states import RunStatus
+from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundles
 from gateway.jobs.archive import Entry, as_json, without_secrets
@@ -35,7 +35,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
     """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
     view = parts.coordinator.status(job_id)
     local = parts.store.local_jobs.find(job_id)
-    job = None if local else parts.store.jobs.find(job_id)
+    job = parts.store.jobs.find(job_id)
     spec = local.spec if local else job.spec if job else None
     found: dict[str, Any] = {
         **vars(view),
@@ -48,8 +48,9 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "channel_received": [],
         "amendments": _amendments(parts, job_id, local),
         "model": model_of(spec) if spec else None,
-        **_times(local, parts.store.jobs.find(job_id)),
+        **_times(local, job),
         "flow": [],
+        "refusals": job.refusals if job and job.outcome is Outcome.REJECTED else [],
     }
     if spec:
         found |= {"initiator": spec.initiator, "trace_id": spec.trace_id, "parties": spec.parties}

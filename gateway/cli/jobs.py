@@ -199,6 +199,10 @@ def show_job(node: Client, job_id: JobId) -> Output:
     job = job_at(node, job_id)
     yield job
     Console().print(_tree(job))
+    failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
+    for reason in dict.fromkeys(one["reason"] for one in failures if one):
+        with suppress(CallFailed):  # a reason of a partner's own is not explained
+            say(f"{t('next step')}: {reason}: {node.get(path_of('reasons', reason))['next_step']}")
 
 
 @command(commands, "watch", "job-0123")
@@ -471,8 +475,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
     line.add_row(bar, text(f"{state}, {job['progress']} %"))
     parts: list[RenderableType] = [text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")]
     parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
-    if why := _why(job):
-        parts.append(text(t(why), "red" if job.get("failure") else "dim"))
+    for one in job.get("refusals") or [job]:
+        if why := _why({"failure": one} if one is not job else job):
+            parts.append(text(t(why), "red" if job.get("failure") else "dim"))
     parts += [text(t(line), "dim") for line in (*_lineage(job), *_on_channel(job))]
     parts += [text(line, "dim") for line in _last_lines(job)]
     parts += [text(t(line), "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]

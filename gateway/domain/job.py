@@ -226,6 +226,15 @@ class Job:
         """The job's id."""
         return self.spec.job_id
 
+    @property
+    def refusals(self) -> list[Failure]:
+        """Why nodes refused to take part, each in its own words."""
+        return [
+            Failure(made.reason, made.message.removeprefix(f"{node}: ").removeprefix(f"{made.reason}: "), node)
+            for node, made in ((one.node, one.create) for one in self.nodes.values())
+            if made.reason
+        ]
+
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
         """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))

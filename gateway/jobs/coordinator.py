@@ -480,10 +480,9 @@ def _decided(job: Job) -> bool:
 def _refusal(job: Job) -> str:
     failure = job.ending.failure if job.ending else None
     refusals = []
-    for node, made in ((n.node, n.create) for n in job.nodes.values() if n.create.reason):
-        words = made.message.removeprefix(f"{node}: ").removeprefix(f"{made.reason}: ")
-        known = failure is not None and failure.reason == made.reason  # and stands before all of them
-        refusals.append(f"{node}: {'' if known else made.reason} {words}".replace(":  ", ": ").strip())
+    for one in job.refusals:
+        known = failure is not None and failure.reason == one.reason  # and stands before all of them
+        refusals.append(f"{one.node}: {'' if known else one.reason} {one.message}".replace(":  ", ": ").strip())
     if refusals:
         return "; ".join(refusals)
     return failure.message if failure and failure.message else "the job was stopped before every node accepted it"

@@ -17,10 +17,11 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
 from gateway.cli.command import cell
 from gateway.cli.jobs import _watch, in_short
+from gateway.language.catalogue import reasons
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of
 from tests.e2e.nodes import process_engine, wait_for
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, ask, pair, running
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,20 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     job["config"]["role"]["host"] = ["JG0000000000000404"]  # refused before anything is kept
     unknown = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
     assert unknown.returncode == 2 and "job_id" not in json.loads(unknown.stderr)["data"]
+
+
+def test_every_node_that_refused_a_job_is_named_with_the_next_step(tmp_path: Path):
+    with pair(tmp_path) as (node, _):
+        job = job_of(tmp_path, {"a": 0})
+        job["config"]["role"] = {"guest": [ME], "host": [PEER]}
+        refused = cli(node, "submit", "-", stdin=json.dumps(job)).stderr
+        shown = cli(node, "show", "last").stdout
+        found = printed(cli(node, "show", "last", "--json"))
+    assert [one["node"] for one in found["refusals"]] == [ME, PEER]
+    for one in found["refusals"]:
+        assert f"{one['reason']} (node {one['node']}): {one['message']}" in shown and one["message"] in refused
+    reason = found["failure"]["reason"]
+    assert shown.splitlines()[-1] == f"next step: {reason}: {reasons()[reason].next_step['en']}"
 
 
 def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
