@@ -266,7 +266,7 @@ def remove_rules() -> None:
         return
     for words in map(str.split, listed.stdout.splitlines()):
         if words[-1].startswith(PREFIX) and words[2] == "-i" and not Path("/sys/class/net", words[3]).exists():
-            Firewall(words[3], "").remove()
+            Firewall(words[3], "", forwarded=True).remove()
 
 
 @pytest.fixture

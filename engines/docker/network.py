@@ -31,6 +31,7 @@ _CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
 
 PREFIX = "BFIA-"
 _FORWARDED = "DOCKER-USER"
+_MANGLE = ("-t", "mangle")
 """Docker's chain for rules that go before its own"""
 _TIMEOUT = 20
 _NOT_THERE = (1, 2)
@@ -180,15 +181,16 @@ class NodeNetwork:
 
     def _learn(self, network: str) -> None:
         """Remember the addresses of the network, and which is this host's."""
-        self._pools, self.host = (), ""
+        pools: tuple[IPAMPool, ...] = ()
+        host = ""
         seen = self._client().inspect_network(network)
-        self.ours = self._is_ours(seen)
         for pool in seen["IPAM"]["Config"] or []:
             addresses = ipaddress.ip_network(pool["Subnet"])
             if addresses.version == 4:
-                self.host = str(pool.get("Gateway") or next(addresses.hosts()))
-                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self.host),)
-                return
+                host = str(pool.get("Gateway") or next(addresses.hosts()))
+                pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
+                break
+        self._pools, self.host, self.ours = pools, host, self._is_ours(seen)  # other threads read them
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network; one that has other options than ours and is not in use is removed first."""
@@ -238,14 +240,19 @@ class Firewall:
     """The rules for one bridge."""
 
     def __init__(self, bridge: str, owner: str, *, forwarded: bool = False) -> None:
-        """``forwarded``: they also hold for what goes to other machines and other bridges."""
+        """``forwarded``: they also hold for what goes to other machines and other bridges.
+
+        They then stand in the table mangle, too: Docker takes its jump to others away while it makes a network.
+        """
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
         self._jumps: list[tuple[str, ...]] = [("INPUT", "-i", bridge, "-j", self.chain)]
         if forwarded:
             answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
             self._jumps += [(_FORWARDED, "-i", bridge, "-j", self.chain), (_FORWARDED, "-o", bridge, *answers)]
-        self._drop = (self.chain, "-j", "DROP")
+            self._jumps.append(("FORWARD", "-i", bridge, "-j", self.chain, *_MANGLE))
+        self._tables = ((), _MANGLE) if forwarded else ((),)
+        self._drops = [(self.chain, "-j", "DROP", *table) for table in self._tables]
 
     @staticmethod
     def check() -> None:
@@ -254,11 +261,12 @@ class Firewall:
 
     def close_except(self, ports: Sequence[int]) -> None:
         """Let containers reach only these ports of this host. Raises `EngineError`."""
-        made = _iptables("-N", self.chain)
-        if made.returncode and _iptables("-n", "-L", self.chain).returncode:  # nor did it exist before
-            raise EngineError(made.stderr.strip() or "refused")
-        if _iptables("-C", *self._drop).returncode:
-            _iptables("-A", *self._drop, must=True)
+        for table, drop in zip(self._tables, self._drops, strict=True):
+            made = _iptables("-N", self.chain, *table)
+            if made.returncode and _iptables("-n", "-L", self.chain, *table).returncode:  # nor did it exist before
+                raise EngineError(made.stderr.strip() or "refused")
+            if _iptables("-C", *drop).returncode:
+                _iptables("-A", *drop, must=True)
         for line in _iptables("-S", self.chain, must=True).stdout.splitlines():
             if f'"{self._mark}"' in line:  # of an earlier start of this gateway
                 _iptables("-D", *shlex.split(line)[1:], must=True)
@@ -273,13 +281,14 @@ class Firewall:
     def open_to(self, address: str, port: int) -> None:
         """Let containers reach a port, also one that a container elsewhere publishes. Raises `EngineError`."""
         asked = ("-m", "conntrack", "--ctorigdst", address, "--ctorigdstport", str(port))
-        rule = ("-p", "tcp", *asked, "-j", "ACCEPT")
-        if _iptables("-C", self.chain, *rule).returncode:
-            _iptables("-I", self.chain, "1", *rule, must=True)
+        for table in self._tables:
+            rule = ("-p", "tcp", *asked, "-j", "ACCEPT", *table)
+            if _iptables("-C", self.chain, *rule).returncode:
+                _iptables("-I", self.chain, "1", *rule, must=True)
 
     def gap(self) -> str | None:
         """Return why the host is open to containers, None if it is closed."""
-        for rule in (*self._jumps, self._drop):
+        for rule in (*self._jumps, *self._drops):
             try:
                 answer = _iptables("-C", *rule)
             except EngineError as error:
@@ -297,8 +306,9 @@ class Firewall:
             for jump in self._jumps:
                 while not _iptables("-D", *jump).returncode:  # two gateways may have made it
                     continue
-            _iptables("-F", self.chain)
-            _iptables("-X", self.chain)
+            for table in self._tables:
+                _iptables("-F", self.chain, *table)
+                _iptables("-X", self.chain, *table)
 
 
 def _iptables(*arguments: str, must: bool = False) -> subprocess.CompletedProcess[str]:
