@@ -61,7 +61,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     """Jobs of one task, each from its submission until both nodes have put it away; what they asked for each."""
     asked: dict[str, list[list[Statement]]] = {"scheduling": [], "taking part": []}
     with two_nodes(tmp_path_factory.mktemp("costs")) as world:
-        for number in range(3):
+        for number in range(6):
             with (
                 told(world.me.store, others_only=True) as mine,
                 told(world.peer.store, others_only=True) as theirs,
