@@ -79,7 +79,7 @@ class JsonRoute(APIRoute):
 
 
 def without_nulls(value: Any) -> Any:
-    """Return an object without its members that are null; anything else as it is."""
+    """Return an object without its members that are null; any other value unchanged."""
     return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 

@@ -88,7 +88,7 @@ class DaemonEngine(Engine):
         raise NotImplementedError
 
     def _log(self, place: str, stream: str) -> Iterator[bytes]:
-        """Yield what the run wrote to the stream, as far as it is not removed meanwhile."""
+        """Yield what the run wrote to the stream; ends early where the run is removed meanwhile."""
         with translated(), suppress(NotFound):
             yield from log_of(self._client(), place, stream)
 

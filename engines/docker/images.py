@@ -91,7 +91,7 @@ class PullRules:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as it is just now."""
+    """An image in its present state."""
 
     id: str
     """digest of its configuration"""
@@ -145,7 +145,7 @@ class Images:
         except ImageNotFound:
             if not name or not self._rules.registries:
                 raise
-        self._pull(name, on_progress)  # the daemon fetches it once, whoever else asks for it meanwhile
+        self._pull(name, on_progress)  # the daemon fetches it once for all who ask meanwhile
         return self.find(name)
 
     def offered(self, image: str, seconds: float) -> str:

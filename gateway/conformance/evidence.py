@@ -228,7 +228,7 @@ class Evidence:
         return next((t for t in tried if t.worked), tried[-1])
 
 
-# ------------------------------------------- the channel: what was refused, what nobody sent, what nobody read
+# ------------------------------------------- the channel: what was refused, never sent, never read
 
 _PASSING = ("E0000000607", "E0000000700")
 """codes after which the same request is sent again: the other node is away, too much is unread"""
@@ -269,7 +269,7 @@ def unsent(traces: Sequence[Trace]) -> list[str]:
 
 
 def unclaimed(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics to which something was sent and that nobody read."""
+    """Return the topics with messages that were never read."""
     sent, read, short = _sent(traces), _read(traces), traces[0].short
     left = [at for at in sent if at not in read]
     return [f"no party reads topic {short(at[1])}, which {sent[at]} sent to {at[0]}" for at in left]

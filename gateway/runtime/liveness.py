@@ -7,6 +7,7 @@ Nodes that calls did not reach are looked after, one cheap connection every seco
 them. One that accepts connections and still does not answer is tried at growing pauses.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -164,7 +165,7 @@ class Outages:
             if node in self._silent or self._closing:
                 return
             now = self._monotonic()
-            back_at, pause = self._back.pop(node, (now - _RELAPSE, 0.0))
+            back_at, pause = self._back.pop(node, (-math.inf, 0.0))
             pause = min(pause * 2, LONGEST) if now - back_at < _RELAPSE else self._every
             self._silent[node] = (now + pause, pause)
             if not self._begun:

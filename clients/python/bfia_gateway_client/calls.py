@@ -151,7 +151,7 @@ async def provider_named(wire: "Wire", name: str) -> str:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words somebody meant; empty where that is not clear."""
+    """Return which of the known words was meant; empty where that is not clear."""
     by_lower = {one.lower(): one for one in known}
     found = difflib.get_close_matches(word[:64].lower(), list(by_lower), n=1)
     return by_lower[found[0]] if found else ""
