@@ -20,6 +20,7 @@ from gateway.identity.keys import Keyring
 from gateway.jobs.contracts import presented
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 from tests.store.test_repositories import trained
 from tests.trust.agreeing import applied, becomes, contract, person, requested, state, waiting
@@ -111,8 +112,9 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
     world.me.sharing.grant(Address(*DATASET.split("#")), PEER, "ann")
     assert created(world, a_job()) == "PERMIT_MISSING"
     mine, theirs = permitted(world)
-    kept = world.me.kept_applications.get(theirs)
-    assert kept.digest and not kept.token, "the owner keeps a digest only"
+    kept = world.me.kept_applications
+    wait_for(lambda: not kept.get(theirs).token, 10, 0.02, "the owner forgets the permit once it is delivered")
+    assert kept.get(theirs).digest
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
