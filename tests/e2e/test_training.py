@@ -238,7 +238,7 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(three: Federation):
     assert one["task"] == ALIGN and one["role"] in ("guest", "host") and one["node"]
     assert one["reason"].startswith("EXIT_") or one["reason"] == "REPORTED_FAILED"
     for node in (three[jobs.GUEST], three[jobs.HOST]):  # the other party's run was stopped, its logs are there
-        assert all(r["status"] == "FAILED" for r in node.job(job_id)["runs"])
+        wait_for(lambda node=node: {r["status"] for r in node.job(job_id)["runs"]} == {"FAILED"}, 20)
         wait_for(lambda node=node: list((node.home / "state" / "runs").glob("*/stdout.log")), 10)
 
 
