@@ -12,8 +12,8 @@ from provider_registry.values import NAMES, Kind, full_match, kind_of, number, r
 ROLES = ("guest", "host", "arbiter", "local")
 STORAGES = ("s3", "hdfs", "eggroll", "file", "localfile", "oss", "mysql", "hive")
 FORMATS = ("csv", "pmml", "json", "yaml", "zip")
-INPUTS = ("model", "dataset", "training_set", "test_set", "validate_set", "datasets")
-OUTPUTS = ("model", "dataset", "training_set", "test_set", "report", "metric")
+INPUTS = ("model", "dataset", "training_set", "test_set", "validate_set", "datasets", "cache")
+OUTPUTS = ("model", "dataset", "training_set", "test_set", "report", "metric", "cache")
 UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
 UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
 _STANDARD = {"double": "float", "long": "int", "bool": "boolean", "str": "string", "text": "string"}

@@ -43,7 +43,7 @@ class InvalidDescription(Exception):
 def group_of(category: str) -> str:
     """Return the group that a category or a flow's output type belongs to: data, model or metric."""
     lowered = category.lower()
-    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set")):
+    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set", "cache")):
         return "data"
     return "model" if "model" in lowered else "metric"
 

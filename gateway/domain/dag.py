@@ -139,7 +139,7 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
 RolesOf = Callable[[DagNode], Iterable[str] | None]
 """roles that take part in a task; None where the component is not known"""
 
-_DATA = frozenset({"data", "dataset", "datasets", "training_set", "test_set", "validate_set"})
+_DATA = frozenset({"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"})
 
 
 def group(kind: str) -> str:

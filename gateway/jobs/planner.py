@@ -389,7 +389,13 @@ def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
         yield Problem(f"config.task_params.{own.origin}.{node.name}.dataset_id", rule, own.value)
     first = next(iter(part.component.inputs), None)
     given = node.inputs or part.own_data
-    if first and first.group == "data" and part.party.role != "arbiter" and not given:
+    if (
+        first
+        and first.group == "data"
+        and first.category != "cache"
+        and part.party.role != "arbiter"
+        and not given
+    ):
         rule = f"is missing: {part.component.name} reads {first.name} and would start without it; name a dataset"
         yield Problem(f"{part.own_path}.dataset_id", rule)
 

@@ -3,6 +3,7 @@
 Version 1.0.0 of the provider is `patient.py`, version 2.0.0 is `stepping.py`.
 """
 
+import copy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,18 @@ REASON = "INHERITANCE_FAILED"
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     engine = process_engine("example:1.0.0", command=component("patient.py"))
     engine["process"]["images"]["example:2.0.0"] = {"command": component("stepping.py")}
+    engine["process"]["images"]["example:3.0.0"] = {"command": component("counting.py")}
     provider = A_PROVIDER | {"version": "2.0.0", "metadata": {"base_url": "", "image": "example:2.0.0"}}
+    caching = copy.deepcopy(A_PROVIDER) | {
+        "version": "3.0.0",
+        "metadata": {"base_url": "", "image": "example:3.0.0"},
+    }
+    for side in ("inputData", "outputData"):
+        caching["components_description"]["Echo"][side] = [{"name": "counted", "category": "cache"}]
     with patient_nodes(tmp_path_factory.mktemp("nodes"), engine) as federation:
         for node in federation.nodes.values():
             node.register(provider)
+            node.register(caching)
         yield federation
 
 
@@ -214,3 +223,38 @@ def test_who_does_not_ask_has_none(two: Federation):
     assert kept(guest, job_id) == {}
     wrong = guest.post("/v1/platform/schedule/job/create_all", stepping(checkpoints="often"))
     assert [p["path"] for p in wrong["data"]["problems"]] == ["config.job_params.common.checkpoints"]
+
+
+# ---------------------------------------------------------------- caches
+
+
+def counting(**own: Any) -> Any:
+    body = jobs.echo_job()
+    (one,) = body["dag"]["components"]
+    one |= {"version": "3.0.0", "output": [{"type": "cache", "key": "c"}]}
+    body["config"]["task_params"] = {role: {"0": {one["name"]: where}} for role, where in own.items()}
+    return body
+
+
+def test_a_task_starts_from_the_cache_of_an_earlier_job_where_its_party_names_it(two: Federation):
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    body = counting()
+    plan = guest.post("/api/v1/jobs/plan", body)
+    assert (plan["good"], plan["warning_count"]) == (True, 0)
+    first = guest.submit(body)
+    guest.wait_job(first, 60)
+    cache = "{namespace}#{name}".format(**guest.outputs(first)["echo_1", "guest.0", "c"])
+    body = counting(guest={"dataset_id": cache}, host={"dataset_id": ""})
+    refused = guest.post("/v1/platform/schedule/job/create_all", body)
+    assert refused["data"]["reason"] == "NOT_AUTHORISED", "its node has not granted it to the other"
+    place = cache.replace("#", "/")
+    assert guest.ask("PUT", f"/api/v1/datasets/{place}/grants/{jobs.HOST}", json={}).is_success
+    second = guest.submit(body)
+    guest.wait_job(second, 60)
+    wait_for(lambda: host.job(second)["status"] == "FINISHED", 30)
+    assert contents(guest, first, "echo_1") == {"guest.0": b"1"}
+    assert contents(guest, second, "echo_1") == {"guest.0": b"2"}
+    assert contents(host, second, "echo_1") == {"host.0": b"1"}, "who names none has none"
+    gone = counting(guest={"dataset_id": f"{cache}d"}, host={"dataset_id": ""})
+    refused = guest.post("/v1/platform/schedule/job/create_all", gone)
+    assert "is not in this node's storage" in refused["msg"]
