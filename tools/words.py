@@ -53,7 +53,7 @@ CHINESE = {
     "供应方|供应商|算法提供方|(?<!身份)(?<!算法)提供方": "算法提供商 (provider), 厂商 (vendor) or 身份提供方",
     "退役|停用(算法提供商|厂商|的版本)": "下线 (retire)",
 }
-CHINESE_IN = ("*.zh-CN.md", "*/zh.yml", "*/reasons.yml", "*/words.js")
+CHINESE_IN = ("*.zh-CN.md", "gateway/language/*.yml", "*/words.js")
 
 
 def tracked() -> list[Path]:

@@ -20,6 +20,7 @@ from engines.docker.sandboxes import sandbox_of
 from engines.files import remove, try_to_remove
 from engines.process.run_directory import RunDirectory
 from examples.demo.partners import Authority
+from gateway.cli.language import t
 from gateway.identity.keys import Keyring
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +121,9 @@ def prepare(home: Path) -> list[NodeProcess]:
                 f"{home} is not empty and was not made by a demo (it has no {MARKER}): nothing was deleted; "
                 "name another folder with --dir, or empty this one"
             )
-        (home / MARKER).write_text("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n")
+        (home / MARKER).write_text(
+            t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n"), encoding="utf-8"
+        )
         if pids := _gateways(nodes):
             raise DemoFailed(
                 f"nodes of an earlier demo still run in {home}; stop them with: kill {' '.join(map(str, pids))}"

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from gateway.cli.language import spoken
+
 TLS = ("ca", "certificate", "key")
 
 
@@ -82,7 +84,8 @@ def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str
 
 
 def _started(home: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "gateway.cli.main", "partner", *words, "--config", str(home / "node.yml")]
+    command = [sys.executable, "-m", "gateway.cli.main", "--lang", spoken(), "partner", *words]
+    command += ["--config", str(home / "node.yml")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from rich.cells import set_cell_size
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -36,6 +37,7 @@ from examples.demo.nodes import (
     uninterrupted,
 )
 from examples.demo.partners import become_partners
+from gateway.cli.language import spoken, t
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ def run(options: Options, console: Console | None = None) -> dict[str, Any]:
     with interruptible():
         nodes = prepare(options.directory.resolve())
         if options.engine == "docker":
-            with console.status("building the reference vendor's image"):
+            with console.status(t("building the reference vendor's image")):
                 _build_image(options)
         configure(nodes, options.engine)
         kept = False
         try:
-            with console.status("starting two gateway nodes"):
+            with console.status(t("starting two gateway nodes")):
                 for node in nodes:
                     start(node)
                 for node in nodes:
@@ -78,24 +80,31 @@ def run(options: Options, console: Console | None = None) -> dict[str, Any]:
                     stop(nodes, options.engine)
         if kept:
             pids = " ".join(str(n.addresses["pid"]) for n in nodes)
-            console.print(f"\nThe nodes stay up. Stop them with: kill {pids}", soft_wrap=True)
+            _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
         else:
-            text = (
-                "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own"
+            _show(
+                console,
+                "next: make demo ARGS=--keep leaves both nodes up to try commands on; README.md sets up your own",
+                highlight=False,
             )
-            console.print(text, soft_wrap=True, markup=False, highlight=False)
         return result
+
+
+def _show(console: Console, text: str, **options: Any) -> None:
+    """Print a text in the language in use."""
+    console.print(t(text), soft_wrap=True, **options)
 
 
 def _work(nodes: list[NodeProcess], options: Options, console: Console, began: float) -> dict[str, Any]:
     for node in nodes:
         role = "guest, has the labels" if node.node == BANK else "host, has features only"
-        console.print(f"[bold]{node.name}[/] ({role}): node {node.node}, process {node.addresses['pid']},")
-        console.print(f"  peers {node.addresses['peer']}, console {node.operator}/")
+        pid = node.addresses["pid"]
+        _show(console, f"[bold]{t(node.name)}[/] ({t(role)}): node {node.node}, process {pid},")
+        _show(console, f"  peers {node.addresses['peer']}, console {node.operator}/")
     _become_partners(nodes, console)
     _register_and_upload(nodes, options, console)
     job_id = _submit(nodes[0], options)
-    console.print(f"submitted [bold]{job_id}[/]: Intersection, then HeteroSecureBoost\n", soft_wrap=True)
+    _show(console, f"submitted [bold]{job_id}[/]: Intersection, then HeteroSecureBoost\n")
     job = _watch(nodes[0], job_id, console)
     return _result(nodes, job, console, time.monotonic() - began)
 
@@ -121,7 +130,8 @@ def _build_image(options: Options) -> None:
 def _ask(method: str, url: str, **kwargs: Any) -> Any:
     try:
         # plain HTTP to loopback: no certificate is verified, and reading the authorities would cost the most
-        answer = httpx.request(method, url, timeout=60, trust_env=False, verify=False, **kwargs)
+        headers = {"accept-language": spoken()}
+        answer = httpx.request(method, url, headers=headers, timeout=60, trust_env=False, verify=False, **kwargs)
         body = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise DemoFailed(f"{method} {url}: {error}") from error
@@ -132,19 +142,19 @@ def _ask(method: str, url: str, **kwargs: Any) -> Any:
 
 def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
     """Let the nodes invite and accept each other, and show the words that their people would compare."""
-    with console.status("the two become partners"):
+    with console.status(t("the two become partners")):
         try:
             words = become_partners([n.home for n in nodes], [str(n.addresses["peer"]) for n in nodes])
         except subprocess.CalledProcessError as error:
             raise DemoFailed(f"the nodes do not become partners: {error.stderr}") from error
-    console.print("each invites the other and accepts; people would compare these six words:")
+    _show(console, "each invites the other and accepts; people would compare these six words:")
     for node, shown in zip(nodes, words, strict=True):
-        console.print(f"  {node.name:<8} [bold]{shown}[/]")
-    console.print("  now partners: TLS with both certificates; requests, answers and jobs signed")
+        console.print(f"  {set_cell_size(t(node.name), 8)} [bold]{shown}[/]")
+    _show(console, "  now partners: TLS with both certificates; requests, answers and jobs signed")
     bank, partner = nodes
     places = {"url": str(partner.addresses["peer"]), "address": str(bank.addresses["peer"])}
     _apply(bank, partner, {"kind": "contract", **places})
-    console.print("  bank applied for a contract, partner approved it")
+    _show(console, "  bank applied for a contract, partner approved it")
 
 
 def _apply(node: NodeProcess, owner: NodeProcess, wanted: dict[str, Any]) -> None:
@@ -157,32 +167,33 @@ def _apply(node: NodeProcess, owner: NodeProcess, wanted: dict[str, Any]) -> Non
     end = time.monotonic() + 30
     while _ask("GET", f"{node.operator}{at}/{applied['number']}")["status"] != "APPROVED":
         if time.monotonic() > end:
-            raise DemoFailed(f"{node.name} does not hear of the approval of its {wanted['kind']}")
+            raise DemoFailed(f"{node.name} has not received the approval of its {wanted['kind']}")
         time.sleep(0.05)
 
 
 def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Console) -> None:
     registration = json.loads((VENDOR / "register_reference.json").read_text(encoding="utf-8"))
     files = _data_files(options)
-    console.print(_ABOUT_DATA[options.data])
+    _show(console, _ABOUT_DATA[options.data])
     for node, file, role in zip(nodes, files, ("guest", "host"), strict=True):
-        message = _ask("POST", f"{node.operator}/v2/provider/register", json=registration)["message"]
+        _ask("POST", f"{node.operator}/v2/provider/register", json=registration)
         meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
         form = {"namespace": "demo", "name": role, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
         with file.open("rb") as stream:
             sent = {"file": (file.name, stream, "text/csv")}
             found = _ask("POST", f"{node.operator}/v2/component/upload/file", data=form, files=sent)["data"]
-        columns = len(found["columns"])
-        console.print(
-            f"{node.name}: provider {message}; uploaded {found['count']} rows x {columns} columns as demo#{role}"
+        count, columns = found["count"], len(found["columns"])
+        _show(
+            console,
+            f"{node.name}: registered the provider, uploaded demo#{role}, {count} rows x {columns} columns",
         )
     bank, partner = nodes
     why = {"reason": "the demo's job"}
     _ask("PUT", f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}", json=why)
-    console.print("bank: granted demo#guest to partner", soft_wrap=True)
+    _show(console, "bank: granted demo#guest to partner")
     _ask("PUT", f"{partner.operator}/api/v1/datasets/demo/host/published", json={"nodes": [bank.node], **why})
     _apply(bank, partner, {"kind": "dataset", "subject": "demo#host", "jobs": 1})
-    console.print("partner: published demo#host; bank applied for it and got a permit for one job", soft_wrap=True)
+    _show(console, "partner: published demo#host; bank applied for it and got a permit for one job")
 
 
 _ABOUT_DATA = {
@@ -281,10 +292,11 @@ def _watch(bank: NodeProcess, job_id: str, console: Console, seconds: float = 60
             time.sleep(0.2)
     if job["outcome"] != "SUCCEEDED":
         failure = job.get("failure") or {}
-        where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        logs = f"; logs below {bank.home.parent}/*/state/runs"
+        where = " ".join(str(failure[k]) for k in ("task", "role", "node") if failure.get(k))
+        logs = f"{bank.home.parent}/*/state/runs"
         raise DemoFailed(
-            f"the job ended as {job['outcome']}: {failure.get('reason')} {where}: {failure.get('message')}{logs}"
+            f"the job ended as {job['outcome']} with {failure.get('reason')} ({where}), logs are below {logs}: "
+            f"{failure.get('message')}"
         )
     return job
 
@@ -295,14 +307,14 @@ _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
 def _progress(job: dict[str, Any]) -> Group:
     table = Table(box=None, pad_edge=False)
     for heading in ("task", "bank (guest)", "partner (host)"):
-        table.add_column(heading)
+        table.add_column(t(heading))
     for task in job["tasks"]:
         cells = [next(iter(task["nodes"].get(n, {}).values()), "-") for n in (BANK, PARTNER)]
         table.add_row(task["name"], *(Text(c, style=_STYLE.get(c, "dim")) for c in cells))
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(total=100, completed=job["progress"], width=50),
-        Text(f"job {job['status']}, {job['progress']} %"),
+        Text(t(f"job {job['status']}, {job['progress']} %")),
     )
     return Group(table, line)
 
@@ -314,21 +326,21 @@ def _result(nodes: list[NodeProcess], job: dict[str, Any], console: Console, sec
     scores = reports.get(("secureboost", "report1")) or {}
     local = scores.get("local_baseline") or {}
     common = _common_ids(nodes[0], job["job_id"])
-    table = Table(title="Result at the bank", title_justify="left", show_header=False, box=None)
-    table.add_row("common ids", common)
-    table.add_row("AUC, both together", f"[bold]{scores.get('auc'):.4f}[/]   KS {scores.get('ks'):.4f}")
+    table = Table(title=t("Result at the bank"), title_justify="left", show_header=False, box=None)
+    table.add_row(t("common ids"), common)
+    table.add_row(t("AUC, both together"), f"[bold]{scores.get('auc'):.4f}[/]   KS {scores.get('ks'):.4f}")
     if local:
-        table.add_row("AUC, the bank alone", f"{local.get('auc'):.4f}   KS {local.get('ks'):.4f}")
-    table.add_row("loss per tree", "  ".join(f"{v:.4f}" for v in _loss_values(losses)))
+        table.add_row(t("AUC, the bank alone"), f"{local.get('auc'):.4f}   KS {local.get('ks'):.4f}")
+    table.add_row(t("loss per tree"), "  ".join(f"{v:.4f}" for v in _loss_values(losses)))
     console.print()
     console.print(table)
-    where = Table(title="Where things lie", title_justify="left", show_header=False, box=None)
+    where = Table(title=t("Where things lie"), title_justify="left", show_header=False, box=None)
     for node in nodes:
-        where.add_row(f"{node.name}: models and reports", str(node.home / "storage"))
-        where.add_row(f"{node.name}: logs of the runs", str(node.home / "state" / "runs"))
-        where.add_row(f"{node.name}: the gateway's log", str(node.home / "gateway.log"))
+        where.add_row(t(f"{node.name}: models and reports"), str(node.home / "storage"))
+        where.add_row(t(f"{node.name}: logs of the runs"), str(node.home / "state" / "runs"))
+        where.add_row(t(f"{node.name}: the gateway's log"), str(node.home / "gateway.log"))
     console.print(where)
-    console.print(f"done in {seconds:.1f} s")
+    _show(console, f"done in {seconds:.1f} s")
     return {"job": job, "common": common, "scores": scores, "loss": losses, "intersect": intersect}
 
 

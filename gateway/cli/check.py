@@ -18,7 +18,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
-from gateway.cli.command import EngineKind, Output, command, compact, harmless, say, table
+from gateway.cli.command import EngineKind, Output, command, compact, harmless, mark, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted
@@ -36,7 +36,6 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _COMPONENT = re.compile(r"\w[\w-]*")
 _LINES = 20
 """of an output that are shown"""
-_MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
 @command(commands, "init", "overlap && cd overlap && pytest")
@@ -333,7 +332,7 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
         lines = [
             [
                 "\n".join(dict.fromkeys((t(clause.name), clause.name))),
-                _MARKS[f.result],
+                mark(f.result),
                 f.seen,
                 (f.remedy or clause.remedy) if f.result == "failed" else "",
                 clause.section,

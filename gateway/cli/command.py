@@ -52,9 +52,6 @@ _ID = re.compile(r"(?=\D*\d)[\w#:.-]{8,24},?")
 _WIDE = 12
 """columns that Chinese text in a table keeps; it may be folded anywhere"""
 
-MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
-"""results of the steps of `route test` and `doctor`"""
-
 Column = str | Callable[[Any], Any]
 """a key of an entry, or a function of it"""
 Columns = Mapping[str, Column]
@@ -193,7 +190,7 @@ def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
     rows = [
         [
             t(s["name"]),
-            MARKS[s["result"]],
+            mark(s["result"]),
             f"{s['seconds'] * 1000:.0f} ms",
             t(s["cause"] or s["found"]),
             t(s["remedy"]),
@@ -201,6 +198,14 @@ def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
         for s in steps
     ]
     table(title, ["step", "result", "took", "found", "what to do"], rows)
+
+
+def mark(result: str) -> str:
+    """Return the result of a step or of a clause as people see it: trouble stands out."""
+    shown = t(result)
+    if result in ("warning", "failed"):
+        return shown.upper()
+    return "–" if result == "skipped" else shown
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:

@@ -16,33 +16,25 @@ from pydantic_core import PydanticUndefined
 
 from engines.docker.client import Client
 from engines.process.engine import this_machine
+from gateway.cli.language import spoken, t
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest
 from gateway.domain.resources import GIB
 from gateway.identity.keys import Keyring
+from gateway.language.catalogue import CHINESE, of_settings
 
-ROUTES = """\
-# Node id -> how its gateway is reached. This node itself needs no entry.
-# Ids are text: quote those that YAML would read otherwise, such as "0123".
-#
-# JG0100001100000000:
-#   host: 127.0.0.1          # or  url: https://gateway.example.com/bfia
-#   port: 7380
-#   profile: spec            # spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol
-#   deadline: 10             # seconds for one request
-# JG0100001100000005:
-#   via: JG0100001100000000  # that node passes on, where its own routes allow it
-# All keys: docs/routes.md
-{}
-"""
-
-_PROCESS_IMAGES = """\
-    # Image name -> the command that stands for it, such as
-    # images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}
-    images: {}
-"""
-
+_ROUTES = (
+    ("JG0100001100000000:", ""),
+    ("  host: 127.0.0.1", "or  url: https://gateway.example.com/bfia"),
+    ("  port: 7380", ""),
+    ("  profile: spec", "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol"),
+    ("  deadline: 10", "seconds for one request"),
+    ("JG0100001100000005:", ""),
+    ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
+)
+"""an example of routes, and what its lines mean"""
+_IMAGES = 'images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}'
 
 TLS_FILES = ("node.pem", "node.key", "ca.pem")
 """certificate, key, and the authorities of the partners' certificates"""
@@ -91,9 +83,25 @@ def example(node: str, engine: str, routes: str, folder: Path, more: dict[str, A
         "resources.disk_gib": _part_of(shutil.disk_usage(nearest(folder.resolve())).total),
         **more,
     }
-    lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
-    lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
+    lines = [
+        f"# {t('Configuration of one BFIA interconnection gateway.')}",
+        f"# {t('Environment variables go over this file:')}",
+        f"# {t('BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.')}",
+        "",
+    ]
     return "\n".join([*lines, *_settings(Settings, None, "", chosen)]) + "\n"
+
+
+def empty_routes() -> str:
+    """Return an empty route table whose comments show what an entry is."""
+    lines = [
+        t("Node id -> how its gateway is reached. This node itself needs no entry."),
+        t('Ids are text: quote those that YAML would read otherwise, such as "0123".'),
+        "",
+        *(f"{line:<26} # {t(about)}" if about else line for line, about in _ROUTES),
+        t("All keys: docs/routes.md"),
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "{}\n"
 
 
 def own_key(folder: Path) -> str:
@@ -116,15 +124,24 @@ def _settings(
         value = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
         section = _section(field)
         if place == "engine.process":
-            yield f"{pad}process:\n{_PROCESS_IMAGES.rstrip()}"
+            yield f"{pad}process:"
+            yield f"{pad}  # {t('Image name -> the command that stands for it, such as')}"
+            yield f"{pad}  # {_IMAGES}"
+            yield f"{pad}  images: {{}}"
         elif section is not None and (isinstance(value, BaseModel) or value is PydanticUndefined):
-            if about := (field.description or section.__doc__ or "").strip().partition("\n")[0]:
+            if about := _about(field.description or section.__doc__ or ""):
                 yield f"{pad}# {about}"
             yield f"{pad}{name}:"
             yield from _settings(section, value if isinstance(value, BaseModel) else None, f"{place}.", chosen)
         else:
-            about = f"  # {field.description}" if field.description else ""
-            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}{about}"
+            about = _about(field.description or "")
+            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}" + (f"  # {about}" if about else "")
+
+
+def _about(text: str) -> str:
+    """Return what a setting means in the language in use."""
+    line = " ".join(text.split())
+    return of_settings().get(line, line) if spoken() == CHINESE else line
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

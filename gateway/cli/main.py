@@ -85,7 +85,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented configuration, an empty route table beside it, and the key pair that signs requests."""
-    from gateway.cli.init import ROUTES, TLS_FILES, docker_answers, example, more, own_key
+    from gateway.cli.init import TLS_FILES, docker_answers, empty_routes, example, more, own_key
     from gateway.config.values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
@@ -100,7 +100,7 @@ def init(
         output.parent.mkdir(parents=True, exist_ok=True)
         chosen = more(port, auth, tls, output.parent)
         output.write_text(example(name, str(kind), routes.name, output.parent, chosen), encoding="utf-8")
-        routes.write_text(ROUTES, encoding="utf-8")
+        routes.write_text(empty_routes(), encoding="utf-8")
         for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
         key = own_key(output.parent)

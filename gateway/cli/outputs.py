@@ -29,6 +29,7 @@ from gateway.cli.command import (
     size,
     table,
     warn,
+    whole_id,
 )
 from gateway.cli.jobs import Party, commands, job_at, run_of
 from gateway.domain.dag import group
@@ -93,7 +94,9 @@ def archive(
 
 @command(commands, "verify", "job-0123.zip")
 def verify(
-    job: Annotated[str, typer.Argument(help="The job's id, or an archive of it; that needs no node.")],
+    job: Annotated[
+        str, typer.Argument(help="The job's id or its beginning, last, or an archive of it; that needs no node.")
+    ],
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
 ) -> Output:
@@ -111,7 +114,7 @@ def verify(
             raise CallFailed(f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT) from error
     else:
         with connect(config, url) as node:
-            found = node.get(path_of("jobs", job, "bundle"))
+            found = node.get(path_of("jobs", whole_id(node, job), "bundle"))
     try:
         findings = [vars(one) for one in verified(found)]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:

@@ -205,6 +205,12 @@ def entries_of(file: str) -> Any:
 
 
 @cache
+def of_settings() -> Mapping[str, str]:
+    """Return the Chinese of what the settings mean, by the English text."""
+    return dict(entries_of("settings.yml"))
+
+
+@cache
 def reasons() -> Mapping[str, Reason]:
     """Return all reasons by name."""
     return {one.name: one for group in groups() for one in group.reasons}

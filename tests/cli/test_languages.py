@@ -10,13 +10,17 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+import yaml
 
 from adapter.bfia import route_test
 from adapter.fate.tools.rows import NOTED
+from examples.demo.nodes import NAMES
+from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
-from gateway.cli.command import _NEXT
+from gateway.cli.command import _NEXT, print_steps, table
 from gateway.cli.language import asked, paragraphs
+from gateway.config.loader import load
 from gateway.conformance.clauses import CLAUSES
 from gateway.diagnostics import doctor
 from gateway.domain.dry_run import CHECKS
@@ -25,6 +29,7 @@ from gateway.domain.scheduling import messages
 from gateway.domain.states import JOB, RUN, TASK, Outcome
 from gateway.identity.statements import HEAD
 from gateway.language import catalogue
+from gateway.runtime.checks import Result
 from provider_registry.registry import Action
 from tests.cli import everything
 from tests.console import words
@@ -208,12 +213,45 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
     product = "gateway adapter engines provider_registry route_table"
     rules = texts_of(product, {"Problem", "problem", "_problem"}, 1, 2)
     rules += texts_of("gateway/config", {"ValueError"}, 0, 2)
-    for text in [*texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3), *rules]:
+    shown = texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3)
+    shown += texts_of("examples/demo", {"_show"}, 1, 0) + texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0)
+    shown += [*NAMES.values(), *_ABOUT_DATA.values()]
+    for text in [*shown, *rules]:
         assert re.search("[\u4e00-\u9fff]", catalogue.translate(text, "zh")), text
     for rule in rules:
         behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
         expected = f"config.a: {catalogue.translate(rule, 'zh')}（实际为 'b'）"
         assert behind.replace("：", ": ") == expected.replace("：", ": ")
+
+
+def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(tmp_path: Path):
+    for language in ("en", "zh"):
+        file = tmp_path / language / "node.yml"
+        made = run("--lang", language, "init", "--engine", "process", "--node", "A1", "-o", str(file))
+        assert made.returncode == 0, made.stderr
+    written = [file.read_text(encoding="utf-8") for file in (file, file.with_name("routes.yml"))]
+    comments = [one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)]
+    assert len(comments) > 90 and "本节点的标识，对端与作业以它称呼本节点。" in written[0]
+    assert [one for one in comments if not re.search("[\u4e00-\u9fff]", one)] == []
+    assert yaml.safe_load(written[1]) == {}
+    english = yaml.safe_load((tmp_path / "en/node.yml").read_text(encoding="utf-8"))
+    assert yaml.safe_load(written[0].replace("/zh/", "/en/")) == english
+    assert load(file, {}).node.id == "A1"
+
+
+def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    steps = [
+        {"name": "database", "result": one, "seconds": 0.1, "cause": "", "found": "", "remedy": ""}
+        for one in Result
+    ]
+    for language, results in (("en", "ok WARNING FAILED"), ("zh", "通过 警告 失败")):
+        monkeypatch.setattr("gateway.cli.language._chosen", [language])
+        print_steps("node.yml", steps)
+        table("", ["job", "state"], [["job-1", "FAILED"]])
+        shown = capsys.readouterr().out
+        assert all(result in shown for result in results.split()) and "FAILED" in shown
 
 
 def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():

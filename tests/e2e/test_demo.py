@@ -123,8 +123,9 @@ def test_a_demo_that_cannot_start_says_why_and_replaces_only_what_a_demo_made(tm
     (home / "bank").mkdir(parents=True)
     for name in (MARKER, "notes", "bank/old"):
         (home / name).write_text("mine")
-    done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none")
-    assert done.returncode == 1 and "did not start" in done.stderr and "limits.body_bytes" in done.stderr
+    for language, why in (("en_GB.UTF-8", "did not start"), ("zh_CN.UTF-8", "银行的节点未能启动")):
+        done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none", LC_ALL=language)
+        assert done.returncode == 1 and why in done.stderr and "limits.body_bytes" in done.stderr
     assert processes_below(tmp_path) == []
     assert (home / "notes").read_text() == "mine" and not (home / "bank" / "old").exists()
 
@@ -150,8 +151,8 @@ def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_t
         for name in pids:
             (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
             assert entry["url"].startswith("https://") and entry["signing"] == "required" and entry["certificate"]
-        again = demo(home)
-        assert again.returncode == 1 and "still run" in again.stderr
+        again = demo(home, LC_ALL="zh_CN.UTF-8")
+        assert again.returncode == 1 and "先前演示的节点仍在运行" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
         assert all(alive(pid) for pid in pids.values())
         assert (home / "bank" / "gateway.db").exists()

@@ -2,11 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
-import yaml
-
-from gateway.language.catalogue import entries_of
+from gateway.language.catalogue import entries_of, of_settings
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -16,18 +13,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def translated(text: str, language: str) -> str:
-    """Return a text of the code in a language. Raises `LookupError` where neither `zh.yml` has it."""
+    """Return a text of the code in a language. Raises `LookupError` where `gateway/language` has none."""
     if language == "en" or not text:
         return text
     if text not in _chinese():
-        raise LookupError(f"tools/docs/zh.yml has no Chinese for {text!r}: add it")
+        raise LookupError(f"gateway/language has no Chinese for {text!r}: add it")
     return _chinese()[text]
 
 
 @cache
 def _chinese() -> Mapping[str, str]:
-    found: Mapping[str, str] = yaml.safe_load(Path(__file__).with_name("zh.yml").read_text(encoding="utf-8"))
-    return {**entries_of("zh.yml"), **found}
+    return {**entries_of("zh.yml"), **of_settings()}
 
 
 def code(text: str) -> str:
