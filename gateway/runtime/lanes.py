@@ -18,6 +18,8 @@ _COMPUTING = 2
 """threads of a lane whose work never waits: more would only take turns on the interpreter"""
 _GIVES_WAY = 0.5
 """seconds that work waits at most for what is first, and that a job which is being taken in counts as such"""
+_BURST = 4.0
+"""seconds from the beginning of a burst of new jobs in which work waits for them however long that takes"""
 
 
 class Lanes:
@@ -25,7 +27,8 @@ class Lanes:
 
     Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
     threads: one with a thousand calls to make hardly delays another. While jobs are being taken in, all other
-    work waits, for half a second at most: in a burst, clients get their responses before the first jobs go on.
+    work waits: for four seconds of a burst, so that clients get their responses before the first jobs go on, and
+    for half a second each afterwards.
     """
 
     def __init__(self, threads: int = 8, own: str = "") -> None:
@@ -36,24 +39,32 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._taken_in: dict[object, float] = {}
         """jobs that are being taken in, and until when others wait for that"""
+        self._last_taken_in = -_BURST
+        self._burst_until = 0.0
         self._closed = False
 
     @contextmanager
     def taking_in(self) -> Iterator[None]:
         """Have other work wait for this."""
-        one = object()
-        self._taken_in[one] = time.monotonic() + _GIVES_WAY
+        one, now = object(), time.monotonic()
+        with self._lock:
+            if now - self._last_taken_in > _GIVES_WAY:
+                self._burst_until = now + _BURST
+            self._last_taken_in = now
+            self._taken_in[one] = now + _GIVES_WAY
         try:
             yield
         finally:
-            del self._taken_in[one]
             with self._lock:
+                del self._taken_in[one]
                 lanes = [] if self._taken_in else list(self._lanes.values())
             for lane in lanes:
                 lane.go_on()
 
-    def _wait_until(self) -> float:
-        return max(self._taken_in.copy().values(), default=0.0)
+    def _wait_until(self, since: float) -> float:
+        """Return until when what was left here then waits at most."""
+        until = max(self._taken_in.copy().values(), default=0.0)
+        return min(until, max(since + _GIVES_WAY, self._burst_until))
 
     def submit(self, lane: str, work: Work, job: str = "", priority: int = 0) -> None:
         """Have the work done in a lane, after what the same job left there before with the same priority."""
@@ -82,7 +93,7 @@ class Lanes:
 
 
 class _Lane:
-    def __init__(self, name: str, most: int, wait_until: Callable[[], float]) -> None:
+    def __init__(self, name: str, most: int, wait_until: Callable[[float], float]) -> None:
         self._name = name
         self._most = most
         self._wait_until = wait_until
@@ -153,9 +164,8 @@ class _Lane:
                         job = next((name for name in jobs if self._busy[name] < self._share), None)
                         if job is None:
                             continue
-                        until = 0.0 if priority == FIRST else self._wait_until()
-                        now = time.monotonic()
-                        left = min(until, jobs[job][0][1] + _GIVES_WAY) - now
+                        since = jobs[job][0][1]
+                        left = 0.0 if priority == FIRST else self._wait_until(since) - time.monotonic()
                         if left <= 0:
                             return job, self._take(priority, job)
                         pause = left if pause is None else min(pause, left)

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -214,6 +214,22 @@ def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: py
             time.sleep(0.05)
             clock.monotonic.return_value = 3600.0
             assert begun.wait(30)
+    lanes.close()
+
+
+def test_work_waits_for_four_seconds_of_a_burst(monkeypatch: pytest.MonkeyPatch):
+    clock = Mock(monotonic=Mock(return_value=0.0))
+    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
+    lanes, begun = Lanes(threads=1), threading.Event()
+    with ExitStack() as last:
+        last.enter_context(lanes.taking_in())
+        lanes.submit("peer", begun.set, "other", priority=5)
+        for now in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2, 3.6, 4.0):
+            clock.monotonic.return_value = now
+            with last.pop_all():  # the next one is taken in before this one has been
+                last.enter_context(lanes.taking_in())
+            lanes.submit("peer", int, "later")  # has the lane look
+            assert begun.wait(30 if now == 4.0 else 0.02) == (now == 4.0)
     lanes.close()
 
 
