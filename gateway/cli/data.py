@@ -323,7 +323,7 @@ def delete(
     """
     path = _path(dataset)
     if not yes and not as_json:
-        typer.confirm(f"Delete {dataset} for good?", abort=True, err=True)
+        typer.confirm(t(f"Delete {dataset} for good?"), abort=True, err=True)
     found = node.delete(path)
     print_json(found) if as_json else say(f"deleted {dataset}")
 

@@ -44,6 +44,8 @@ from gateway.data.log_levels import Level
 from gateway.errors import counted, near
 
 _SCHEDULE = "/v1/platform/schedule"
+_DATASET = r"[^\s'\"（：；]+#[^\s'\"（：；]+"
+"""a dataset's id in a message, which may be Chinese"""
 
 commands = typer.Typer(name="job")
 
@@ -137,7 +139,7 @@ def _meant(node: Client, job_id: str) -> list[str]:
     with suppress(CallFailed):  # the refusal is printed all the same
         job = job_at(node, job_id)
         failure = job.get("failure") or {}
-        named = dict.fromkeys(re.findall(r"[^\s'\"]+#[^\s'\"]+", str(failure.get("message"))))
+        named = dict.fromkeys(re.findall(_DATASET, str(failure.get("message"))))
         if named and failure.get("node") == job["scheduler"]:
             there = [one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]]
             hints = [
@@ -357,7 +359,7 @@ def plan(node: Client, file: JobFile) -> Output:
     order = [*words, "ok"]
     for one in found["nodes"]:
         one["checks"].sort(key=lambda c: order.index(c["standing"]))
-        listing(one, "checks", "", columns, f"{one['node']} ({', '.join(one['parties']) or 'no party'})")
+        listing(one, "checks", "", columns, f"{one['node']} ({', '.join(one['parties']) or t('no party')})")
         say()
     counts = [f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")]
     verdict = "nothing stands in the way" if found["good"] else "the job would fail"
@@ -509,7 +511,7 @@ def in_short(warnings: Sequence[str], job_id: str, most: int | None) -> list[str
 def _why(what: Mapping[str, Any]) -> str:
     """Return why something failed, or what it waits for."""
     if failure := what.get("failure"):
-        where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
+        where = " ".join(f"{t(k)} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
         message, before = failure["message"], ""
         while message != before:  # as it was at each node that passed it on
             before = message

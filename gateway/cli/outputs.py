@@ -32,6 +32,7 @@ from gateway.cli.command import (
     whole_id,
 )
 from gateway.cli.jobs import Party, commands, job_at, run_of
+from gateway.cli.language import t
 from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
@@ -122,8 +123,9 @@ def verify(
     good = all(one["good"] is not False for one in findings)
     yield {"job_id": found["job_id"], "node": found["node"], "good": good, "findings": findings}, good
     words = {True: "good", False: "DIFFERS", None: "unknown"}
-    columns: Columns = {"": lambda one: words[one["good"]], "what": "check", "found": "text"}
-    listing({"findings": findings}, "findings", "", columns, f"{found['job_id']} at {found['node']}")
+    columns: Columns = {"": lambda one: words[one["good"]], "what": "check", "found": lambda one: t(one["text"])}
+    title = f"what was signed of {found['job_id']}, and what ran at {found['node']}"
+    listing({"findings": findings}, "findings", "", columns, title)
 
 
 @command(commands, "reports", "job-0123")
@@ -255,7 +257,9 @@ def delete(
     yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
     _print_deleted(found, dry_run)
     done = "would be" if dry_run else "yes"
-    rows = [[name, f"no: {at['reason']} {at['message']}" if at["reason"] else done] for name, at in others.items()]
+    rows = [
+        [name, t(f"no: {at['reason']} {at['message']}" if at["reason"] else done)] for name, at in others.items()
+    ]
     if rows:
         table("other nodes", ["node", "deleted"], rows)
 

@@ -34,6 +34,7 @@ from gateway.cli.command import (
     warn,
     when,
 )
+from gateway.cli.language import t
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -105,7 +106,7 @@ def accept(
         if not yes:
             say(f"this node, {own['node']}, is at {own['address']}; {node} is at {url}", err=True)
             say(f"the words at both sides: {words}", err=True)
-            typer.confirm("Does the partner see the same words?", abort=True, err=True)
+            typer.confirm(t("Does the partner see the same words?"), abort=True, err=True)
         entry = {"url": url, "keys": ", ".join(keys), "signing": "required", "bundles": "required"}
         tls = {"ca": ca, "certificate": certificate, "key": key}
         entry |= {name: str(given.absolute()) for name, given in tls.items() if given}

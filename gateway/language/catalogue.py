@@ -25,6 +25,8 @@ _TEXTS = frozenset(
 """fields of the API with texts for people"""
 _LONGEST = 20_000
 """characters of a text that is looked for"""
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""Unicode that RE2 does not take"""
 _GOT, _NEXT = " (got ", "); "
 """before the value of a problem, and after it where another follows"""
 _MOST_WORDS = 8
@@ -83,7 +85,7 @@ def of_header(accepted: str) -> str:
 
 def translate(text: str, language: str) -> str:
     """Return a text in a language; as it is where nobody has translated it."""
-    if language == ENGLISH or not text.strip() or len(text) > _LONGEST:
+    if language == ENGLISH or not text.strip() or len(text) > _LONGEST or _BROKEN.search(text):
         return text
     return (
         _whole(text)

@@ -53,10 +53,10 @@ def reading_what_is_not_there(gateway: Gateway, job: dict[str, Any], role: str) 
     return job | {"config": job["config"] | {"task_params": job["config"]["task_params"] | own}}
 
 
-def cli(gateway: Gateway, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def cli(gateway: Gateway, *words: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as its user would."""
     url = gateway.addresses()["operator"]
-    return forks.run(["job", *words, "--url", url], input=stdin, env=os.environ | {"COLUMNS": "200"})
+    return forks.run(["job", *words, "--url", url], input=stdin, env=os.environ | {"COLUMNS": "200"} | more)
 
 
 def printed(result: subprocess.CompletedProcess[str]) -> Any:
@@ -126,8 +126,11 @@ def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(node: 
 
 def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     job = body(tmp_path, a=0)
-    mistyped = cli(node, "submit", "-", stdin=json.dumps(reading_what_is_not_there(node, job, "guest")))
+    wrong = json.dumps(reading_what_is_not_there(node, job, "guest"))
+    mistyped = cli(node, "submit", "-", stdin=wrong)
     assert "\nbank#rosw: did you mean bank#rows?\n" in mistyped.stderr and "data list" in mistyped.stderr
+    chinese = cli(node, "submit", "-", stdin=wrong, LC_ALL="zh_CN.UTF-8").stderr
+    assert "\nbank#rosw：是否应为 bank#rows？\n" in chinese and chinese.count("是否应为") == 1
     job["dag"]["components"][0]["componentName"] = "Nobody"
     refused = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
     said = json.loads(refused.stderr)

@@ -135,7 +135,8 @@ def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pyte
 
 def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     hostile = "{0.__class__}; {x!r}\n" * 200
-    assert catalogue.translate(hostile, "zh") == hostile
+    for one in (hostile, "must not hold \ud800"):
+        assert catalogue.translate(one, "zh") == one
     refused = run("--lang", "zh", "model", "export", "m", "1", "-o", str(tmp_path), "--url", "http://127.0.0.1:9")
     assert refused.returncode == 2 and str(tmp_path) in refused.stderr
     away = run("--lang", "zh", "job", "list", "--url", "http://127.0.0.1:9/{0.__class__}")
@@ -222,6 +223,88 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
         behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
         expected = f"config.a: {catalogue.translate(rule, 'zh')}（实际为 'b'）"
         assert behind.replace("：", ": ") == expected.replace("：", ": ")
+
+
+PUT_TOGETHER = {"9; its run is 9", "its outputs are needed: 9. 9"}
+PUT_TOGETHER |= {"9: if the partner says so by telephone, edit the route and decide again"}
+PUT_TOGETHER |= {"must be 9", "must be 9 text, byte 9 is not; 9", "must be UTF-8 text, this looks like UTF-16; 9"}
+"""texts that are found with what stands in them"""
+
+
+def rules(rooms: str) -> set[str]:
+    """Return the texts below some rooms that begin with ``must``; a value in them is a 9."""
+    found = set()
+    for file in (file for room in rooms.split() for file in (ROOT / room).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        inner = {id(part) for one in ast.walk(tree) if isinstance(one, ast.JoinedStr) for part in one.values}
+        for one in ast.walk(tree):
+            parts = one.values if isinstance(one, ast.JoinedStr) else [] if id(one) in inner else [one]
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "9" for p in parts)
+            if text.startswith("must "):
+                found.add(text.replace("{}", "9"))
+    return found
+
+
+def test_every_rule_and_every_refusal_is_there_in_chinese():
+    refusals = {"NotFound", "Conflict", "NotAllowed", "Refused", "Busy", "TooLarge"}
+    rooms = "gateway/jobs gateway/data gateway/providers gateway/admin gateway/domain"
+    wanted = {*texts_of(rooms, refusals, 0, 2), *rules("gateway adapter/bfia provider_registry route_table")}
+    assert len(wanted) > 280
+    untranslated = {one for one in wanted if not re.search("[\u4e00-\u9fff]", catalogue.translate(one, "zh"))}
+    assert untranslated - PUT_TOGETHER == set()
+
+
+@pytest.mark.parametrize(
+    "english",
+    [
+        "JG2: config.task_params.host.0.a.dataset_id: NOT_AUTHORISED: dataset demo#x is not at node JG2, or is not"
+        " granted there to JG1, JG3; ask its admin (got 'demo#x')",
+        "config.task_params.guest.0.a.dataset_id: NOT_AUTHORISED: dataset demo#x is not granted at node JG1:"
+        " JG9 was"
+        " never granted it; JG8 had it granted until 2026-11-27 02:52 UTC; ask its admin for a grant (got"
+        " 'demo#x')",
+        "JG1: NOT_AUTHORISED: output job-1#a of node JG1: JG2 was never granted it; its admin grants it by:"
+        " bfia-gateway data grant 'job-1#a' JG2",
+        "JG1: dag.components[0]: PROVIDER_UNKNOWN: no provider unionpay is registered; register it with:"
+        " bfia-gateway provider register FILE (got 'unionpay:1.0.0/Intersection')",
+        "dag.components[0]: VERSION_UNKNOWN: provider reference on docker has no version 9.9.9; it has 1.0.0"
+        " (got 'x')",
+        "dag.components[0]: COMPONENT_UNKNOWN: provider reference:1.0.0@docker has no component Sets; it has"
+        " Intersection, HeteroLR (did you mean Intersection?) (got 'reference:1.0.0/Sets')",
+        "dag.components[0]: PROVIDER_RETIRED: provider a:1@docker is retired: jobs that begin now cannot use it;"
+        " versions in use are 2, 3 (got 'a:1/B')",
+        "config.job_params.common.priority: must be a whole number between -1000000 and 1000000 (got 'high')",
+        "config.job_params.common.timeout: must be seconds, more than 0 and at most 1000000000 (got -3)",
+        "config.task_params.host.0.a.dataset_id: is missing: host.0 reads nothing in a, where guest.0 reads"
+        " a dataset;"
+        " name one, or an empty text where it needs none",
+        "dagg: is not a field that this gateway knows; it is ignored (got 'an object'); did you mean dag?",
+        "old_job_id: no such job is scheduled here (got 'job-nope')",
+        "dag.components[0].name: must not hold / or \\ (got 'a b/c')",
+        "config.job_params.common.computing_engine: ENGINE_NOT_HERE: Spark is the business of a vendor's"
+        " image, which"
+        " may bring it along; this gateway starts containers (or processes in their place) and no computing engine"
+        " (got 'spark')",
+        "JG3: RESOURCES_BUSY: needs memory 8 GiB on node JG3, free memory 4 GiB",
+        "one task at a time needs cpu 99 (guest.0), node JG1 has cpu 2, of which one job may hold cpu 1",
+        "NO_CONTRACT: no contract of JG1 with JG9 is in force",
+        "node: there is no route to JG9: no node of that id is known here; did you mean JG8? Add its route,"
+        " or force"
+        " it (got 'JG9')",
+        "job job-1 has ended, or is about to",
+        "file:3: must be UTF-8 text, byte 3 is not; if it is in another encoding, name it: data upload --encoding"
+        " (meta.encoding), one of gbk, big5 (got b'2')",
+        "file: 3 more of this kind: repeated ids, in lines 5, 10, 17",
+    ],
+)
+def test_a_refusal_is_not_partly_english(english: str):
+    chinese = re.sub("（实际为 .*?）", "", catalogue.translate(english, "zh"))
+    kept = r"register FILE|data upload --encoding|data grant|provider register"
+    assert not re.search("[a-z]{2,} [a-z]{2,} [a-z]{2,}", re.sub(kept, "", chinese)), chinese
+    assert re.search("[\u4e00-\u9fff]", chinese)
+    assert set(re.findall(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+", english)) <= set(
+        re.findall(r"JG\d|\w+#\w+|[A-Z]+_[A-Z_]+", catalogue.translate(english, "zh"))
+    )
 
 
 def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(tmp_path: Path):
