@@ -20,7 +20,7 @@ from engines.base import Engine
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace, engine_of
-from gateway.config.loader import load
+from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
 from gateway.diagnostics.doctor import look
 from gateway.http.server import serve
@@ -46,6 +46,8 @@ def run(
     gateway = Gateway(settings, engine=engine, pace=pace)
     gateway.doctor = partial(look, settings, partial(engine_of, installation="doctor", instance="doctor"), config)
     log = structlog.get_logger("gateway")
+    if unused := [path for path in settings.origins if path in REMOVED]:
+        log.warning("settings of an earlier version have no effect: delete them", settings=unused)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -25,15 +25,32 @@ HIDDEN = "(not shown)"
 MASKED = "***"
 _SECRET = ("token", "secret", "password")
 
+REMOVED: Mapping[str, Any] = {
+    "engine.docker.daemons": [],
+    "engine.docker.pull_stale_seconds": 120.0,
+    "engine.kubernetes.context": "",
+    "limits.disk_check_seconds": 10.0,
+    "limits.engine_down_seconds": 60.0,
+    "limits.files": 250_000,
+    "limits.lost_gateway_seconds": 60.0,
+    "limits.orphan_seconds": None,
+    "providers.check_seconds": 30.0,
+    "providers.fetch_seconds": 20.0,
+    "retention.every_seconds": 60.0,
+    "retention.workspace_seconds": 60.0,
+}
+"""settings of earlier versions with their defaults, which `init` wrote into every file"""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the configuration. Raises `Invalid` with every problem and its path.
 
-    Relative paths are relative to the configuration file's folder (to the working folder without a file).
+    Relative paths are relative to the configuration file's folder (to the working folder without a file). A
+    setting that only earlier versions had is left out where it has its default.
     """
     text, data = _read(path) if path is not None else ("", {})
+    removed = list(_removed(data))
     data = _merged(data, overrides or {})
     base = path.resolve().parent if path is not None else Path.cwd()
     unknown = [
@@ -48,14 +65,25 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
             one._replace(path=join(e["loc"]) or "settings", got=_shown(e["loc"], one.got))
             for e, one in zip(error.errors(), problems_of(error.errors(), Settings), strict=True)
         ]
-        raise Invalid([*unknown, *found]) from error
+        raise Invalid([*unknown, *removed, *found]) from error
     except SettingsError as error:  # an environment variable for a section that is not JSON
-        raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), HIDDEN)]) from error
-    if unknown:
-        raise Invalid(unknown)
+        raise Invalid([*unknown, *removed, Problem(f"{PREFIX}…", str(error), HIDDEN)]) from error
+    if unknown or removed:
+        raise Invalid([*unknown, *removed])
     settings = _anchored(settings, base)
     settings._origins = _origins(path, text, overrides or {})
     return settings
+
+
+def _removed(data: dict[str, Any]) -> Iterator[Problem]:
+    """Take out settings of earlier versions; report those that were changed."""
+    for path, default in REMOVED.items():
+        *sections, name = path.split(".")
+        section: Any = data
+        for one in sections:
+            section = section.get(one) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section and (value := section.pop(name)) != default:
+            yield Problem(path, "is not a setting of this version any more; delete it", value)
 
 
 def _shown(path: tuple[int | str, ...], value: Any) -> Any:

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from typer.testing import CliRunner
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
 from gateway.cli.main import app
-from gateway.config.loader import effective, load
+from gateway.config.loader import REMOVED, effective, load
 from gateway.config.schema import Settings
 from gateway.config.values import without_password
 from gateway.data.workspace import Apart
+from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import opened
 from tests.e2e.nodes import ROOT
-from tests.inprocess import ask, running, settings
+from tests.inprocess import ME, ask, running, settings
 
 SECRET = "hunter2-hunter2"
 
@@ -300,6 +302,30 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
     assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     assert SECRET not in shown.stdout
+
+
+def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it_is_named(tmp_path: Path):
+    file = tmp_path / "node.yml"
+    node: dict[str, Any] = {"node": {"id": ME}, "engine": {"kind": "docker"}}
+    old = deepcopy(node)
+    for path, default in REMOVED.items():
+        *sections, name = path.split(".")
+        place = old
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = default
+    file.write_text(yaml.safe_dump(old))
+    assert load(file).limits == load(None, node).limits
+    old["limits"]["files"] = 10
+    old["retention"]["workspace_seconds"] = 1
+    file.write_text(yaml.safe_dump(old))
+    with pytest.raises(Invalid) as caught:
+        load(file)
+    rule = "is not a setting of this version any more; delete it"
+    assert list(caught.value.problems) == [
+        Problem("limits.files", rule, 10),
+        Problem("retention.workspace_seconds", rule, 1),
+    ]
 
 
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
