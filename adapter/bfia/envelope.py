@@ -61,9 +61,7 @@ class Route(JsonRoute):
 def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     async def written(*given: Any, **named: Any) -> Any:
-        made = await endpoint(*given, **named)
-        if not isinstance(made, BaseModel):
-            return made
+        made: BaseModel = await endpoint(*given, **named)
         return Response(
             made.__pydantic_serializer__.to_json(made, exclude_unset=True), media_type="application/json"
         )

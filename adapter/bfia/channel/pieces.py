@@ -122,9 +122,9 @@ def decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
             text = text.translate(_PLAIN, _SPACE)
             keep = len(text) & ~3
             found = binascii.a2b_base64(text[:keep], strict_mode=True)
-        if padded and text:
+        if padded and text.strip(_SPACE):
             raise ValueError("padding before the end")
-        padded = len(found) < keep // 4 * 3
+        padded = padded or len(found) < keep // 4 * 3
         rest = text[keep:]
         yield found
     rest = rest.translate(_PLAIN, _SPACE).rstrip(b"=")

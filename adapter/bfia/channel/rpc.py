@@ -260,14 +260,10 @@ async def _opened(to: str, by: str) -> tuple[asyncio.StreamReader, _Counting]:
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     inside = socket.socket(socket.AF_UNIX)
-    try:
-        inside.setblocking(False)
-        inside.bind(by)
-        await loop.sock_connect(inside, to)
-        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=inside)
-    except BaseException:
-        inside.close()
-        raise
+    inside.setblocking(False)
+    inside.bind(by)
+    await loop.sock_connect(inside, to)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=inside)
     return reader, _Counting(transport, protocol, reader, loop)
 
 

@@ -123,8 +123,6 @@ def confirmation(card: Card, known: Application) -> dict[str, Any]:
         return {}
     if known.kind is Kind.CONTRACT:
         return {**card.credentials(), "expired_time": milliseconds(known.expires_at)}
-    if not known.token:  # the partner has it
-        return {}
     permit = {
         "token": known.token,
         "resource_level": AUDITED[known.kind].level,

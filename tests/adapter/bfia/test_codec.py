@@ -17,7 +17,7 @@ from adapter.bfia.channel.codec import (
     wait_seconds,
 )
 from adapter.bfia.channel.forms import Form
-from adapter.bfia.channel.pieces import decode_base64, encode_base64
+from adapter.bfia.channel.pieces import decode_base64, decoded, encode_base64
 from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import read_json
 from gateway.errors import Invalid
@@ -53,10 +53,21 @@ def test_large_bytes_are_sliced_without_a_seam(size):
     assert decode_base64(text.decode()) == payload
 
 
-@pytest.mark.parametrize("text", ["A", "AAAA=AAA", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)])
+@pytest.mark.parametrize("text", ["A", "AAAA=AAA", "QQ==QU", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)])
 def test_what_is_no_base64_is_refused_at_any_length(text):
     with pytest.raises(ValueError):
         decode_base64(text)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"), [((b"QQ=", b"=", b"\n", b" "), b"A"), ((b"QQ==", b"\n", b"QUJD"), None)]
+)
+def test_after_its_padding_base64_has_white_space_alone_in_any_pieces(pieces, found):
+    if found is not None:
+        assert b"".join(decoded(pieces)) == found
+        return
+    with pytest.raises(ValueError, match="padding before the end"):
+        list(decoded(pieces))
 
 
 @steady

@@ -1,24 +1,31 @@
 """A → X → B: what is addressed to another node is passed on where both routes allow it, else refused by name."""
 
+import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from adapter.bfia import relay
+from adapter.bfia.channel.courier import Courier
 from adapter.bfia.peer import RELAY_CODES as CODES
 from adapter.bfia.peer import RELAY_LOOP as LOOP
 from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
-from adapter.bfia.relay import MOST_HOPS, Refused, judge
+from adapter.bfia.peer import TARGET_UNREACHABLE as UNREACHABLE
+from adapter.bfia.peer import WITHIN
+from adapter.bfia.relay import MOST_HOPS, Refused, Relay, judge
 from gateway.bootstrap.node import Gateway
 from gateway.errors import GatewayError, NotFound, PeerUnreachable
 from gateway.identity.keys import Keyring
 from route_table.document import parse
+from route_table.model import Identity
 from tests.inprocess import ME, PEER, ask, running
 
 A, B, X = ME, PEER, "JG0100003300000030"
@@ -225,3 +232,92 @@ def test_the_documents_have_every_reason_of_a_relay_with_its_code():
         text = (Path(__file__).resolve().parents[3] / "docs" / name).read_text(encoding="utf-8")
         for reason, (_, code) in CODES.items():
             assert f"| `{reason}` | {code} |" in text
+
+
+def by_relay(
+    handler: Callable[..., Any], *messages: dict[str, Any], unusable: bool = False, **headers: str
+) -> httpx.Response:
+    """Return the response of a relay alone, whose next hop is a function; the request is ``messages``."""
+
+    class Hop(Courier):
+        def to(self, identity: Identity) -> httpx.AsyncClient:
+            if unusable:
+                raise PeerUnreachable("no certificate")
+            return httpx.AsyncClient(transport=httpx.MockTransport(handler))
+
+    coming, sent = iter(messages), list[Any]()
+    named = {"x-source-node-id": "A", "x-target-node-id": "B", "transfer-encoding": "chunked", **headers}
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()]
+    scope = {"type": "http", "method": "POST", "path": HELLO, "http_version": "1.1", "headers": raw}
+
+    async def receive() -> Any:
+        return next(coming)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def served() -> None:
+        relay = Relay(send, "X", lambda: parse(TABLE), Hop(), (10, 10), lambda *_: None)  # type: ignore[arg-type]
+        await relay({**scope, "query_string": b"", "server": None}, receive, send)
+
+    asyncio.run(served())
+    return httpx.Response(sent[0]["status"], content=sent[1]["body"])
+
+
+def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+async def late(_: httpx.Request) -> httpx.Response:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
+async def broken(_: httpx.Request) -> httpx.Response:
+    raise httpx.ReadError("reset")
+
+
+@pytest.mark.parametrize(
+    ("hop", "said", "delivered"),
+    [
+        (late, "gave no answer within", True),
+        (broken, "gave no answer: ReadError reset", True),
+        (lambda _: httpx.Response(200, content=b"x" * 11), "answers with more than 10 bytes", True),
+        *(
+            (lambda _, body=body: httpx.Response(502, content=body), "answers HTTP 502", True)
+            for body in (b"<html>", b"[1]", b"{}")
+        ),
+        (None, "is not called: no certificate", False),
+    ],
+)
+def test_the_silence_of_a_target_is_told_by_the_relay(
+    monkeypatch: pytest.MonkeyPatch, hop: Any, said: str, delivered: bool
+):
+    monkeypatch.setattr(relay, "_LARGEST_RESPONSE", 10)
+    answer = by_relay(hop, part(b"{}"), unusable=hop is None, **{WITHIN: "60"})
+    told = answer.json()
+    assert answer.status_code == 503 and said in told["msg"]
+    assert told["data"] == {"reason": UNREACHABLE, "relay": "X", "delivered": delivered}
+
+
+def test_what_a_relay_behind_says_is_passed_on():
+    told = {"code": 1, "msg": "x", "data": {"reason": UNREACHABLE, "relay": "Y", "delivered": False}}
+    answer = by_relay(lambda _: httpx.Response(503, json=told), part(b""))
+    assert (answer.status_code, answer.json()) == (503, told)
+    odd = {**told, "data": {**told["data"], "relay": "not\na node"}}
+    assert by_relay(lambda _: httpx.Response(503, json=odd), part(b"")).json()["data"]["relay"] == "X"
+
+
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        ([part(b"x" * 6, more=True), part(b"x" * 6)], 413),
+        ([part(b"x", more=True), {"type": "http.disconnect"}], 400),
+    ],
+)
+def test_a_body_of_no_announced_length_is_passed_on_to_a_bound(messages: list[dict[str, Any]], status: int):
+    async def whole(request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        raise AssertionError
+
+    assert by_relay(whole, *messages).status_code == status

@@ -124,3 +124,13 @@ async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(
     finally:
         await second.stop()
         second.socket.close()
+
+
+async def test_a_body_that_stands_still_is_refused(make_node):
+    """Attack: a sender begins a body and never ends it."""
+    node = await make_node("alpha", stall_for=0.05)
+    reader, writer = await asyncio.open_connection(*node.socket.getsockname()[:2])
+    headers = "".join(f"{name}: {value}\r\n" for name, value in INVOKE_HEADERS.items())
+    writer.write(CHUNKED.replace("\r\n\r\n", f"\r\n{headers}\r\n").encode() + b"1\r\n{\r\n")
+    assert b"pauses of more than 0.05 s" in await reader.readuntil(b"}")
+    writer.close()

@@ -8,6 +8,7 @@ import socket
 import httpx
 import pytest
 
+from adapter.bfia.channel import sessions
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, until, waiters
 from tests.adapter.bfia.scripted import says, scripted, text
@@ -206,3 +207,33 @@ async def test_sessions_of_no_known_job_are_taken_but_few_and_fewer_of_one_peer(
     await alpha.broker.end_session("one")
     assert await push("three") == OK
     assert [await push(f"of {n}", f"peer{n}") for n in range(1, 8)] == [OK] * 6 + ["E0000000700"]
+
+
+async def test_why_a_peer_gave_no_answer_is_passed_on(make_node, client):
+    alpha = await make_node("alpha", retry_for=0.0)
+    with scripted() as (peer, url):
+        peer.will(says({"code": "E0000000500", "message": "its disk is full"}, 503))
+        alpha.routes["peer"] = Route("peer", url)
+        pushed = {"topic": "t", "payload": ""}
+        answer = await Container(client, alpha).post("push", pushed, x_ptp_target_node_id="peer")
+        assert answer["code"] == "E0000000607" and "HTTP 503: its disk is full" in answer["message"]
+        alpha.routes["peer"] = Route("peer", url.replace("http", "https"), ca="/missing")
+        answer = await Container(client, alpha).post("push", pushed, x_ptp_target_node_id="peer")
+        assert answer["code"] == "E0000000607" and "certificates that the route names" in answer["message"]
+
+
+async def test_cached_answers_are_few(monkeypatch):
+    monkeypatch.setattr(sessions, "_MOST", 2)
+    asked = []
+    cache = sessions.Cache(lambda key: asked.append(key) or key)
+    assert [await cache(key) for key in "aabca"] == list("aabca")
+    assert asked == list("abca")
+
+
+async def test_an_unknown_session_that_nobody_uses_makes_room(desk, monkeypatch):
+    monkeypatch.setattr(sessions, "_IDLE_SECONDS", -1.0)
+    known = sessions.UnknownSessions(desk.broker, sessions.Cache(lambda _: None), 1)
+    for session in ("one", "two"):
+        await known.admit(session, "peer")
+        await desk.broker.push(session, "t", "peer", [b"x"])
+    assert not desk.broker.holds("one") and desk.broker.holds("two")

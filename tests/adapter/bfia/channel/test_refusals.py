@@ -9,6 +9,8 @@ import pytest
 from adapter.bfia.channel.codec import decode_answer
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound
+from adapter.bfia.channel.responses import refusal
+from gateway.errors import GatewayError
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node
 
@@ -126,6 +128,18 @@ async def test_what_cannot_be_done_is_refused_by_name(desk, caller, verb, header
     assert (status, answer["code"]) == (200, code), answer
     assert named in answer["message"]
     assert desk.broker.usage() == (0, 0, 0)
+
+
+async def test_the_own_institution_names_this_node(desk, caller):
+    named = {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": "alpha-inst"}
+    status, answer = await ask(caller, desk, "push", PUSH_BODY, PUSH_HEADERS | named)
+    assert (status, answer["code"]) == (200, OK) and desk.broker.holds(SESSION)
+
+
+def test_a_failure_without_a_code_of_its_own_is_answered_and_logged(caplog):
+    answer = json.loads(refusal(GatewayError("the database is away"), Form.JSON).body)
+    assert (answer["code"], answer["message"]) == ("E0000000500", "the database is away")
+    assert "channel request failed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import gc
 import socket
+import ssl
+import sys
 import tracemalloc
 from itertools import count
+from pathlib import Path
 
 import grpc
 import httpx
@@ -14,15 +17,17 @@ from starlette.responses import JSONResponse, Response
 
 from adapter.bfia.channel import bodies, calls, rpc
 from adapter.bfia.channel.codec import encode_answer
+from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.relay import Relay
 from gateway.broker import BrokerLimits
-from gateway.errors import PeerUnreachable
+from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Identity, Route, RouteTable
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until
 from tests.adapter.bfia.channel.test_forms import Speaker
+from tests.certificates import Authority
 from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.anyio
@@ -368,3 +373,54 @@ async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
             await sender.parts.courier.invoke(route, [], [], 0.0)
         await sender.parts.courier.close()
         await until(lambda: begun == ended)
+
+
+async def test_a_call_that_is_under_way_when_its_connection_is_closed_gave_no_answer():
+    async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
+        url = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        one = calls.Calls(url, Identity(), ssl.create_default_context())
+        posted = asyncio.create_task(one.post("/v1/interconn/chan/invoke", b"", [], 60.0))
+        await asyncio.sleep(0.01)
+        await one.close()
+        with pytest.raises(ConnectionAbortedError):
+            await posted
+
+
+async def test_a_header_that_no_metadata_can_bear_is_named():
+    with pytest.raises(Invalid, match="x-ptp-source-inst-id: must be printable ASCII"):
+        calls.metadata([(b"x-ptp-source-inst-id", "机构".encode()), (b"x-ptp-topic", "名".encode())])
+
+
+async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(calls.GrpcMissing, match=r"bfia-gateway\[grpc\]"):
+        calls.Calls("grpc://127.0.0.1:9", Identity(), ssl.create_default_context())
+
+
+async def test_by_tls_both_ends_are_proven(tmp_path):
+    """Attack: what listens at a peer's address has another's certificate."""
+    authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    theirs, mine = authority.sign("theirs", "node-of-the-route"), authority.sign("mine")
+    key, chain = (Path(file).read_bytes() for file in (theirs.key, theirs.certificate))
+    roots = Path(authority.file).read_bytes()
+
+    async def take(message, context):
+        return TransportOutbound(code=OK).SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {"invoke": grpc.unary_unary_rpc_method_handler(take)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, handlers)])
+    secure = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
+    url = f"grpcs://127.0.0.1:{server.add_secure_port('127.0.0.1:0', secure)}"
+    await server.start()
+    own = {"certificate": mine.certificate, "key": mine.key, "server_name": "node-of-the-route"}
+    courier = Courier()
+    try:
+        answer = await courier.invoke(Route("beta", url, ca=authority.file, **own), [b""], [], 0.0)
+        assert answer.code == OK
+        for other in ({"ca": stranger.file}, {"ca": None}, {"ca": authority.file, "server_name": "other"}):
+            with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
+                await courier.invoke(Route("beta", url, **own | other), [b""], [], 0.0)
+    finally:
+        await courier.close()
+        await server.stop(0)
