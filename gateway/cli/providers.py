@@ -211,7 +211,8 @@ def _print_warnings(found: Mapping[str, Any]) -> None:
 
 def _path(node: Client, name: str, *rest: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
-    return path_of("providers", node.done(provider_named(node.wire, name)), *rest)
+    full = node.done(provider_named(node.wire, name, retired=rest == ("unretire",)))
+    return path_of("providers", full, *rest)
 
 
 # ---------------------------------------------------------------- components and their parameters

@@ -1,6 +1,7 @@
 """``bfia-gateway provider …`` against a node: an image's whole life, in tables for people and JSON for scripts."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from engines.base import ImageMetadata
 from gateway.bootstrap.node import Gateway
+from gateway.language.catalogue import translate
 from tests.cli import asking
 from tests.inprocess import running
 from tests.memory_engine import MemoryEngine, Script
@@ -102,7 +104,13 @@ def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, 
     for version in ("1.0.0", "2.0.0"):
         cli(node, "register", written(tmp_path, a_request(version=version)))
     unclear = cli(node, "retire", "acme")
-    assert unclear.exit_code == 2 and "acme:1.0.0@docker, acme:2.0.0@docker" in unclear.stderr
+    said = "acme may be any of acme:1.0.0@docker, acme:2.0.0@docker: name version and device, too\n"
+    assert unclear.exit_code == 2 and unclear.stderr == said
+    assert re.search(r"可能是 .+：请同时给出版本与设备", translate(said, "zh"))
+    for what in ("retire", "unretire", "retire"):
+        assert cli(node, what, "acme:1.0.0").stdout.startswith("acme:1.0.0@docker ")
+    assert "acme:2.0.0@docker" in cli(node, "show", "acme").stdout
+    assert cli(node, "unretire", "acme").stdout.startswith("acme:1.0.0@docker ")
     for name, said in (("nobody", "no provider nobody is registered\n"), ("amce:1.0.0", "did you mean acme?")):
         unknown = cli(node, "show", name)
         assert unknown.exit_code == 1 and said in unknown.stderr

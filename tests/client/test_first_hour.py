@@ -87,6 +87,8 @@ def test_what_is_no_table_is_refused_and_leaves_no_file(
         client.jobs.table(job_id, TRAIN, "train-auc", progress=False)
     with pytest.raises(Invalid, match="loss"):
         client.jobs.curve(job_id, TRAIN, "train-loss", series="nothing")
+    with pytest.raises(Invalid, match="has no tables: report\\(\\) returns its values"):
+        client.jobs.curve(job_id, TRAIN, "train-auc")
     assert list(tmp_path.iterdir()) == []
     file = client.jobs.download(job_id, TRAIN, "train_data", file=tmp_path / "scores.csv", progress=False)
     assert file.read_text().startswith("id,")

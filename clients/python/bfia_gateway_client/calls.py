@@ -131,19 +131,23 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-async def provider_named(wire: "Wire", name: str) -> str:
+async def provider_named(wire: "Wire", name: str, *, retired: bool = False) -> str:
     """Return the full name, name:version@device, of the one provider that a name, perhaps in part, stands for.
 
+    Where several have it, those in use count; ``retired``: the others.
     Raises `Invalid` (PROVIDER_AMBIGUOUS) where that is not clear, `Refused` (PROVIDER_UNKNOWN) for an unknown one.
     """
     if ":" in name and "@" in name:
         return name
     found = await wire.call("GET", path_of("providers"), query={"provider_name": name, "limit": 1000})
-    keys = [str(one["provider_name"]) for one in found["providers"]]
+    every = found["providers"]
+    keys = [str(one["provider_name"]) for one in every if one["retired"] == retired or len(every) == 1]
+    keys = keys or [str(one["provider_name"]) for one in every]
     if len(keys) == 1:
         return keys[0]
     if keys:
-        raise Invalid(f"{name} may be any of {', '.join(keys)}", reason="PROVIDER_AMBIGUOUS")
+        text = f"{name} may be any of {', '.join(keys)}: name version and device, too"
+        raise Invalid(text, reason="PROVIDER_AMBIGUOUS", next_step="Name version and device: name:version@device.")
     every = await wire.call("GET", path_of("providers"), query={"limit": 1000})
     meant = near(name.partition(":")[0], (one["name"] for one in every["providers"]))
     text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")

@@ -221,9 +221,11 @@ class Jobs(Group[W]):
         """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
         party = party or await self._party(job_id, "reports", task, key)
         found = await self._wire.call("GET", path_of("jobs", job_id, "reports", task, party, key))
+        if not found["series"]:
+            raise invalid(Problem("key", "this report has no tables: report() returns its values", key))
         fits = [one for one in found["series"] if series in ("", one["name"])]
         if not fits:
-            there = ", ".join(one["name"] for one in found["series"]) or "none"
+            there = ", ".join(one["name"] for one in found["series"])
             raise invalid(Problem("series", f"is not a table of this report; there are: {there}", series))
         return of_points(fits[0]["columns"], fits[0]["points"], to)
 

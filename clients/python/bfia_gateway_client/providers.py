@@ -76,9 +76,9 @@ class Providers(Group[W]):
         return await self._change(name, "unretire", {"reason": reason})
 
     async def _change(self, name: str, what: str, body: Mapping[str, str]) -> types.ProviderChanged:
-        path = f"{await _path(self._wire, name)}/{what}"
+        path = f"{await _path(self._wire, name, retired=what == 'unretire')}/{what}"
         return await self._ask(types.ProviderChanged, "POST", path, {**body}, timeout=180)
 
 
-async def _path(wire: "Wire", name: str) -> str:
-    return f"{path_of('providers')}/{quote(await provider_named(wire, name), safe=':@')}"
+async def _path(wire: "Wire", name: str, *, retired: bool = False) -> str:
+    return f"{path_of('providers')}/{quote(await provider_named(wire, name, retired=retired), safe=':@')}"
