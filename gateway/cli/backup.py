@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import typer
+from pydantic import BaseModel
 
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, new_file, settings_of
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in, new_file, settings_of
 from gateway.cli.command import Config, Output, amount, command, say, table
 from gateway.cli.node import audit_change, sign_audit, store_of
-from gateway.errors import counted
+from gateway.errors import Invalid, counted
 from gateway.version import VERSION
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
+    from gateway.data.storages import Storages
     from gateway.domain.run import Address
     from gateway.store.store import Store
 
@@ -78,11 +80,14 @@ def backup(
     finally:
         part.unlink(missing_ok=True)
     size = file.stat().st_size
-    yield {"file": str(file), "bytes": size, "tables": counts, "storage": len(stored)}
+    left_out = _left_out(settings)
+    yield {"file": str(file), "bytes": size, "tables": counts, "storage": len(stored), "left_out": left_out}
     say(
         f"{file}: {amount(size)}, {counted(sum(counts.values()), 'row')}; it holds private keys, keep it like them"
     )
-    say(f"not in it: {counted(len(stored), 'table or model', 'tables and models')} in the storage, and TLS files")
+    say(f"not in it: {counted(len(stored), 'table or model', 'tables and models')} in the storage")
+    for one in left_out:
+        say(f"not in it: {one}")
 
 
 @command(commands, "restore", "node-2026-11-24.zip --config node.yml")
@@ -94,26 +99,29 @@ def restore(
     Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
     node can move to another database. Exit code 1: something that the database names is not in the storage.
     """
-    from gateway.bootstrap.parts import storages
     from gateway.store.backup import fill
 
+    new = not config.exists()
+    source = config.with_name(f"{config.name}.part") if new else config
     try:
         with ZipFile(file) as archive:
             about = _manifest(archive)
-            new = {} if config.exists() else {_CONFIG: config}
-            _unpack(archive, new)
-            settings = settings_of(config)
-            files = _fitting(archive, about, settings)
-            with closing(store_of(config)) as store:
+            if new:
+                _unpack(archive, {_CONFIG: source})
+            settings, places = _usable(source, file if new else None)
+            files = {**_fitting(archive, about, settings), **({_CONFIG: config} if new else {})}  # that comes last
+            with closing(store_of(source)) as store:
                 counts = fill(store, _tables(archive, about["tables"], files))
-                written = [str(path) for path in (*new.values(), *files.values())]
                 audit_change(store, "restore", None, {"file": file.name, "made_at": about["made_at"]})
-                places = storages(settings)
                 missing = [one for one in _stored(store) if not places.exists(one)]
     except (BadZipFile, KeyError, ValueError) as error:
         raise CallFailed(f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT) from error
     except OSError as error:
         raise CallFailed(f"{error.filename or file}: {error.strerror}", EXIT_BAD_INPUT) from error
+    finally:
+        if new:
+            source.unlink(missing_ok=True)
+    written = [str(path) for path in files.values()]
     found = {"node": about["node"], "tables": counts, "written": written, "missing": list(map(_shown, missing))}
     yield found, not missing
     say(f"node {about['node']} as of {about['made_at'][:19]}: {counted(sum(counts.values()), 'row')}")
@@ -123,6 +131,35 @@ def restore(
         rows = [[_shown(one)] for one in missing[:_MOST_SHOWN]]
         table(f"{len(missing)} not in the storage: restore that, too", ["namespace#name"], rows)
     say("next: bfia-gateway doctor, then bfia-gateway serve")
+
+
+def _usable(config: Path, file: Path | None) -> "tuple[Settings, Storages]":
+    """Return a configuration and its storages. Raises `CallFailed`; ``file``: the backup that holds it."""
+    from gateway.bootstrap.parts import storages
+
+    try:
+        settings = settings_of(config)
+        try:
+            return settings, storages(settings)
+        except Invalid as error:
+            raise invalid_in(config, error) from error
+    except CallFailed as error:
+        hint = f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
+        raise CallFailed(f"{error}\n{hint}" if file else str(error), EXIT_BAD_INPUT, error.reason) from error
+
+
+def _left_out(settings: "Settings") -> list[str]:
+    """Return the files that the configuration names and a backup does not hold: certificates, passwords."""
+    return [str(path) for path in _paths(settings) if path.is_file() and path != settings.route_table.file]
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+        return
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner or (vars(value).values() if isinstance(value, BaseModel) else ()):
+        yield from _paths(one)
 
 
 def _stored(store: "Store") -> "list[Address]":
@@ -156,8 +193,8 @@ def _manifest(archive: ZipFile) -> dict[str, Any]:
     about = dict(json.loads(archive.read(_MANIFEST)))
     if about["schema"] != (own := newest_revision()):
         text = (
-            f"the backup's schema is {about['schema']}, written by version {about['version']}; this is {VERSION} "
-            f"({own}): restore with that version, then install this one, which migrates"
+            f"the backup's schema is {about['schema']} of version {about['version']}, and this program's is {own} "
+            f"of version {VERSION}: restore with the program that made it, then install this one, which migrates"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_VERSION")
     return about

@@ -82,3 +82,24 @@ def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off
     whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
     assert whole.exit_code == 0 and "next: bfia-gateway doctor" in whole.stdout
     assert (tmp_path / "new" / "node.yml").read_bytes() == (tmp_path / "one" / "node.yml").read_bytes()
+
+
+def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path):
+    home, new = tmp_path / "one", tmp_path / "new"
+    config, secret = ["--config", str(home / "node.yml")], home / "lake.key"
+    assert call("init", "--node", "JG-one", "-o", config[1], "--engine", "process").exit_code == 0
+    lake = {"url": "s3://127.0.0.1:9/lake", "username": "bank", "password_file": "lake.key", "tls": False}
+    settings = yaml.safe_load((home / "node.yml").read_text()) | {"storages": {"lake": lake}}
+    (home / "node.yml").write_text(yaml.safe_dump(settings))
+    secret.write_text("secret")
+    made = call("backup", str(tmp_path / "node.zip"), *config)
+    assert made.exit_code == 0 and f"not in it: {secret}" in made.stdout
+    restore = ("restore", str(tmp_path / "node.zip"), "--config", str(new / "node.yml"))
+    refused = call(*restore)
+    assert refused.exit_code == 2 and "storages.lake.password_file: cannot be read" in refused.stderr
+    assert "unzip node.yml from" in refused.stderr
+    assert not new.exists() or list(new.iterdir()) == []
+    new.mkdir(exist_ok=True)
+    shutil.copy(secret, new)
+    assert call(*restore).exit_code == 0
+    assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
