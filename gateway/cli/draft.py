@@ -184,8 +184,8 @@ def _about(field: Mapping[str, Any]) -> str:
     """Return a parameter's type, its allowed values, and what it depends on."""
     choices = _comment(allowed(field))[:_LONGEST]
     conditions = field["x-bfia"].get("dependsOn", ())
-    parts = [field["x-bfia"]["type"], f"one of {choices}" if choices and "enum" in field else choices]
-    parts.append(f"goes with {' or '.join(conditions)}" if conditions else "")
+    parts = [field["x-bfia"]["type"], t(f"one of {choices}") if choices and "enum" in field else choices]
+    parts.append(t(f"goes with {' or '.join(conditions)}") if conditions else "")
     return _comment("; ".join(filter(None, parts)))
 
 

@@ -20,6 +20,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.command import (
     AfterNumber,
+    Columns,
     Config,
     Limit,
     NodeId,
@@ -121,7 +122,13 @@ def accept(
 Number = Annotated[int, typer.Argument(min=1, help="Number of the application, as the list has it.")]
 Days = Annotated[float | None, typer.Option(min=0, max=36_500, help="For so many days.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
-_COLUMNS = {"number": "number", "kind": "kind", "who": "side", "partner": "partner", "for": "subject"}
+_COLUMNS: Columns = {
+    "number": "number",
+    "kind": "kind",
+    "who": lambda one: t(one["side"]),
+    "partner": "partner",
+    "for": "subject",
+}
 
 
 @command(commands, "apply", "dataset JG0100002200000020 bank#credit --days 30 --jobs 10")

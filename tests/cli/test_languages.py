@@ -249,6 +249,7 @@ def test_every_rule_and_every_refusal_is_there_in_chinese():
     refusals = {"NotFound", "Conflict", "NotAllowed", "Refused", "Busy", "TooLarge"}
     rooms = "gateway/jobs gateway/data gateway/providers gateway/admin gateway/domain"
     wanted = {*texts_of(rooms, refusals, 0, 2), *rules("gateway adapter/bfia provider_registry route_table")}
+    wanted |= set(texts_of("gateway/domain gateway/jobs", {"Failure"}, 1, 1))
     assert len(wanted) > 280
     untranslated = {one for one in wanted if not re.search("[\u4e00-\u9fff]", catalogue.translate(one, "zh"))}
     assert untranslated - PUT_TOGETHER == set()
@@ -292,13 +293,22 @@ def test_every_rule_and_every_refusal_is_there_in_chinese():
         " or force"
         " it (got 'JG9')",
         "job job-1 has ended, or is about to",
+        "exit code 127; what it was to run was not found: a program that the image does not have, such as the"
+        " interpreter in a script's first line or the program behind env",
+        "exit code 137 by signal 9 after it reported RUNNING; its memory is limited, and programs that get no more"
+        " end so",
+        "the container ended with code 0, without a report and without its outputs train_data",
+        "old_job_id: task a is not inherited: the parameters of guest.0 differ: b, c",
+        "its outputs are needed: version 1 of model m: job-1#out. Delete first what refers to them, a job by"
+        " `bfia-gateway job delete JOB`, a model by `bfia-gateway model delete MODEL VERSION` (see `job show JOB`,"
+        " `model list`), or leave this job as it is",
         "file:3: must be UTF-8 text, byte 3 is not; if it is in another encoding, name it: data upload --encoding"
         " (meta.encoding), one of gbk, big5 (got b'2')",
         "file: 3 more of this kind: repeated ids, in lines 5, 10, 17",
     ],
 )
 def test_a_refusal_is_not_partly_english(english: str):
-    chinese = re.sub("（实际为 .*?）", "", catalogue.translate(english, "zh"))
+    chinese = re.sub("（实际为 .*?）|`.*?`", "", catalogue.translate(english, "zh"))
     kept = r"register FILE|data upload --encoding|data grant|provider register"
     assert not re.search("[a-z]{2,} [a-z]{2,} [a-z]{2,}", re.sub(kept, "", chinese)), chinese
     assert re.search("[\u4e00-\u9fff]", chinese)
