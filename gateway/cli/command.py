@@ -104,7 +104,8 @@ _NEXT = {
 """what to do next where a list is empty"""
 
 
-_WORDED = frozenset({"state", "until", "result", "seen", "what", "what to do", "reports", "digest"})
+_REMEDY = "what to do"
+_WORDED = frozenset({"state", "until", "result", "seen", "what", _REMEDY, "reports", "digest"})
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 
@@ -128,7 +129,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
 
     Long cells are folded; headings and ids of nodes stay whole, other words as far as there is room. Where that is
-    too little, each row becomes a table of its own.
+    too little, each row becomes a table of its own. What is to be done stands below, as it may be a command.
     """
     from rich.table import Table
     from rich.text import Text
@@ -137,10 +138,20 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     if title:
         say(title)
     worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
+    rows = list(rows)
     lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
     room = console.width - 3 * len(shown) + 1
+    if _REMEDY in columns and sum(map(_width, shown)) > room:
+        at = columns.index(_REMEDY)
+        table("", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
+        about = 2 if "about" in columns[1:2] else 1
+        say("what to do:")
+        for line in lines:
+            if line[at]:
+                say(f"  {' '.join(filter(None, line[:about]))}: {line[at]}")
+        return
     widths = _widths(shown, room)
     if sum(widths) > room and len(shown) > 2:
         headings, *entries = zip(*shown, strict=True)

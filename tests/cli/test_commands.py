@@ -269,9 +269,24 @@ def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_its
 def test_ids_stay_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     prose, node = "a sentence that goes on for quite a while " * 3, "JG0100001100000010"
     monkeypatch.delenv("COLUMNS")
-    table("", ["check", "about", "result", "found", "what to do"], [["route", node, "PROBLEM", prose, prose]] * 2)
+    table("", ["check", "about", "result", "found"], [["route", node, "PROBLEM", prose]] * 2)
     lines = capsys.readouterr().out.splitlines()
     assert sum(node in line for line in lines) == 2 and max(map(len, lines)) <= 80
+
+
+def test_what_to_do_stands_below_a_narrow_table_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    line = "chmod 600 " + "/a/long/path" * 9
+    rows = [["file modes", "mine", "WARNING", line], ["disk", "", "ok", ""]]
+    monkeypatch.delenv("COLUMNS")
+    table("", ["step", "about", "result", "what to do"], rows)
+    *shown, heading, remedy = capsys.readouterr().out.splitlines()
+    assert (heading, remedy) == ("what to do:", f"  file modes mine: {line}")
+    assert "what to do" not in shown[0] and len(shown) == 4
+    monkeypatch.setenv("COLUMNS", "200")
+    table("", ["step", "about", "result", "what to do"], rows)
+    assert "what to do" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_chinese_text_beside_long_words_stays_readable(
