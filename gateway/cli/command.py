@@ -4,7 +4,9 @@ Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuratio
 node, 130 interrupted.
 """
 
+import base64
 import functools
+import hashlib
 import inspect
 import json
 import os
@@ -283,7 +285,17 @@ def difference(change: Mapping[str, Any]) -> str:
     if "node" in change and not change.get("field"):
         return f"{'+' if before is None else '-'}{change['node']}"
     place = ".".join(str(change[key]) for key in ("node", "field", "path") if change.get(key))
+    if change.get("field") == "keys":
+        old, new = map(_key_ids, (before, after))
+        return (
+            f"{place}: {' '.join([*(f'+{k}' for k in sorted(new - old)), *(f'-{k}' for k in sorted(old - new))])}"
+        )
     return f"{place}: {compact(before)} → {compact(after)}"
+
+
+def _key_ids(keys: Sequence[str] | None) -> set[str]:
+    """Return the beginnings of public keys' ids."""
+    return {f"sha256:{hashlib.sha256(base64.b64decode(key)).hexdigest()[:12]}…" for key in keys or ()}
 
 
 @contextmanager

@@ -169,6 +169,6 @@ def _trace(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mutable
 
 def _hide_tokens(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for name, value in event.items():
-        if isinstance(value, str) and name not in ("trace_id", "job"):  # others may choose those without a word
+        if isinstance(value, str) and name not in ("trace_id", "job", "sha256"):  # others may choose the first two
             event[name] = without_tokens(value)
     return event

@@ -32,9 +32,10 @@ from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, StorageFailed, counted
 from gateway.http.server import bound, same, serving
 from gateway.identity.keys import Keyring
+from gateway.language.catalogue import ENGLISH, reason_of
 from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step, Trial
-from gateway.store.database import connect, revisions
+from gateway.store.database import connect, next_step, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders, SqlRouteVersions
 from gateway.store.store import Store
@@ -129,7 +130,7 @@ def _database(node: Installation) -> Step:
         current, newest = node.revisions
     except GatewayError as error:
         cause = "; ".join(str(p) for p in error.problems) or error.message
-        return _failed(cause, "start the database, or correct database.url")
+        return _failed(cause, next_step(error))
     return _ok(f"schema {current or 'not made yet'}, this version's is {newest}")
 
 
@@ -155,21 +156,26 @@ def _writable(folder: Path) -> Step:
     return _ok(str(folder) if existing == folder else f"{folder} (made at the start)")
 
 
+_SEE = "see docs/data.md; each reason is explained in docs/reasons.md"
+
+
 def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     """Write, read and delete something small at each storage elsewhere, and check whether containers reach it."""
     try:
         remotes = storages(settings).remotes.values()
     except Invalid as error:
         return _failed(error.message, "give the gateway's user the right to read the file, or correct its path")
-    failed, shared, lasting = [], [], []
+    failed, steps, shared, lasting = [], [], [], []
     open_to_all = [one.remote.name for one in remotes if one.remote.kind == HDFS]
     for storage in remotes:
         try:
             storage.check()
         except StorageFailed as error:
             failed.append(f"{error.reason}: {error.message}")
+            steps.append(known.next_step[ENGLISH].rstrip(".") if (known := reason_of(error.reason)) else _SEE)
         if isinstance(engine, ContainerdEngine) and (why := _no_way(engine, storage.remote)):
             failed.append(why)
+            steps.append(_SEE)
         if storage.remote.kind == S3 and not storage.remote.role:
             shared.append(storage.remote.name)
         if storage.remote.role and not failed:
@@ -178,7 +184,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             except StorageFailed as error:
                 lasting.append(error.message)
     if failed:
-        return _failed("; ".join(failed), "see docs/data.md; each reason is explained in docs/reasons.md")
+        return _failed("; ".join(failed), "; ".join(dict.fromkeys(steps)))
     found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
     causes, remedies = [], []
     if shared:
@@ -205,13 +211,17 @@ def _no_way(engine: ContainerdEngine, remote: Remote) -> str:
 
 
 def _disk(node: Installation) -> Step:
-    free = shutil.disk_usage(nearest(node.settings.storage.path)).free
-    reserve = node.settings.limits.storage_reserve_bytes
-    found = f"{free / 1024**3:.1f} GiB free"
+    folder, reserve = node.settings.storage.path, node.settings.limits.storage_reserve_bytes
+    free = shutil.disk_usage(nearest(folder)).free
+    found = f"{_size(free)} free at {folder}"
     if free < reserve:
-        text = f"less than limits.storage_reserve_bytes ({reserve / 1024**3:.1f} GiB): no task will be started"
-        return _failed(text, "make room, or lower the reserve", found)
+        text = f"{found}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
+        return _failed(text, "make room, or lower the reserve")
     return _ok(found)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 else f"{count / 1024**2:.0f} MiB"
 
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
@@ -313,7 +323,10 @@ def _isolation(node: Installation) -> Step:
     except EngineError as error:
         return _failed(f"{error.reason}: {error}", "check the container engine")
     if found.gaps:
-        return _warning("; ".join(found.gaps), "close the gaps, or accept them")
+        first = serving(node.settings.state_dir) is None
+        made = first and all(gap.endswith("the node makes them at its start if it may") for gap in found.gaps)
+        remedy = "nothing before the first start; afterwards" if made else ""
+        return _warning("; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip())
     return _ok("tasks are isolated from each other, from the host and from outside")
 
 

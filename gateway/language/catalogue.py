@@ -180,7 +180,9 @@ def _problem(text: str, *, known: bool = False) -> str:
 @cache
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
     """Return the texts, and the templates, those with most fixed text first."""
-    entries = entries_of("zh.yml")
+    steps = (one.next_step for one in reasons().values())
+    entries = {step[ENGLISH].rstrip("."): step[CHINESE].rstrip("。") for step in steps if "{" not in step[ENGLISH]}
+    entries |= entries_of("zh.yml")
     templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -t.weight)
     return {key: text for key, text in entries.items() if "{" not in key}, templates
 

@@ -1,5 +1,6 @@
 """The way into the database: connections, reads, short transactions, and which failures are whose."""
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,11 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, Invalid
+from gateway.errors import DatabaseAway, GatewayError, Invalid
 from gateway.store import schema
 
 X = TypeVar("X")
+log = logging.getLogger(__name__)
 
 _open = threading.local()
 
@@ -194,7 +196,7 @@ def _named() -> Iterator[None]:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
         if error.connection_invalidated or getattr(error.orig, "args", ())[:1] in _AWAY:
-            raise DatabaseAway(f"the database does not answer: {error.orig}; try again") from error
+            raise DatabaseAway(f"the database does not answer: {cause_of(error)}; try again") from error
         raise
     except sa.exc.TimeoutError as error:
         raise DatabaseAway("every connection to the database is in use; try again") from error
@@ -236,7 +238,7 @@ def opened(url: str) -> sa.Engine:
     except (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError) as error:
         engine.dispose()
         if isinstance(error, sa.exc.OperationalError) and getattr(error.orig, "args", ())[:1] in _AWAY:
-            raise DatabaseAway(f"no database answers at database.url: {error.orig}") from error
+            raise DatabaseAway(f"no database answers at database.url: {cause_of(error)}") from error
         raise Invalid([_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE") from error
     return engine
 
@@ -274,9 +276,30 @@ def revisions(url: str) -> tuple[str | None, str]:
 
 
 def _problem(error: Exception, url: sa.URL | None) -> Problem:
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig else error
     shown = url.render_as_string(hide_password=True) if url else None
-    return Problem("database.url", f"leads to no usable database: {cause}", shown)
+    return Problem("database.url", f"leads to no usable database: {cause_of(error)}", shown)
+
+
+def cause_of(error: Exception) -> str:
+    """Return what a driver says, its number last."""
+    orig = getattr(error, "orig", None) or error
+    match orig.args:
+        case (int() as number, str() as text):
+            return f"{text} (error {number})"
+    return str(orig)
+
+
+_NEXT: dict[object, str] = {
+    1044: "grant the user of database.url all privileges on that database, or correct the address",
+    1045: "correct user or password in database.url",
+    1049: "create that database, or correct its name in database.url",
+}
+
+
+def next_step(error: GatewayError) -> str:
+    """Return what to do about a database that cannot be used."""
+    number = next(iter(getattr(getattr(error.__cause__, "orig", None), "args", ())), None)
+    return _NEXT.get(number, "start the database, or correct database.url")
 
 
 def migrate(engine: sa.Engine) -> None:
@@ -318,6 +341,7 @@ def _upgrade(connection: sa.Connection) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    log.info("schema %s -> %s", current, newest_revision())
 
 
 _MIGRATIONS = Path(__file__).with_name("migrations")

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.store.database import cause_of
 
 DRIVERS = ("mysql+pymysql", "mariadb+pymysql")
 _SELECT = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
@@ -44,7 +45,7 @@ class Source:
             connection = engine.connect()
         except (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError) as error:
             # TypeError: an unknown option; RuntimeError: it asks for a file
-            rule = f"{self.name} cannot be used: {_cause(error)}; compare address, user and password"
+            rule = f"{self.name} cannot be used: {cause_of(error)}; compare address, user and password"
             raise _wrong("from", rule) from None
         with connection:
             with _explained():
@@ -98,15 +99,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (sa.exc.SQLAlchemyError, RuntimeError) as error:
-        raise _wrong("query", f"failed: {_cause(error)}; try it in a client of the database") from None
-
-
-def _cause(error: Exception) -> str:
-    orig = getattr(error, "orig", None) or error
-    match orig.args:
-        case (int() as number, str() as text):
-            return f"{text} (error {number})"
-    return str(orig)
+        raise _wrong("query", f"failed: {cause_of(error)}; try it in a client of the database") from None
 
 
 def _wrong(field: str, rule: str) -> Invalid:

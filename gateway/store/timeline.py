@@ -26,8 +26,8 @@ LOGGED = (
 """the fields of a note's detail that a log line shows; the timeline has all of them"""
 LONGEST_TEXT = 500
 _INSERT = Prepared(schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail"))
-_TOKEN = re.compile(r"[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
-"""both kinds of a run; ids of jobs, tasks and traces have a word before their digits"""
+_TOKEN = re.compile(r"(?<!sha256:)[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
+"""both kinds of a run; ids of jobs, tasks and traces have a word before their digits, those of keys ``sha256:``"""
 _SHORTEST = 32
 """characters of a token"""
 

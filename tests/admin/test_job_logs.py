@@ -27,6 +27,7 @@ with traced("trace_of_the_work"):
     logging.getLogger("gateway.broker.session").error("payload\\nunreadable", extra={"session": "S1", "number": 7})
     logging.getLogger("route_table.live").info("route table %s", "changed", extra={"routes": 2})
     structlog.get_logger("x").info("own", trace_id="trace_of_its_own", got="t" + "0a" * 32)
+    structlog.get_logger("x").info("refused", sha256="0c" * 32, why="no key sha256:" + "0d" * 32)
 try:
     raise ValueError("0b" * 32)
 except ValueError:
@@ -92,12 +93,13 @@ def logged(log_format: str) -> str:
 
 def test_both_ways_of_logging_end_in_one_form():
     lines = {e["event"]: e for e in map(json.loads, logged("json").splitlines())}
-    assert "never shown" not in lines and len(lines) == 6
+    assert "never shown" not in lines and len(lines) == 7
     unreadable = lines["payload\nunreadable"]
     assert (unreadable["session"], unreadable["number"], unreadable["level"]) == ("S1", 7, "error")
     assert unreadable["trace_id"] == "trace_of_the_work" and unreadable["timestamp"].endswith("Z")
     assert lines["route table changed"]["routes"] == 2
     assert lines["own"]["trace_id"] == "trace_of_its_own" and lines["own"]["got"] == "t***"
+    assert (lines["refused"]["sha256"], lines["refused"]["why"]) == ("0c" * 32, f"no key sha256:{'0d' * 32}")
     for event in ("subscriber failed", "own failed"):
         assert lines[event]["exception"].startswith("Traceback") and "0b0b" not in lines[event]["exception"]
     assert any("old thing" in event for event in lines)

@@ -1,10 +1,12 @@
 """``bfia-gateway doctor``: whatever a node lacks is named by its step, and nothing is changed by looking."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
+from sqlalchemy import make_url
 
 from adapter.bfia.examples import A_PROVIDER
-from engines.base import Capacity, Engine, PullDenied
+from engines.base import Capacity, Engine, Isolation, PullDenied
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
@@ -24,6 +27,7 @@ from gateway.config.loader import load
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
+from gateway.http.server import claimed
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step
@@ -156,6 +160,49 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         assert (code, failed(steps)) == (1, [step]), steps
         assert "secret" not in json.dumps(steps)
         config.write_text(good)
+
+
+def test_a_full_disk_is_named_with_what_is_free_and_what_is_wanted(config: Path):
+    step = doctor(config, limits={"storage_reserve_bytes": 1 << 60})[1]["disk"]
+    free, rest = step["cause"].split(" free at ")
+    assert free.endswith("iB") and rest.startswith(f"{config.parent / 'storage'}, 1073741824.0 GiB wanted")
+    assert translate(step["cause"], "zh").endswith("不会启动任何任务") and "剩余" in translate(step["cause"], "zh")
+
+
+@pytest.mark.mariadb
+def test_what_is_wrong_with_the_database_decides_what_to_do(config: Path):
+    url = make_url(os.environ["BFIA_TEST_DB_URL"])
+    for given, number, remedy, chinese in (
+        (
+            url.set(password="wrong", database="x"),
+            1045,
+            "correct user or password",
+            "更正 database.url 中的用户名",
+        ),
+        (url.set(database="bfia_no_such"), 1049, "create that database", "创建该数据库"),
+        (url.set(database="mysql"), 1044, "grant the user", "授予 database.url 中的用户"),
+    ):
+        step = doctor(config, database={"url": given.render_as_string(hide_password=False)})[1]["database"]
+        assert step["cause"].partition(" (got")[0].endswith(f"(error {number})")
+        assert step["remedy"].startswith(remedy) and translate(step["remedy"], "zh").startswith(chinese)
+
+
+def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(config: Path):
+    class Unmade(MemoryEngine):
+        gaps = ("open: iptables has no rules for them; the node makes them at its start if it may",)
+
+        def isolation(self) -> Isolation:
+            return replace(super().isolation(), gaps=self.gaps)
+
+    def remedy() -> str:
+        steps = look(load(config), lambda settings: Unmade(node="n", installation="i", images={}))
+        return next(step.remedy for step in steps if step.name == "isolation")
+
+    assert remedy() == "nothing before the first start; afterwards close the gaps, or accept them"
+    assert translate(remedy(), "zh").startswith("首次启动前无须处理")
+    (state := config.parent / "state").mkdir()
+    with claimed(state, []):
+        assert remedy() == "close the gaps, or accept them"
 
 
 def test_the_keys_of_signers_are_looked_at_as_the_start_does(tmp_path: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from gateway.identity.keys import Keyring
 from tests.certificates import Authority
 from tests.cli import asking
 from tests.inprocess import ME, PEER, running
@@ -75,6 +76,13 @@ def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway
     assert circle.exit_code == 2 and "leads in a circle" in circle.stderr
     assert cli(node, "edit", PEER, "--to", "https://h", "--ca", "/no/such.pem").exit_code == 2
     assert cli(node, "diff", "99").exit_code == 1
+
+
+def test_the_history_names_keys_by_their_ids(node: Gateway, tmp_path: Path):
+    old, new = (Keyring(tmp_path / name).make("ed25519") for name in ("old", "new"))
+    cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "--keys", old.public)
+    changed = cli(node, "edit", PEER, "--keys", new.public).stdout
+    assert changed == f"version 3 is in force: {PEER}.keys: +{new.id[:19]}… -{old.id[:19]}…\n"
 
 
 def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):

@@ -30,6 +30,7 @@ from gateway.diagnostics.doctor import storages_of
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid
+from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
@@ -292,6 +293,8 @@ def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_pa
         assert step().result is Result.WARNING and "the node's own key of lake" in step().cause
         denied = step(role=role, password="not-the-key")
         assert denied.result is Result.FAILED and denied.cause.startswith("STORAGE_DENIED: storage lake (s3)")
+        assert denied.remedy.startswith("Check username and password_file in storages")
+        assert translate(denied.remedy, "zh").startswith("检查 storages 中的 username 与 password_file")
         policy = {"Effect": "Deny", "Principal": "*", "Action": ["s3:GetBucketPolicy"]}
         policy["Resource"] = f"arn:aws:s3:::{place.name}"
         real.client().put_bucket_policy(

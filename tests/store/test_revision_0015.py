@@ -14,7 +14,7 @@ from gateway.domain.job import Job
 from gateway.domain.models import PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.errors import Invalid
-from gateway.store.database import connect, migrate, opened
+from gateway.store.database import connect, migrate, newest_revision, opened
 from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
@@ -62,11 +62,15 @@ def described(engine: sa.Engine) -> dict[str, Any]:
     return found
 
 
-def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(database_url: str):
+def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(
+    database_url: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "gateway")
     recorded(database_url)
     old = connect(database_url)
     before, mariadb = described(old), old.dialect.name != "sqlite"
     migrate(old)
+    assert f"schema 0015_exact_audits -> {newest_revision()}" in caplog.messages
     migrated = described(old)
     assert migrated.keys() > before.keys()
     with old.begin() as connection:  # killed before any revision was noted, and MariaDB keeps what was done
