@@ -412,8 +412,7 @@ def contradicts(job: Job, event: ApprovalReported) -> str:
 def silent(job: Job, node: NodeId, now: datetime) -> Job:
     """Count a node that never reported its decision as one that refused."""
     record = job.nodes[node]
-    if record.consent is None or not record.decides:
-        return job
+    assert record.consent is not None  # else nothing is due
     words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not decided"
     # it has accepted the job all the same, and is to be stopped
     create = replace(record.create, reason=TIMEOUT, message=words)

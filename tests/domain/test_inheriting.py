@@ -77,6 +77,12 @@ def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, 
         assert set(found) == {"d"} and lacking["b"] == "it needs the output of a, which is not inherited"
 
 
+def test_a_task_that_the_old_job_lacks_differs():
+    old = an_ended_job().spec
+    new = replace(old, dag=Dag((*DAG.nodes, a_node("new"))))
+    assert rerun.difference(old, new, "new", ()) == "there is no such task"
+
+
 def test_a_task_that_was_taken_over_itself_is_traced_to_where_it_ran():
     old = an_ended_job()
     first = Lineage("job-first", "task_first")

@@ -176,6 +176,11 @@ def test_answers_that_come_too_late_say_so():
     assert "ended" in contradicts(after(a_job(), *ASKED, STOP), says("n2", 4))
 
 
+def test_a_node_that_would_ask_a_person_when_the_job_is_over_is_stopped():
+    job = after(a_job(), 0, ok(C1, 0), STOP, 20, ok(X1, 20), lost(X2, 21), ok(C2, 22, WAITS))
+    assert job.status is REJECTED and job.nodes["n2"].consent is None and X2 in due(job, 60)
+
+
 # ---------------------------------------------------------------- reservations
 
 
@@ -296,6 +301,13 @@ def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely()
 )
 def test_who_can_be_spared(common: dict[str, Any], gone: list[str], can: bool):
     assert quorum.can_spare(spec(**common), gone) is can
+
+
+def test_a_job_does_not_run_without_the_only_node_of_a_task():
+    job = a_job(spec=spec("a; b", {"guest": ("n1",), "host": ("n2",)}, min_parties={"host": 0}))
+    assert quorum.exclude(job, "n2", REFUSED, at(1)) is not None
+    alone = a_job(spec=job.spec, task_roles={"b": ["host"]})
+    assert quorum.exclude(alone, "n2", REFUSED, at(1)) is None
 
 
 def shown(job: Job, party: str = "host.2") -> tuple[str, bool, str]:

@@ -327,6 +327,7 @@ def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
     assert not any(c.node == "n2" for c in due(job, 10 + Timing().call_deadline - 0.1))
     assert POLL_2 in due(job, 10 + Timing().call_deadline)
     assert not is_claimed(after(CLAIMED, Delayed(A2, at(-20), at(1.5))), A2, at(1.5))
+    assert not is_claimed(job, replace(A2, attempt=1), at(10))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,14 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
             )
         ],
     ),
+    "a node too often": (
+        a_spec(roles={"guest": ("n1",), "host": ("n2",) * 51}),
+        [("config.role", "must not name one node more than 50 times (got ['n2 (51)'])")],
+    ),
+    "too many indices": (
+        a_spec(job_params={"host": {str(index): {} for index in range(1001)}}),
+        [("config.job_params.host", "more than 1000 keys")],
+    ),
     "no objects": (
         a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),
         [("config.job_params.guest", "must be an object"), ("config.task_params.common", "must be an object")],
@@ -129,6 +137,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         for wrong, values in enumerate(((-1, 0, 1, "2", 8.0, None), (-2, 0.5, "all", True, "nan", "-inf", 1e308)))
         for value in values
     },
+    "two flows at one node": (
+        a_spec("a", {"guest": ("n1",), "host": ("n1",)}, job_params={"host": {"0": {"providers": {"a": "x:1"}}}}),
+        [("config.job_params.host.0.providers", "differ from those of guest.0 at the same node (got 'n1')")],
+    ),
     "no object of providers": (
         own(host={"providers": "x:1"}),
         [("config.job_params.host.0.providers", "must be an object")],
@@ -182,6 +194,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     "of no model": (
         common(job_type="deploy", model_id="../x", model_version=["1"]),
         [(SETTING + "job_type", ""), (SETTING + "model_id", "/"), (SETTING + "model_version", "text")],
+    ),
+    "of a model without end": (
+        common(**PREDICTS | {"model_id": "m" * 129}),
+        [(SETTING + "model_id", "must not be longer than 128 characters")],
     ),
     # a strict job
     "strict": (
@@ -272,6 +288,7 @@ WARNED: dict[str, tuple[JobSpec, dict[str, str]]] = {
         a_spec(job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"resources": {}}}}),
         {},
     ),
+    "too long to guess at": (a_spec(task_params={"host" * 11: {}}), {PARAMETER + "host" * 11: ""}),
     "known settings": (a_spec(job_params={"common": KNOWN}), {}),
 }
 
