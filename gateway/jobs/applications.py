@@ -150,7 +150,7 @@ class Applications:
         if known.side is Side.THEIRS:
             changed = replace(known, request={**known.request, **values}, url=values["address"])
         else:
-            changed = replace(known, answer=values, url=values["address"])
+            changed = replace(known, answer={**known.answer, **values}, url=values["address"])
         self._effects[Kind.CONTRACT].begin(changed, partner)
         self._change(
             known, lambda one: replace(one, **{n: getattr(changed, n) for n in ("request", "answer", "url")})
@@ -300,7 +300,7 @@ class Applications:
         try:
             return self.kept.change(known.number, change)
         except IllegalMove as error:
-            text = f"application {known.number or known.id} is {self.kept.get(known.number).status}: {error}"
+            text = f"application {known.number} is {self.kept.get(known.number).status}: {error}"
             raise Conflict(text, reason="APPLICATION_STATE") from error
 
     def _may(self, change: Callable[[Application], Application], known: Application) -> None:
