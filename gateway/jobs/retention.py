@@ -273,7 +273,7 @@ class Cleaner:
     def _copies(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield copies of a log that nobody has written to for longer than a copy takes; the log itself stays."""
         for path in sorted(self._left.runs.glob("*/copying")):
-            if _unchanged_for(path, now) >= _COPYING:
+            if all(_unchanged_for(one, now) >= _COPYING for one in (path, *path.glob("*"))):
                 yield Item("log_copy", path.parent.name, "", size_of(path), "its copying was cut short")
 
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:

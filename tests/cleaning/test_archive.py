@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from gateway.errors import NotFound
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
 from tests.cleaning.ended import left_behind, logs_of, played
 from tests.e2e.jobs import PATIENT_ENGINE
@@ -120,9 +121,15 @@ def test_an_archive_names_what_cannot_be_read_and_has_the_rest(tmp_path: Path):
         raise PermissionError(13, "not permitted")
         yield b""
 
-    entries = [Entry("bad", broken), *of_files(tmp_path, "log", [])]
+    def gone() -> Iterator[bytes]:
+        raise NotFound("another gateway has it", reason="LOGS_ELSEWHERE")
+        yield b""
+
+    entries = [Entry("bad", broken), Entry("gone", gone), *of_files(tmp_path, "log", [])]
     files = opened(b"".join(write(entries, NOW)))
-    assert files["log/good"] == b"here" and files["INCOMPLETE"] == b"bad: not permitted\n"
+    assert files["log/good"] == b"here" and files["INCOMPLETE"] == (
+        b"bad: not permitted\ngone: LOGS_ELSEWHERE another gateway has it\n"
+    )
 
 
 def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path: Path):

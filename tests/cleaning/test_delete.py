@@ -9,9 +9,14 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import PeerUnreachable
+from gateway.jobs import coordinator
 from gateway.jobs.planner import Offer
-from tests.builders import a_job, a_local_job
+from gateway.store import queries
+from provider_registry.registration import provider_from_request
+from tests.builders import a_dag, a_job, a_local_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, played, under_way
+from tests.contracts.apis import registration
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ME, PEER, ask, pair, running
 
@@ -142,7 +147,24 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node: Gateway):
     delete(node, "job-t/tasks/none/outputs", 404)
 
 
-def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway):
+def test_a_job_that_was_submitted_to_a_silent_node_is_known_and_deleted_there_first(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
+    sent = a_spec_of("job-sent", scheduler=PEER)
+    with pytest.raises(PeerUnreachable) as silent:
+        node.coordinator.submit(sent)
+    assert silent.value.job_id == "job-sent" and node.store.scheduler_of("job-sent") == PEER
+    assert node.coordinator.jobs(sent.flow_id)["job-sent"] is JobStatus.PENDING
+    refused = delete(node, "job-sent", 503)
+    assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+    node.registry.register(provider_from_request(registration()))
+    monkeypatch.setattr(coordinator, "_ANSWER_WITHIN", 0.01)
+    with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
+        node.coordinator.submit_job(replace(sent, job_id="job-unanswered", scheduler=ME, dag=a_dag("a")), ME)
+    assert node.coordinator.cancel_waiting("ann", dry_run=False) == ["job-unanswered"]
+
+
+def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
     for name, status in (
         ("job-1", JobStatus.PENDING),
@@ -159,6 +181,9 @@ def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway):
     def cancel(**body):
         return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
 
+    with monkeypatch.context() as patch:
+        patch.setattr(queries, "waiting", lambda store: ["job-deleted-meanwhile"])
+        assert cancel() == []
     waiting = ["job-1", "job-2", "job-4"]
     assert cancel(dry_run=True) == waiting and node.store.jobs.get("job-4").ending is None
     assert cancel() == waiting

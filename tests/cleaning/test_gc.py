@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from adapter.bfia.environment import session_id
-from engines.base import LaunchSpec, labels
+from engines.base import EngineDown, LaunchSpec, labels
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.data.file_storage import Staging
 from gateway.domain.run import Address
-from gateway.domain.states import JobStatus
+from gateway.domain.spec import Ending
+from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import DatabaseAway
+from gateway.jobs.retention import Cleaner, _end_of, _unchanged_for, size_of
+from tests.builders import OK, a_job
 from tests.cleaning.ended import ago, left_behind, logs_of, under_way
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME, ask, running
@@ -174,6 +178,38 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
         assert not logs_of(node, local.runs[0]).exists()
 
 
+def test_logs_that_belong_to_nothing_go_after_the_longest_time_or_on_request_while_the_engine_is_away_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def away() -> list[Any]:
+        raise EngineDown("no daemon")
+
+    with running(tmp_path, **with_policy(logs_seconds=1000)) as node, monkeypatch.context() as patch:
+        patch.setattr(node.engine, "list", away)
+        copy = node.settings.state_dir / "runs" / "bfia-unknown" / "copying"
+        copy.mkdir(parents=True)
+        (copy / "stdout.log").write_text("so far")
+        os.utime(copy, (1, 1))
+        assert listed(node) == set()  # the log is still written to
+        assert listed(node, orphans="1") == {("logs", "bfia-unknown")}
+        os.utime(copy / "stdout.log", (1, 1))
+        assert cleaned(node) == {("log_copy", "bfia-unknown")} and copy.parent.is_dir()
+        os.utime(copy.parent, (1, 1))
+        assert cleaned(node) == {("logs", "bfia-unknown")} and not copy.parent.exists()
+
+
+def test_a_job_that_a_node_has_still_to_be_stopped_of_is_not_past():
+    ending = Ending(Outcome.STOPPED, ago(9))
+    job = replace(a_job(status=JobStatus.FINISHED), ending=ending, outcome=Outcome.STOPPED, ended_at=ago(9))
+    assert _end_of(job) is None
+    done = replace(job, nodes={name: replace(node, stop=OK) for name, node in job.nodes.items()})
+    assert _end_of(done) == job.ended_at
+
+
+def test_what_goes_while_it_is_measured_has_no_size(tmp_path: Path):
+    assert size_of(tmp_path / "gone") == 0 and _unchanged_for(tmp_path / "gone", ago(0)) == 0
+
+
 def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: Path):
     away = {"lake": {"url": f"s3://127.0.0.1:{free_ports(1)[0]}/gone", "username": "key", "password": "secret"}}
     with running(tmp_path, storages=away, **with_policy(outputs_seconds=10, jobs_seconds=10)) as node:
@@ -185,7 +221,14 @@ def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: 
         assert node.storage.exists(run.outputs["out_name"])
 
 
-def test_a_node_cleans_up_by_itself(tmp_path: Path):
+def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clean = Cleaner.clean
+
+    def fails(self: Cleaner) -> list[Any]:
+        monkeypatch.setattr(Cleaner, "clean", clean)
+        raise DatabaseAway("not now")
+
+    monkeypatch.setattr(Cleaner, "clean", fails)
     with running(tmp_path, **with_policy(logs_seconds=1) | {"pace": Pace(cleaning=0.1)}) as node:
         folder = logs_of(node, left_behind(node, "job-old", 5).runs[0])
         wait_for(lambda: not folder.exists(), 30)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import approval_policy
 from gateway.domain.approval import Mode, id_for
+from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import GatewayError, Refused
+from gateway.errors import GatewayError, NotAllowed, Refused
+from gateway.jobs.participant import JobAudits
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_spec
@@ -188,7 +192,9 @@ def not_started(world: World, job_id: str, words: str) -> None:
     assert words in entry.detail["message"]
 
 
-def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(world: World, policy: Policy):
+def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
+    world: World, policy: Policy, monkeypatch: pytest.MonkeyPatch
+):
     policy(mode=Mode.OFF)
     api, routes = world.me.participant, world.me.routes
     routes.edit(Change(PEER, {"components": "other/*, vendor/Th*"}, whole=False), "ann")
@@ -200,6 +206,10 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(world:
     assert caught.value.reason == "NOT_AUTHORISED"
     assert world.me.store.local_jobs.find("job-late") is None
     routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
+    apart = NotAllowed("no contract is in force", reason="NO_CONTRACT")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.me.trust, "without_contract", lambda spec: apart)
+        assert refusal(api.start_job, "job-may", PEER) == ("NO_CONTRACT", 403)
     api.start_job("job-may", PEER)
     with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
         api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
@@ -257,6 +267,30 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: 
     events = [e.event for e in world.me.store.timeline(audited.job_id)]
     for before, then in (("asked before creation", "approved"), ("approved", "decision reported")):
         assert events.index(before) < events.index(then)
+
+
+def test_a_question_that_comes_again_is_the_same_unless_it_differs_or_the_job_has_ended(
+    world: World, spec: JobSpec
+):
+    audits = JobAudits(
+        world.me.context,
+        world.me.admission,
+        world.me.coordinator,
+        world.me.executor,
+        approval_policy(world.me.settings),
+    )
+    apply = partial(audits.apply, sender=PEER)
+    for audit in ("q-1", "q-1"):
+        apply(spec, Audit(audit))
+    known = world.local(spec.job_id)
+    assert known.audit is not None and known.audit.id == "q-1"
+    assert refusal(apply, spec, Audit("q-2")) == ("JOB_ID_CONFLICT", 409)
+    over = replace(spec, job_id=f"{spec.job_id}-over")
+    world.me.participant.create_job(over, PEER)
+    world.me.participant.stop_job(over.job_id, "", None, PEER)
+    assert refusal(apply, over, Audit("q-3")) == ("JOB_ENDED", 409)
+    world.me.participant.withdraw(spec.job_id, None, PEER)
+    world.closed(spec.job_id)
 
 
 def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: World, audited: JobSpec):

@@ -1,6 +1,7 @@
 """What would happen to a job is told by every node of it, and nothing is created: over two real nodes."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,15 +11,17 @@ import pytest
 
 from adapter.bfia.peer import INTERCONN, OPTIONAL
 from adapter.bfia.translate import body, items
+from engines.base import EngineDown, SignatureMissing
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
+from gateway.errors import Invalid, NotFound, Refused, StorageFailed
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import World, a_provider_of
+from tests.contracts.apis import THIRD, World, a_provider_of
 from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
@@ -90,11 +93,17 @@ def test_a_job_that_would_go_well(world: World) -> None:
         assert not node.resources.view()["holders"] and not node.resources.view()["waiting"]
 
 
-def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None:
-    plan = world.me.dry_run.plan(with_component(registered(world, ME, PEER, component="Absent", image="no:1")))
+def test_an_image_that_is_not_there_and_one_that_was_moved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = with_component(registered(world, ME, PEER, component="Absent", image="no:1"))
+    plan = world.me.dry_run.plan(absent)
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
     assert of(plan, PEER)["image"][0].cause.startswith("IMAGE_NOT_FOUND")
     moved = with_component(registered(world, ME, PEER, component="Moved", image="vendor:1.0.0"))
+    strict = replace(world.peer.admission._rules, require_images=True)
+    monkeypatch.setattr(world.peer.admission, "_rules", strict)
+    with pytest.raises(Invalid, match="IMAGE_NOT_FOUND") as caught:
+        world.peer.participant.create_job(absent, ME)
+    assert caught.value.reason == "IMAGE_NOT_FOUND"
     found, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
     world.peer.registry.register(replace(found, digests={"vendor:1.0.0": "sha256:another"}))
     plan = world.me.dry_run.plan(moved)
@@ -140,6 +149,76 @@ def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> N
     for node in (ME, PEER):
         [told] = of(plan, node)["job"]
         assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
+def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(world.peer.signatures, "check", failing(SignatureMissing("signed by nobody")))
+        plan = world.me.dry_run.plan(a_job())
+    assert problems(plan) == {(PEER, "image")}
+    assert of(plan, PEER)["image"][0].cause == "SIGNATURE_ABSENT: signed by nobody"
+    down = EngineDown("no daemon answers")
+    monkeypatch.setattr(world.peer.engine, "check", failing(down))
+    monkeypatch.setattr(world.peer.resources, "pool_for", failing(down))
+    away = failing(StorageFailed("storage lake cannot be reached"))
+    monkeypatch.setattr(world.peer.readiness, "_checks", {"storage": away, "transport": lambda: None})
+    world.peer.readiness._fine_until.clear()
+    plan = world.me.dry_run.plan(a_job())
+    assert problems(plan) == {(PEER, "engine"), (PEER, "image")}
+    there = of(plan, PEER)
+    assert there["engine"][0].cause == "ENGINE_DOWN: no daemon answers"
+    assert [(there[check][0].standing, there[check][0].cause) for check in ("resources", "storage")] == [
+        (Standing.UNKNOWN, "no daemon answers"),
+        (Standing.UNKNOWN, "storage lake cannot be reached"),
+    ]
+
+
+def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_node_does_not_wait_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = world.me.storage.root / "space" / "broken"
+    place.mkdir(parents=True)
+    (place / "data_0").write_text("id,x\na,1\n")
+    world.me.sharing.grant(Address("space", "broken"), PEER, "ann")
+    monkeypatch.setattr(type(world.me.storage), "stamp", failing(NotFound("space#broken: data_0 is gone")))
+    monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
+    spec = a_job(roles=ROLES | {"arbiter": (PEER,)}, task_params=reading("space#broken"))
+    plan = world.me.dry_run.plan(spec)
+    assert of(plan, ME)["data"][0].cause == "space#broken: data_0 is gone"
+    assert problems(plan) == {(ME, "data")}
+    dag = a_dag("a; judged")
+    judged = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
+    plan = world.me.dry_run.plan(replace(spec, dag=Dag((dag["a"], judged))))
+    assert (PEER, "approval") in problems(plan)
+    assert of(plan, PEER)["approval"][0].cause.startswith("APPROVAL_UNSUPPORTED: a person has to agree")
+
+
+def test_a_node_that_cannot_be_reached_or_refuses_and_a_version_that_nobody_has_are_problems(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = world.me.dry_run.plan(a_job(roles=ROLES | {"arbiter": (THIRD,)}))
+    assert (THIRD, "route") in problems(plan) and "reported" not in of(plan, THIRD)
+    monkeypatch.setattr(world.peer.admission, "dry_run", failing(Refused("not today")))
+    plan = world.me.dry_run.plan(a_job(roles={"guest": (PEER,)}, scheduler=PEER))
+    assert of(plan, PEER)["reported"][0].cause.endswith("REFUSED: not today")
+    assert plan.nodes[0].node == ME and plan.nodes[0].parties == ()
+    dag = a_dag("a")
+    newest = replace(dag.nodes[0], component=ComponentRef("nobody", "*", "Thing"))
+    with pytest.raises(Invalid) as caught:
+        world.me.coordinator.check(a_job(Dag((newest,))))
+    assert world.me.planner.seats(a_job(Dag((newest,)))) == {}
+    assert "the scheduling node has in use, but here no provider nobody is registered" in str(
+        caught.value.problems[0]
+    )
 
 
 def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: World) -> None:

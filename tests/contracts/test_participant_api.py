@@ -16,6 +16,7 @@ from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
 from gateway.ports import Callback, ParticipantApi, TaskNews
+from provider_registry.registry import Unknown
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
 from tests.e2e.nodes import wait_for
@@ -171,6 +172,37 @@ def test_unknown_ids(api: ParticipantApi):
     assert refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
     for role in ("", "guest", "guest.0"):
         assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
+
+
+def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
+    api: ParticipantApi, world: World, scratch: list[str]
+):
+    first, second = a_job_of(scratch), a_job_of(scratch, "a; judged")
+    judge = replace(second.dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
+    second = replace(second, dag=Dag((second.dag["a"], judge)))
+    task_id = started(api, world, first)
+    api.create_job(second, PEER)
+    api.start_job(second.job_id, PEER)
+    assert refusal(api.start_task, second.job_id, task_id, "a", PEER) == ("TASK_ID_CONFLICT", 409)
+    start = (second.job_id, f"task-{second.job_id}", "judged", PEER)
+    assert refusal(api.start_task, *start) == ("NO_ROLE_HERE", 409)
+    assert world.local(second.job_id).runs == ()
+
+
+def test_what_a_container_reports_of_a_run_or_provider_that_is_gone(
+    world: World, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+):
+    started(world.me.participant, world, job)
+    callback = world.me.participant.callback
+    assert refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)
+
+    def unknown(*_: Any, **__: Any) -> None:
+        raise Unknown("PROVIDER_UNKNOWN", "no such provider")
+
+    monkeypatch.setattr(world.me.registry, "find", unknown)
+    callback(Callback(FAILED, result_code="7", run_id=world.local(job.job_id).runs[0].run_id))
+    failure = wait_for(lambda: world.local(job.job_id).runs[0].failure, 20, 0.01)
+    assert "7" in failure.message
 
 
 def test_a_task_starts_once_however_often_it_is_asked_for(api: ParticipantApi, world: World, scratch: list[str]):

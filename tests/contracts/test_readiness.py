@@ -19,7 +19,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import EngineFailed, Refused
 from gateway.jobs.admission import Readiness
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import World, a_provider_of
+from tests.contracts.apis import World, a_provider_of, refusal
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
@@ -161,6 +161,7 @@ def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pul
         here["local_waiting"]["reason"] == "PREPARING" and "shop.example/far" in here["local_waiting"]["message"]
     )
     assert ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"] == []
+    assert refusal(world.me.participant.start_job, spec.job_id, PEER) == ("NOT_READY", 409)
     refused = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve")
     assert refused.json()["data"]["reason"] == "NOT_WAITING"
     there = world.shown(spec, world.peer)

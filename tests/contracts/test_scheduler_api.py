@@ -5,20 +5,23 @@ The node under test schedules jobs that `PEER` submits; `PEER` is their guest, t
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import pytest
 import yaml
 
+from gateway.domain import rerun
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.agenda import call_of, with_call
+from gateway.domain.scheduling.messages import PollTaskAt
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError, Invalid
-from gateway.ports import SchedulerApi, TaskReport
+from gateway.errors import GatewayError, Invalid, NotFound
+from gateway.ports import SchedulerApi, TaskNews, TaskReport
 from gateway.store import queries
 from provider_registry.registration import provider_from_request
 from tests.builders import T0, a_dag, a_spec
@@ -159,8 +162,102 @@ def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, w
         assert refusal(call) == ("JOB_UNKNOWN", 404)
     assert refusal(api.report_task, TaskReport("task-nowhere", "guest", SUCCESS), PEER) == ("TASK_UNKNOWN", 404)
     assert refusal(api.stop_job, spec.job_id, "nothing", PEER) == ("TASK_UNKNOWN", 404)
+    assert refusal(world.me.coordinator.confirm_job, spec.job_id, None, "") == ("NOT_AUTHORISED", 403)
     job = world.job(spec.job_id)
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
+
+
+def test_a_job_that_is_deleted_meanwhile_is_unknown_to_a_report_and_no_harm_to_a_question(
+    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+):
+    def gone(*_: Any) -> None:
+        raise NotFound("deleted", reason="JOB_UNKNOWN")
+
+    submitted(world.me.coordinator, world, spec)
+    monkeypatch.setattr(world.peer.executor, "learned", gone)
+    assert world.peer.coordinator.status(spec.job_id).status is JobStatus.RUNNING
+    monkeypatch.setattr(world.me.store, "job_of_task", lambda _: "job-nowhere")
+    assert refusal(world.me.coordinator.report_task, report(world, spec, "guest", FAILED), PEER) == (
+        "TASK_UNKNOWN",
+        404,
+    )
+    world.me.store.add_submission("job-refused", "flow-refused", PEER, T0)
+    assert world.me.coordinator.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
+
+
+@dataclass
+class Agreeing:
+    """Peers that take all that they are asked, or answer a poll with an error."""
+
+    node: str = ME
+    error: Exception | None = None
+    offers: list[Any] = field(default_factory=list)
+
+    def participant(self, node: str, protocol: str) -> "Agreeing":
+        return self
+
+    def offer_parameters(self, job_id: str, one: Any, *_: Any) -> None:
+        self.offers.append(one)
+
+    def poll_task(self, task_id: str, role: str, sender: str) -> TaskNews:
+        if self.error is not None and role == "arbiter":
+            raise self.error
+        return TaskNews(RUNNING)
+
+
+def test_parameters_of_a_task_that_begins_while_the_nodes_agree_on_them_change_nothing(
+    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    spec = a_job_of(scratch, "a -> b")
+    world.me.coordinator.submit_job(spec, PEER)
+    wait_for(lambda: world.job(spec.job_id).tasks["a"].begun, 20, 0.01)
+    peers = Agreeing()
+    monkeypatch.setattr(world.me.coordinator, "_peers", peers)
+    monkeypatch.setattr(rerun, "amendable", lambda *_: [])
+    amend = world.me.coordinator.amend_job
+    assert amend(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1 and len(peers.offers) == 2
+    assert refusal(amend, spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER) == ("TASK_BEGUN", 409)
+    assert [one.reason for one in world.job(spec.job_id).amendments] == ["sooner"]
+
+
+@pytest.mark.parametrize(
+    ("error", "roles", "event", "detail"),
+    [
+        (ZeroDivisionError("a bug"), ("arbiter",), "task poll refused", {"reason": "INTERNAL"}),
+        (
+            NotFound("no such", reason="TASK_UNKNOWN"),
+            ("arbiter",),
+            "task unknown there, starting again",
+            {"message": "no such"},
+        ),
+        (
+            NotFound("no such", reason="ROLE_UNKNOWN"),
+            ("guest", "arbiter"),
+            "role not in this task",
+            {"role": "arbiter"},
+        ),
+    ],
+)
+def test_what_a_poll_that_fails_means_for_the_task(
+    world: World,
+    spec: JobSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    roles: tuple[str, ...],
+    event: str,
+    detail: dict[str, str],
+):
+    job = submitted(world.me.coordinator, world, spec)
+    poll, now = PollTaskAt(PEER, "a", roles), world.me.scheduler._clock()
+    part = job.tasks["a"].nodes[PEER]
+    job = job.with_part("a", replace(part, roles=dict.fromkeys(("guest", "arbiter"), RUNNING)))
+    job = with_call(job, poll, call_of(job, poll).sent(now))
+    changed: list[Job] = []
+    monkeypatch.setattr(world.me.scheduler, "_peers", Agreeing(error=error))
+    monkeypatch.setattr(world.me.scheduler, "record_answer", lambda _, change, most: changed.append(change(job)))
+    world.me.scheduler._perform(job, poll, now)
+    (note,) = changed[0].notes
+    assert note.event == event and detail.items() <= note.detail.items()
 
 
 def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(world: World, scratch: list[str]):

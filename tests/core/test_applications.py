@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Application, Kind, Side
-from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound
+from gateway.errors import Busy, Conflict, GatewayError, Invalid, NotAllowed, NotFound
 from gateway.jobs.applications import Answer, Applications
+from gateway.jobs.contracts import ContractRoutes
 from gateway.store.applications import SqlApplications
+from route_table.live import LiveRoutes
 from tests.contracts.databases import a_store
 from tests.domain.test_applications import NOW, an_application
 
@@ -106,6 +108,20 @@ def test_a_partner_that_this_node_applied_with_moves_and_keeps_its_key(site: Sit
     after = site.kept.get(known.number)
     assert (after.url, after.answer) == ("https://b:2", {"auth_credential": "key", "address": "https://b:2"})
     assert [one.url for one in site.partner.begun] == ["https://b:2"]
+
+
+def test_the_route_that_a_contract_writes_goes_on_by_another_node_and_is_refused_where_it_cannot_be(
+    tmp_path: Path,
+):
+    file = tmp_path / "routes.yml"
+    file.write_text("A: {url: 'http://a'}\nB: {via: A}\n")
+    routes = LiveRoutes(file)
+    contracts = ContractRoutes(routes, str)
+    contracts.begin(replace(CONTRACT, url="http://b:9"), "ann")
+    assert (routes.table.routes["B"].via, routes.table.routes["B"].url) == ("A", "")
+    with pytest.raises(Invalid) as caught:
+        contracts.begin(replace(CONTRACT, partner="C", url="nowhere"), "ann")
+    assert caught.value.reason == "ROUTE_INVALID"
 
 
 def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
+    Exited,
     ImageNotFound,
     LaunchSpec,
     PullDenied,
@@ -20,8 +22,23 @@ from engines.base import (
 from engines.watch import Follower
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
-from gateway.domain.execution.messages import Broken, Inspected
+from gateway.domain.execution.messages import (
+    Broken,
+    Done,
+    EngineSilent,
+    Inspected,
+    LaunchFailed,
+    Prepare,
+    Probe,
+    Seal,
+    Sealed,
+    StopRun,
+)
+from gateway.domain.run import Address, Preparation
+from gateway.domain.spec import Call
 from gateway.domain.states import TaskStatus
+from gateway.errors import StorageAway, StorageFailed
+from tests.builders import T0
 from tests.cli.test_jobs import cli
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
@@ -193,6 +210,57 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gate
     failure = ended(node, job_id).ending.failure
     assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
     wait_for(lambda: list(engine.list()) == [], 30, about="the container is taken away")
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
+DOWN, BROKEN = EngineDown("no daemon answers"), EngineError("it answers nonsense")
+AWAY, DENIED = StorageAway("storage lake cannot be reached"), StorageFailed("storage lake denies access")
+
+
+def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = having(node, Script(0))
+    local = node.store.local_jobs.get(played(node).id)
+    run = replace(local.runs[0], reported=None, stop_at=None, outputs={"out": Address("a", "b")})
+    executor, launching = node.executor, node.launching
+
+    def seen(found: Any, error: Exception) -> Any:
+        monkeypatch.setattr(engine, "probe", failing(found) if isinstance(found, Exception) else lambda _: found)
+        monkeypatch.setattr(executor, "_storage", SimpleNamespace(exists=failing(error)))
+        return executor._probe(run)
+
+    assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
+    assert isinstance(seen(Exited(0), AWAY), Inspected)
+    broken = seen(Exited(0), DENIED)
+    assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
+    sealed = executor._seal(replace(run, to_seal=("out",)))
+    assert isinstance(sealed, Sealed) and sealed.files is None and sealed.message == "storage lake denies access"
+    for name in ("logs", "stop", "address"):
+        monkeypatch.setattr(engine, name, failing(DOWN))
+    assert executor._last_words(run) == ("", "") and launching.address_of(run) == ""
+    (again,) = executor._stop(run, StopRun(run.run_id, 1))
+    assert isinstance(again, Done) and not again.final and again.message == "no daemon answers"
+    for action, event in ((Probe(run.run_id), Inspected), (Seal(run.run_id), Sealed)):
+        assert isinstance(executor._unforeseen(action), event)
+    monkeypatch.setattr(launching.disk, "check_room", failing(PermissionError(13, "not permitted")))
+    failed = launching.launch(local, run, fetching=False)
+    assert isinstance(failed, LaunchFailed) and failed.failure.reason == "CREATE_FAILED"
+    monkeypatch.setattr(engine, "ensure_image", failing(DOWN))
+    prepared = replace(local, preparation=Preparation({IMAGE: ""}, T0, T0))
+    later = launching.prepare(prepared, Prepare(), lambda *_: None)
+    assert isinstance(later, Done) and not later.final
+    ends = replace(executor._hooks, end_credentials=failing(AWAY))
+    monkeypatch.setattr(executor, "_hooks", ends)
+    with pytest.raises(StorageAway):
+        executor._end(replace(run, collect=Call()))
+    executor._end(replace(run, collect=Call(tries=1000)))  # the job goes on without
 
 
 SCRIPT = """

@@ -136,6 +136,16 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World
     ended(world, mine, theirs)
 
 
+def test_of_jobs_that_are_created_together_no_more_than_allowed_use_a_permit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    mine, theirs = permitted(world, jobs=2)
+    monkeypatch.setattr(world.me.kept_applications, "use", lambda *_, **__: False)  # another was faster
+    spec = a_job()
+    assert created(world, spec) == "PERMIT_USED_UP" and world.me.store.local_jobs.find(spec.job_id) is None
+    ended(world, mine, theirs)
+
+
 def test_an_unpublished_dataset_cannot_be_applied_for_again(world: World):
     mine, theirs = applied(world.peer, "dataset", world.me, DATASET), waiting(world.me)
     person(world.me, "POST", f"/applications/{theirs}/reject", {})
@@ -289,6 +299,8 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
     query = {"contract_id": known, "project_id": "project-1"}
     found = peer.manage("GET", "/v1/interconn/project/query", {}, query)
     assert (found["nodes"], found["datasets"]) == ([PEER, ME], {PEER: ["shop#orders"]})
+    with pytest.raises(GatewayError, match="no project of that id"):
+        peer.manage("GET", "/v1/interconn/project/query", {}, query | {"project_id": "project-2"})
     listed = person(world.peer, "GET", f"/partners/{ME}/components")["records"]
     assert {one["code"] for one in listed} >= {"vendor/Thing", "vendor/Judge"}
     query = {"contract_id": known, "code": "vendor/Thing", "version": "1.0.0"}
