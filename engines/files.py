@@ -55,10 +55,7 @@ def _raise_if_too_deep(error: OSError) -> None:
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
     """Whether it is a folder, and not a link to one; False if it is gone."""
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
+    return entry.is_dir(follow_symlinks=False)
 
 
 def remove(top: Path) -> None:

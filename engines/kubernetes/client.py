@@ -125,6 +125,8 @@ class Cluster:
         try:
             if answer.is_error:
                 answer.read()
+                if answer.status_code == GONE:
+                    raise Gone
                 api.raise_for_status(answer)
             yield answer
         finally:
@@ -135,11 +137,11 @@ class Cluster:
         with self._lock:
             if self._made is None:
                 known = KubeConfig.from_file(self._kubeconfig) if self._kubeconfig else KubeConfig.from_env()
-                config = known.get()
-                if config is None:
-                    raise ConfigError("no cluster is named")
                 params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)
-                self._made = GenericSyncClient(params, config, namespace=self._namespace or None)
+                try:
+                    self._made = GenericSyncClient(params, known, namespace=self._namespace or None)
+                except (AssertionError, KeyError) as error:  # as the library has it
+                    raise ConfigError(f"the kubeconfig lacks {error}") from error
             return self._made
 
 

@@ -63,7 +63,11 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     whole = _digest(body)
     manifest: Mapping[str, Any] = json.loads(body)
     if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
-        manifest = json.loads(_get(there, f"manifests/{_of_this_kind(manifest)}", _MANIFESTS, name))
+        wanted = _of_this_kind(manifest)
+        body = _get(there, f"manifests/{wanted}", _MANIFESTS, name)
+        if _digest(body) != wanted:  # else a machine would fetch something else than what was looked at
+            raise PullFailed(f"{registry} sent something else than the manifest of {name}")
+        manifest = json.loads(body)
     about = str(manifest["config"]["digest"])
     text = _get(there, f"blobs/{about}", "*/*", name)
     if _digest(text) != about:

@@ -106,6 +106,16 @@ def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorl
         engine.launch(launch("near:1", "elsewhere"))
 
 
+def test_an_image_is_looked_at_where_it_is_and_asked_about_at_the_main_engine(
+    worlds: tuple[MemoryWorld, MemoryWorld],
+):
+    engine = both(worlds)
+    assert engine.image_facts("far:1") == engine.at("far").image_facts("far:1")
+    assert engine.offered("near:1", 1.0) == engine.main.image_digest("near:1")
+    with pytest.raises(ImageNotFound):
+        engine.offered("far:1", 1.0)
+
+
 class Newer(MemoryEngine):
     """Has another version of each image."""
 

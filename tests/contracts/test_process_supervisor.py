@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,18 +14,23 @@ from pathlib import Path
 
 import pytest
 
+from engines import files, logs
 from engines.base import (
     CommandNotFound,
     CreateFailed,
+    EngineDown,
+    EngineError,
     Exited,
     LaunchSpec,
     Limits,
     Missing,
+    NoSpace,
     NotSupported,
     Running,
     labels,
 )
-from engines.process import supervisor
+from engines.process import engine as engines
+from engines.process import run_directory, supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
 from tests.contracts.engine_acts import WAITS, Act, Heard, a_spec, ended, exits, python, said, shell, wait_for
@@ -338,3 +344,123 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
     assert isinstance(engine.probe(name), Running)
     resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
     assert ended(engine, name).code == 0
+
+
+# ------------------------------------------------------------ what fails around it
+
+
+def test_the_process_that_forks_is_begun_anew(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    launch(harness, engine, exits(0))
+    server = engine._spawner._server
+    assert server is not None
+    server.kill()
+    server.wait()
+    assert ended(engine, launch(harness, engine, exits(3))).code == 3
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "words"),
+    [
+        ("refused 13 Permission denied", EngineError, "Permission denied"),
+        ("failed 28 no space", NoSpace, "no space"),
+        ("failed 7 too long", CreateFailed, "too long"),
+        ("", CreateFailed, "the run's supervisor did not start it: no output"),
+    ],
+)
+def test_what_a_supervisor_reports_is_said(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    report: str,
+    kind: type[EngineError],
+    words: str,
+) -> None:
+    with subprocess.Popen(["sleep", "600"] if not report else ["true"]) as process:
+        monkeypatch.setattr(engine._spawner, "start", lambda *_: (os.pidfd_open(process.pid), report))
+        spec = a_spec(harness, exits(0))
+        with pytest.raises(kind, match=words):
+            engine.launch(spec)
+        assert not (harness.root / spec.name).exists()
+
+
+def test_a_supervisor_that_cannot_be_forked_or_never_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawner, kept = Spawner(), []
+    monkeypatch.setattr(spawner, "_request", lambda _, connection: None)  # the other end is closed
+    with pytest.raises(OSError):
+        spawner.start(tmp_path, {})
+
+    def silent(_: Path, connection: socket.socket) -> None:
+        kept.append(connection.dup())
+        socket.send_fds(kept[-1], [b"-"], [os.pidfd_open(os.getpid())])
+
+    monkeypatch.setattr(engines, "_REPORT_TIMEOUT", 0.05)
+    monkeypatch.setattr(spawner, "_request", silent)
+    descriptor, report = spawner.start(tmp_path, {})
+    os.close(descriptor)
+    kept[0].close()
+    assert report == ""
+
+
+def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
+    harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = launch(harness, engine, WAITS)
+    pids = [record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)]
+    monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # a signal that it does not hear
+    monkeypatch.setattr(run_directory, "_KILL_TIMEOUT", 0.01)
+    engine.stop(name, 0)
+    gone(pids)
+
+
+def test_exits_are_waited_for_whatever_becomes_of_one(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+
+    def on_exit(name: str) -> None:
+        heard.append(name)
+        raise ZeroDivisionError
+
+    waiting = run_directory.Exits(on_exit)
+    for name in ("a", "b"):
+        with subprocess.Popen(["true"]) as process:
+            waiting.add(name, os.pidfd_open(process.pid))
+        wait_for(lambda name=name: name in heard, name)
+    assert "the exit of a could not be recorded" in caplog.text
+    waiting.close()
+    descriptor = os.pidfd_open(os.getpid())
+    waiting.add("late", descriptor)
+    with pytest.raises(OSError):  # it was closed
+        os.fstat(descriptor)
+
+
+def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(EngineDown, match="no right to write"):
+        engine.check()
+    (tmp_path / "memory.max").write_text("1048576\n")
+    monkeypatch.setattr(engines, "_CONTROL_GROUP", tmp_path / "memory.max")
+    assert engine.capacity().memory == 1048576
+
+
+def test_a_folder_that_cannot_be_removed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_deep(_: Path) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(files.shutil, "rmtree", too_deep)
+    ran = lambda *_, **__: subprocess.CompletedProcess([], 1, "", "rm: Operation not permitted")  # noqa: E731
+    monkeypatch.setattr(files.subprocess, "run", ran)
+    with pytest.raises(OSError, match="Operation not permitted"):
+        files.remove(tmp_path)
+
+
+def test_of_a_long_log_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_CHUNK", 2)
+    assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
+
+
+def test_what_a_registry_would_offer_is_what_is_here(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    spec = a_spec(harness, exits(0))
+    assert engine.offered(spec.image, 1.0) == engine.image_digest(spec.image)

@@ -1,0 +1,278 @@
+"""What a cluster or a registry refuses, lacks or forges: told by stand-ins, so that neither is needed."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engines.base import CreateFailed, EngineDown, EngineError, Exited, PullDenied, PullFailed, PullTimeout
+from engines.docker import PullRules
+from engines.docker import registry as registries
+from engines.docker.registry import SignatureMissing, login_for, signatures_of
+from engines.kubernetes import KubernetesEngine, KubernetesOptions
+from engines.kubernetes import engine as kubernetes
+from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
+from engines.kubernetes.images import Images
+from engines.kubernetes.jobs import BEGUN, PodView
+from tests.adapter.bfia.scripted import scripted
+from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
+
+Served = dict[str, tuple[int, bytes]]
+
+
+@contextmanager
+def serving(*answers: Served, headers: dict[str, str] | None = None) -> Iterator[str]:
+    """Serve these paths, whose last words are named; yield ``host:port``."""
+    pages = {path: page for one in answers for path, page in one.items()}
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0]
+        status, body = next((page for end, page in pages.items() if path.endswith(end)), (404, b"{}"))
+        handler.send_response(status)
+        for name, value in {"content-length": str(len(body)), "content-type": "application/json"}.items():
+            handler.send_header(name, value)
+        for name, value in (headers or {}).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with scripted() as (peer, url):
+        peer.will(answer)
+        yield url.removeprefix("http://")
+
+
+def stored(what: Any) -> tuple[str, bytes]:
+    body = json.dumps(what).encode()
+    return f"sha256:{hashlib.sha256(body).hexdigest()}", body
+
+
+# ------------------------------------------------------------ a registry
+
+CONFIG, ABOUT = stored({"config": {"User": "9"}})
+MANIFEST, BODY = stored({"config": {"digest": CONFIG}})
+OTHER, ELSE = stored({"config": {"digest": "sha256:0"}})
+
+
+def index(*machines: tuple[str, str]) -> bytes:
+    listed = [{"digest": digest, "platform": {"os": "linux", "architecture": kind}} for kind, digest in machines]
+    return json.dumps({"manifests": listed}).encode()
+
+
+def found(*pages: Served) -> Any:
+    with serving(*pages) as shop:
+        return Images(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
+
+
+def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engines.kubernetes.images.platform.machine", lambda: "x86_64")
+    pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
+    for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
+        image = found({"manifests/1": (200, index(*machines))}, pages)
+        assert (image.id, image.user) == (CONFIG, "9")
+        assert image.reference.endswith(hashlib.sha256(index(*machines)).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind", "words"),
+    [
+        ({"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")}, PullFailed, "else than the configuration"),
+        (
+            {"manifests/1": (200, index(("amd64", OTHER))), f"manifests/{OTHER}": (200, BODY)},
+            PullFailed,
+            "else than the manifest",
+        ),
+        ({"manifests/1": (200, index())}, PullFailed, "gave no valid response"),
+        ({"manifests/1": (200, b"<html>")}, PullFailed, "gave no valid response"),
+        ({"manifests/1": (503, b"")}, PullFailed, "responds with 503"),
+        ({"manifests/1": (403, b"")}, PullDenied, "log in"),
+    ],
+)
+def test_what_a_registry_forges_or_refuses_is_no_image(pages: Served, kind: type[Exception], words: str):
+    """Attack: what a registry describes has another content than what machines would fetch from it."""
+    with pytest.raises(kind, match=words):
+        found(pages)
+
+
+@pytest.mark.parametrize("name", ["token", "access_token"])
+def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setattr(registries, "login_for", lambda _: None)
+    headers: dict[str, str] = {}
+    page = json.dumps({name: "t"}).encode()
+    with serving({"/token": (200, page), "/1": (401, b"")}, headers=headers) as shop:
+        headers["www-authenticate"] = f'Bearer realm="http://{shop}/token",service="s"'
+        with registries.Registry(shop, "a") as there:
+            for _ in range(2):
+                with pytest.raises(registries.Denied):
+                    there.get("manifests/1", "*/*")
+            assert there._authorization == {"authorization": "Bearer t"}
+
+
+def test_credentials_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch):
+    def unreadable() -> Any:
+        raise OSError("denied")
+
+    monkeypatch.setattr(registries.auth, "load_config", unreadable)
+    with pytest.raises(EngineError, match="the credentials for shop cannot be read: denied"):
+        login_for("shop")
+
+
+def test_what_is_no_signature_is_none():
+    with pytest.raises(SignatureMissing, match="not a valid image name"):
+        signatures_of("https://no", [])
+    with (
+        serving({"1.sig": (200, b'{"layers": [{}]}')}) as shop,
+        pytest.raises(SignatureMissing, match="has no sig"),
+    ):
+        signatures_of(f"{shop}/a:1", [f"{shop}/a@sha256:1"])
+
+
+# ------------------------------------------------------------ a cluster
+
+
+@contextmanager
+def a_cluster(shop: str, tmp_path: Any) -> Iterator[Cluster]:
+    file = tmp_path / "kube.conf"
+    named = [{"name": "c", "cluster": {"server": f"http://{shop}"}}]
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}]
+    file.write_text(
+        json.dumps(
+            {"clusters": named, "contexts": contexts, "users": [{"name": "u", "user": {}}], "current-context": "c"}
+        )
+    )
+    with closing(Cluster(str(file), "")) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (500, {"message": "etcd is away"}, EngineDown, "the cluster is not ready .500.: etcd is away"),
+        (429, {"message": "slow down"}, EngineDown, "the cluster is not ready .429."),
+        (403, {"message": "not you"}, CreateFailed, "not you"),
+    ],
+)
+def test_a_refusal_keeps_the_clusters_words(
+    tmp_path: Any, status: int, body: Any, kind: type[Exception], words: str
+):
+    page = json.dumps({"kind": "Status", "code": status, **body}).encode()
+    with (
+        serving({"/none": (status, page)}) as shop,
+        a_cluster(shop, tmp_path) as one,
+        pytest.raises(kind, match=words),
+        translated(CreateFailed),
+    ):
+        one.get(kubernetes.Job, "none")
+
+
+@pytest.mark.parametrize(
+    ("status", "event", "kind"),
+    [
+        (200, {"type": "ERROR", "object": {"code": 410}}, Gone),
+        (410, {"kind": "Status", "code": 410, "message": "too old"}, Gone),
+        (200, {"type": "ERROR", "object": {"code": 500, "message": "no leader"}}, EngineDown),
+    ],
+)
+def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, kind: type[Exception]):
+    pods = {"/pods": (status, json.dumps(event).encode() + b"\n")}
+    with serving(pods) as shop, a_cluster(shop, tmp_path) as cluster:
+        with pytest.raises(kind), cluster.watching("", "1") as stream:
+            list(stream)
+        watch = PodWatch.__new__(PodWatch)
+        watch._cluster, watch._labels, watch._version, watch._stream = cluster, "", "1", None
+        watch._closed = SimpleNamespace(is_set=lambda: False)  # type: ignore[assignment]
+        if kind is Gone:
+            watch._look()
+            assert watch._version == ""  # so that it begins anew
+
+
+@pytest.mark.parametrize(
+    ("current", "words"),
+    [
+        ({}, "No current context"),
+        ({"current-context": "c"}, "Missing user"),
+        ({"current-context": "d"}, "lacks 'c'"),
+    ],
+)
+def test_a_cluster_that_is_not_described_is_away(tmp_path: Any, current: dict[str, str], words: str):
+    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}]
+    contexts = [
+        {"name": "c", "context": {"cluster": "c"}},
+        {"name": "d", "context": {"cluster": "c", "user": "c"}},
+    ]
+    described = {"clusters": clusters, "contexts": contexts, "users": [], **current}
+    (tmp_path / "kube.conf").write_text(json.dumps(described))
+    with pytest.raises(EngineDown, match=words), translated():
+        Cluster(str(tmp_path / "kube.conf"), "").get(kubernetes.Job, "none")
+
+
+JOB = SimpleNamespace(metadata=SimpleNamespace(name="bfia-run", annotations={"bfia.image": "shop/a:1"}, uid="u"))
+
+
+def beginning(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: Any) -> str:
+    """Return what is said of a run with this pod, which does not begin."""
+    engine = KubernetesEngine("n", "i", KubernetesOptions(place_seconds=options.pop("place", 60.0), **options))
+    monkeypatch.setattr(engine, "_pods", lambda _: [] if pod is None else [pod])
+    monkeypatch.setattr(engine, "_job", lambda _: None)
+    monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
+    try:
+        engine._wait_until_up(JOB)
+    except kubernetes._NeverBegan as error:
+        return f"{type(error.why).__name__}: {error.why}"
+    except CreateFailed as error:
+        return str(error)
+    raise AssertionError
+
+
+def waits(reason: str, message: str = "") -> PodView:
+    state = {"waiting": {"reason": reason, "message": message}}
+    status = {
+        "phase": "Pending",
+        "startTime": THEN,
+        "containerStatuses": [SEEN | {"ready": False, "state": state}],
+    }
+    return a_pod(status)
+
+
+def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
+    assert beginning(monkeypatch, None) == "it was removed before it had begun"
+    said = beginning(monkeypatch, waits("CreateContainerError", "cannot mount"))
+    assert said == "CreateFailed: cannot mount"
+    late = {"place": -1.0, "pull": PullRules(deadline=0.0)}
+    said = beginning(monkeypatch, waits("ContainerCreating"), **late)
+    assert said == "CreateFailed: it did not begin in time on its machine (unknown): events"
+    said = beginning(monkeypatch, waits("ErrImagePull", "i/o timeout"), **late)
+    assert said.startswith(PullTimeout.__name__) and said.endswith("(ErrImagePull): i/o timeout")
+
+
+def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyPatch):
+    engine = KubernetesEngine("n", "i")
+    about = SimpleNamespace(name="bfia-run", annotations={BEGUN: "true"})
+    jobs = [SimpleNamespace(metadata=about), SimpleNamespace(metadata=SimpleNamespace(name="b", annotations={}))]
+    monkeypatch.setattr(engine, "_all", lambda: ((job, None) for job in jobs))
+    assert engine._take_up() == ["bfia-run"]
+
+
+def test_an_exit_of_an_unknown_time_is_one():
+    over = {"terminated": {"exitCode": 1, "startedAt": THEN}}
+    probe = a_pod({"phase": "Failed", "containerStatuses": [ENDED | {"state": over}]}).probe()
+    assert isinstance(probe, Exited) and probe.code == 1 and probe.finished_at is None
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(tmp_path: Any, status: int):
+    refused = json.dumps({"kind": "Status", "code": status, "message": "no"}).encode()
+    empty = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
+    engine = KubernetesEngine("n", "i")
+    pages = {"/nodes": (status, refused), "/n/pods": (200, empty), "/v1/pods": (status, refused)}
+    with serving(pages) as shop, a_cluster(shop, tmp_path) as engine._cluster:
+        if status == 403:
+            assert engine._machines() is None and engine._others({"m"}) == ([], [])
+            return
+        for asked in (engine._machines, lambda: engine._others({"m"})):
+            with pytest.raises(EngineDown), translated():
+                asked()

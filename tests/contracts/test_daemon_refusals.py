@@ -1,0 +1,313 @@
+"""What a daemon refuses, lacks or loses in between: told by a stand-in for its client, without Docker."""
+
+import ipaddress
+import queue
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from docker.errors import APIError, ImageNotFound, NotFound
+
+from engines.base import CommandNotFound, CreateFailed, EngineDown, EngineError, Limits
+from engines.base import ImageNotFound as NoImage
+from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, reach
+from engines.docker.client import Connection, remove, translated
+from engines.docker.images import Image, Images
+from engines.docker.network import Firewall, NodeNetwork
+from engines.docker.reach import ServiceNetworks
+from engines.docker.sandboxes import Sandboxes, archive
+from engines.swarm import SwarmEngine
+from engines.swarm import engine as swarm
+from tests.contracts.engine_acts import a_spec, exits
+from tests.contracts.harnesses import MemoryHarness
+
+
+class Daemon(Connection):
+    """Its client, which responds to each method with the next of its answers; the last one stays."""
+
+    base_url, api_version, timeout, _auth_configs = "http://daemon", "1", 1, None
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = {name: list(found) for name, found in answers.items()}
+        self.asked: list[str] = []
+
+    def __call__(self) -> Any:
+        return self
+
+    def is_here(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*args: Any, **named: Any) -> Any:
+            self.asked.append(name)
+            left = self._answers[name]
+            found = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return answer
+
+
+def says(status: int, words: str = "no", kind: type[APIError] = APIError) -> APIError:
+    response = requests.Response()
+    response.status_code = status
+    return kind(words, response, words)
+
+
+def quiet(_: str) -> None: ...
+
+
+# ------------------------------------------------------------ images and containers
+
+
+def test_a_refusal_keeps_the_daemons_words():
+    with pytest.raises(EngineError, match="odd words"), translated():
+        raise says(500, "odd words")
+    remove(Daemon(remove_container=[says(409)]), "c")
+    with pytest.raises(APIError):
+        remove(Daemon(remove_container=[says(500)]), "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "kind"),
+    [("", None, NoImage), ("a:1", says(404, "No such image"), NoImage), ("a", says(400), 0)],
+)
+def test_an_image_that_cannot_be_looked_at(name: str, answer: Any, kind: Any):
+    with pytest.raises(kind or EngineError) as caught:
+        Images(Daemon(inspect_image=[answer]), PullRules()).find(name)
+    assert kind or type(caught.value) is EngineError
+
+
+def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
+    images = Images(Daemon(get=[OSError("reset")]), PullRules(frozenset({"shop:5000"})))
+    with pytest.raises(EngineDown, match="during the request for shop:5000/a:1: reset"):
+        images.offered("shop:5000/a:1", 1.0)
+    events: Any = queue.SimpleQueue()
+    events.put(OSError("reset"))
+    with pytest.raises(EngineDown, match="while it pulled shop:5000/a:1: reset"):
+        images._follow("shop:5000/a:1", events, time.monotonic() + 60, quiet)
+
+
+def test_an_image_without_a_command():
+    for command in (None, [""]):
+        with pytest.raises(CommandNotFound, match="has no command"):
+            Images(Daemon(), PullRules()).check_executable("c", Image("i", {}), command, {}, [])
+
+
+# ------------------------------------------------------------ networks and the packet filter
+
+NET = {"Id": "n", "Name": "net", "Options": {}, "Internal": True, "IPAM": {"Config": None}}
+POOL = {"Config": [{"Subnet": "10.9.0.0/24"}]}
+
+
+def a_network(**answers: Any) -> tuple[NodeNetwork, Daemon]:
+    daemon = Daemon(**{"networks": [[NET]], "inspect_network": [NET], **answers})
+    return NodeNetwork(daemon, "net", {}), daemon
+
+
+def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    found, _ = a_network(networks=[[], [], [NET]], create_network=[says(409)])
+    assert found.ensure() == "n"
+    monkeypatch.setattr(network, "_CREATE_TIMEOUT", 0.0)
+    for refused in (says(403), says(500)):
+        found, _ = a_network(networks=[[]], create_network=[refused])
+        with pytest.raises(APIError) as caught:
+            found.ensure()
+        assert caught.value is refused
+
+
+def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_taken():
+    seen = {**NET, "IPAM": POOL}
+    daemon = {"networks": [[NET], []], "inspect_network": [seen], "create_network": [says(403), {"Id": "new"}]}
+    found, asked = a_network(**daemon)
+    assert found.address() == str(next(ipaddress.ip_network("10.9.0.0/24").hosts()))
+    found.forget()
+    assert found.ensure() == "new" and asked.asked.count("create_network") == 2
+
+
+def test_a_network_that_is_in_use_stays_and_one_without_addresses_is_of_no_use():
+    ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
+    found, _ = a_network(inspect_network=[ours], remove_network=[says(403)])
+    assert found.ensure() == "n"  # though it was made with other settings
+    with pytest.raises(EngineError, match="has no IPv4 addresses"):
+        found.address()
+    found, _ = a_network(inspect_network=[ours], remove_network=[says(500)])
+    with pytest.raises(APIError):
+        found.ensure()
+
+
+class Ran:
+    """A stand-in for iptables, which fails with these words."""
+
+    def __init__(self, code: int, words: str = "") -> None:
+        self._code, self._words = code, words
+
+    def __call__(self, command: list[str], **_: Any) -> Any:
+        if self._code < 0:
+            raise subprocess.TimeoutExpired(command, 1)
+        return subprocess.CompletedProcess(command, self._code, "", self._words)
+
+
+@pytest.mark.parametrize(
+    ("path", "ran", "why"),
+    [
+        (None, Ran(0), "there is no iptables here"),
+        ("iptables", Ran(-1), "iptables cannot be used: Command"),
+        ("iptables", Ran(4, "Permission denied\nmore"), "Permission denied"),
+        ("iptables", Ran(4), "refused"),
+    ],
+)
+def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
+    monkeypatch: pytest.MonkeyPatch, path: str | None, ran: Ran, why: str
+):
+    monkeypatch.setattr(network.shutil, "which", lambda *_, **__: path)
+    monkeypatch.setattr(network.subprocess, "run", ran)
+    assert why in str(Firewall("b", "o").gap())
+    with pytest.raises(EngineError):
+        Firewall("b", "o").close_except([1])
+    ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
+    found, _ = a_network(inspect_network=[{**ours, "IPAM": POOL}], remove_network=[says(403)])
+    found.close_host([1])
+    assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
+    services = ServiceNetworks(Daemon(), "net", {}, "o")
+    assert "iptables cannot be used" in services.lacks()
+    with pytest.raises(CreateFailed, match=r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"):
+        services.ensure(("10.1.1.1:9000",), [])
+
+
+def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.MonkeyPatch):
+    far = Daemon()
+    monkeypatch.setattr(far, "is_here", lambda: False, raising=False)
+    assert "another" not in ServiceNetworks(far, "net", {}, "o").lacks()
+    assert "packet filter that the gateway cannot use" in ServiceNetworks(far, "net", {}, "o").lacks()
+
+    def unknown(_: str) -> str:
+        raise OSError(2, "Name or service not known")
+
+    monkeypatch.setattr(reach.socket, "gethostbyname", unknown)
+    with pytest.raises(CreateFailed, match="lake cannot be resolved: Name or service not known"):
+        reach.addresses(("lake:9000",))
+
+
+def test_in_the_network_of_the_host_there_is_none_of_ours():
+    engine = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
+    assert (engine.network_id(), engine._network_of(a_spec(MemoryHarness(), exits(0)))) == ("host", ("host", {}))
+
+
+# ------------------------------------------------------------ sandboxes
+
+
+def sandboxes(**answers: Any) -> tuple[Sandboxes, Daemon]:
+    daemon = Daemon(**{"create_host_config": [{}], "create_container": [{"Id": "s"}], **answers})
+    return Sandboxes(daemon, {}, {}, 1, "", None), daemon
+
+
+def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path: Path):
+    file = tmp_path / "wait.tar"
+    file.write_bytes(archive("amd64"))
+    subprocess.run(["tar", "-xf", file, "-C", tmp_path], check=True)
+    with subprocess.Popen([tmp_path / "wait"]) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02)
+        process.kill()
+
+
+def test_a_sandboxes_image_is_made_where_it_is_missing():
+    lacks = {"inspect_image": [says(404, "no", ImageNotFound)], "import_image_from_data": [""], "start": [None]}
+    pool, daemon = sandboxes(**lacks, version=[{"Arch": "amd64"}])
+    pool.prepare("net")
+    assert "import_image_from_data" in daemon.asked
+    pool, daemon = sandboxes(**lacks, version=[{"Arch": "s390x"}])
+    with pytest.raises(EngineError, match="not available for the architecture s390x"):
+        pool.prepare("net")
+
+
+def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_not_used():
+    pool, daemon = sandboxes(inspect_image=[{}], start=[says(500)], remove_container=[None])
+    with pytest.raises(EngineError):
+        pool.prepare("net")
+    assert daemon.asked[-1] == "remove_container"
+    pool, daemon = sandboxes(inspect_image=[{}], start=[None], remove_container=[says(500), None])
+    pool.prepare("old")
+    pool._closed = True  # no thread of its own
+    with pool.start("new") as found:
+        assert found == ""
+    pool._end()  # the daemon refuses
+    assert daemon.asked.count("remove_container") == 1
+
+
+# ------------------------------------------------------------ a Swarm
+
+
+def a_swarm(**answers: Any) -> tuple[Any, Daemon]:
+    engine: Any = SwarmEngine("n", "i")
+    engine._client = Daemon(**answers)
+    return engine, engine._client
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        (None, True),
+        (says(404, "no", NotFound), True),
+        (says(500, "rpc error: update out of sequence"), False),
+        (says(500), None),
+    ],
+)
+def test_a_task_is_ended_unless_another_has_just_changed_it(answer: Any, ended: bool | None):
+    engine, _ = a_swarm(update_service=[answer])
+    service = {"ID": "s", "Version": {"Index": 1}}
+    if ended is None:
+        with pytest.raises(APIError):
+            engine._end(service)
+        return
+    assert engine._end(service) is ended
+
+
+def test_a_machine_that_left_the_swarm_is_gone():
+    assert a_swarm(inspect_node=[says(404, "no", NotFound)])[0]._is_gone("m")
+
+
+def test_the_network_of_a_run_is_kept_if_it_is_there_and_removed_once_it_is_not_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(swarm, "_PAUSE", 0.0)
+    assert a_swarm(create_network=[says(409, "already exists")])[0]._network("r") == "r"
+    with pytest.raises(APIError):
+        a_swarm(create_network=[says(500)])[0]._network("r")
+    for last in (None, says(404, "no", NotFound)):
+        engine, daemon = a_swarm(remove_network=[says(400, "in use"), last])
+        engine._remove_network("r", time.monotonic() + 60)
+        assert daemon.asked == 2 * ["remove_network"]
+
+
+def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(swarm, "_PAUSE", 0.0)
+    daemon = {"nodes": [[]], "create_network": [{}], "create_service": [says(400, "network r not found"), {}]}
+    engine, asked = a_swarm(**daemon)
+    engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i", {}))
+    assert asked.asked.count("create_service") == 2
+
+
+def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
+    engine, _ = a_swarm(inspect_service=[says(404, "no", NotFound)])
+    with pytest.raises(CreateFailed, match="was removed before it had begun"):
+        engine._wait_until_up("bfia-run")
+    then = "2026-11-26T04:00:00Z"
+    task: dict[str, Any] = {"ID": "t", "NodeID": "m", "DesiredState": "running", "CreatedAt": then}
+    task["Spec"] = {"ContainerSpec": {"Labels": {"bfia.run": "bfia-run"}}}
+    task["Status"] = {"State": "preparing", "Timestamp": then, "Message": "pulls"}
+    service = {"ID": "s", "Spec": {"Labels": {"bfia.node": "n", "bfia.installation": "i"}}}
+    engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
+    engine._options = swarm.SwarmOptions(place_seconds=-1.0, pull=PullRules(deadline=0.0))
+    with pytest.raises(swarm._NeverBegan, match=r"did not begin in time on its machine \(preparing\): pulls"):
+        engine._wait_until_up("bfia-run")
+
+
+def test_a_swarm_shares_no_volumes():
+    with pytest.raises(CreateFailed, match="volume v: a Swarm shares no volumes"):
+        swarm._no_volume("v")
