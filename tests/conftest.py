@@ -137,10 +137,12 @@ LONGEST = (
     "e2e/test_kubernetes.py",
     "e2e/test_swarm.py",
     "e2e/test_compose.py",
+    "contracts/test_swarm_engine.py",
     "e2e/test_demo.py",
+    "contracts/test_kubernetes_engine.py",
     "tools/test_chaos_sample.py",
 )
-"""files whose tests take a minute, in the order in which they begin"""
+"""files whose tests take a minute, in the order in which they begin, each after another twentieth of the rest"""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -158,11 +160,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=why))
     long = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "docker")))}
+    together = {item: scope_of(item.nodeid) for item in items}
+    kinds: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    for item in items:
+        kinds[item.path in long].setdefault(together[item], len(kinds[item.path in long]))
 
-    def rank(item: pytest.Item) -> int:
-        """So that no worker is busy when the others have ended, and none waits for what another one has locked."""
+    def rank(item: pytest.Item) -> float:
+        """So that no worker is busy when the others have ended, none waits for what another one has locked, and
+        tests that mostly wait, as for containers, run beside those that only compute."""
         name = str(item.path.relative_to(ROOT / "tests"))
-        return LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in long)
+        if name in LONGEST:
+            return LONGEST.index(name) / 20 - 0.1
+        kind = kinds[item.path in long]
+        return kind[together[item]] / len(kind)
 
     items.sort(key=rank)
 
@@ -179,8 +189,13 @@ class KeptTogether(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if shares(file) else nodeid
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what runs on one worker together with this test: its module, or it alone."""
+    file = nodeid.partition("::")[0]
+    return file if shares(file) else nodeid
 
 
 @functools.cache
