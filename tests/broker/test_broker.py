@@ -248,6 +248,7 @@ async def test_a_long_journal_is_rewritten_once_half_of_it_is_read(opened):
     for number in range(40):
         await broker.push("s", "t", "n", b"%02d" % number * 50)
     (journal,) = opened.root.glob("*/journal")
+    opened_first = journal.open("rb")  # so that no later file has its number
     first, full = journal.stat().st_ino, journal.stat().st_size
     journal.with_suffix(".new").mkdir()  # the disk does not let it be rewritten
     assert [await read(broker, pop_id=str(number)) for number in range(25)] == [
@@ -259,6 +260,7 @@ async def test_a_long_journal_is_rewritten_once_half_of_it_is_read(opened):
         await broker.push("s", "u", "n", b"+" * 100)
         assert await read(broker, "u", pop_id=str(number)) == b"+" * 100
     assert journal.stat().st_ino != first and journal.stat().st_size < full
+    opened_first.close()
     broker = opened()
     assert await read(broker, "u", pop_id="199") == b"+" * 100
     assert await read(broker, pop_id="24") == b"24" * 50
