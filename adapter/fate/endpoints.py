@@ -37,7 +37,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Ending, Failure, NodeId
+from gateway.domain.spec import Ending, Failure, NodeId, moment
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
 from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
@@ -99,7 +99,7 @@ def _apply_task(at: Command[wire.Task]) -> None:
             return
         raise _has_ended(local)  # a success would start the task at FATE's own party
     if at.undecided:
-        until = local.approval.until.isoformat(timespec="seconds") if local.approval else ""
+        until = moment(local.approval.until) if local.approval else ""
         text = f"job {local.id} waits until {until} for approval at {local.node}"
         raise Refused(text, reason="NOT_APPROVED")
     if local.status is JobStatus.READY and local.spec.protocol == PROTOCOL:

@@ -239,6 +239,9 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     return widths
 
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+
+
 def cell(value: Any) -> str:
     """Return a value of JSON as a table shows it."""
     match value:
@@ -248,6 +251,8 @@ def cell(value: Any) -> str:
             return t("yes" if value else "no")
         case float():
             return f"{value:g}"
+        case str() if _TIME.fullmatch(value):
+            return f"{value[:19].replace('T', ' ')} UTC"
         case list():
             return ", ".join(map(cell, value))
         case Mapping():

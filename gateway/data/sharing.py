@@ -14,7 +14,7 @@ from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.datasets import Dataset, Default, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, job_of
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, NodeId, moment
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.repositories import SqlGrants
@@ -122,7 +122,7 @@ class Sharing:
         elif rule := unknown(node):
             problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:
-            problems.append(Problem("expires_at", f"must lie in the future; it is {now.isoformat()}", expires_at))
+            problems.append(Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at))
         if problems:
             raise Invalid(problems)
         before = self._known(dataset, node)

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from gateway.domain.dag import RolesOf
 from gateway.domain.job import GRACE, Acceptance, Consent, Job
 from gateway.domain.run import Approval, Audit, LocalJob, Preparation
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, data_location
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, data_location, moment
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
@@ -278,9 +278,9 @@ def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], Lo
         return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
     fetching, event = prepares(local), "not ready to take part"
     if fetching and fetching.agreed:
-        text = f"{', '.join(fetching.images)} not here by {now.isoformat()}: {fetching.progress}"
+        text = f"{', '.join(fetching.images)} not here by {moment(now)}: {fetching.progress}"
         return _concluded(local, event, now, Failure(LATE, text, local.node), words=text)
-    since = local.approval.since.isoformat() if local.approval else ""
+    since = moment(local.approval.since) if local.approval else ""
     text = f"{local.node} did not decide on the job, submitted for approval at {since}, in time"
     event = event if local.preparation else "approval timed out"
     return _concluded(local, event, now, Failure(TIMEOUT, text, local.node), words=text)
@@ -413,7 +413,7 @@ def silent(job: Job, node: NodeId, now: datetime) -> Job:
     """Count a node that never reported its decision as one that refused."""
     record = job.nodes[node]
     assert record.consent is not None  # else nothing is due
-    words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not decided"
+    words = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
     # it has accepted the job all the same, and is to be stopped
     create = replace(record.create, reason=TIMEOUT, message=words)
     record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)

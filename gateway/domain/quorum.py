@@ -13,7 +13,7 @@ from datetime import datetime
 from gateway.domain import redaction, rerun, retries
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, NodeJob, Task
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, moment
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 # ---------------------------------------------------------------- what was asked
@@ -134,7 +134,7 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
     if call.state is CallState.REFUSED or (consent is not None and consent.status is JobStatus.REJECTED):
         state = "error"
     if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
-        by = consent.decides_by.isoformat()
+        by = moment(consent.decides_by)
         state, reason, message = ("unknown", "APPROVAL", f"waits for its approval until {by}")
         if consent.waits_for:
             reason, message = "PREPARING", f"{consent.waits_for}, by {by}"

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from gateway.domain.job import Job, NodeJob, Reservation
 from gateway.domain.resources import parallelism
 from gateway.domain.scheduling import messages
-from gateway.domain.spec import Call, CallState, Failure, NodeId
+from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import NOW, Due, Timing, when_due
 
@@ -90,7 +90,7 @@ def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJ
     call = node.reservation.apply
     since = node.reservation.waiting_since or at
     if 0 < timing.hold_tries <= call.tries:
-        text = f"asked {call.tries} times since {since.isoformat()}, the last answer: {failure.message}"
+        text = f"asked {call.tries} times since {moment(since)}, the last answer: {failure.message}"
         call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
         return replace(node, reservation=replace(node.reservation, apply=call, waiting_since=since))
     pause = timedelta(seconds=min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most))

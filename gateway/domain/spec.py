@@ -7,7 +7,7 @@ both has both. All these values are frozen; a change makes a new one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -16,6 +16,11 @@ from gateway.domain.problems import Problem
 from gateway.domain.states import Outcome, replace
 
 NodeId = str
+
+
+def moment(at: datetime) -> str:
+    """Return a time as texts for people have it."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True)

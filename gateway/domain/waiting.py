@@ -14,7 +14,7 @@ from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
-from gateway.domain.spec import Call, CallState, Ending
+from gateway.domain.spec import Call, CallState, Ending, moment
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming, Timing
 
@@ -92,7 +92,7 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
         return None
     since = min(n.unreachable_since for n in away if n.unreachable_since is not None)
     tries = "; ".join(f"{n.node}: {_tries(job, n)}" for n in away)
-    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {since.isoformat()} ({tries})", since)
+    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {moment(since)} ({tries})", since)
 
 
 def _tries(job: Job, node: NodeJob) -> str:
@@ -115,7 +115,7 @@ def _of_pending(job: Job) -> Waiting:
     if asked and all(consent.waits_for for consent in asked.values()):
         what = "; ".join(f"{node}: {consent.waits_for}" for node, consent in asked.items())
         return Waiting("PREPARING", what, first)
-    until = "; ".join(f"{node} until {consent.decides_by.isoformat()}" for node, consent in asked.items())
+    until = "; ".join(f"{node} until {moment(consent.decides_by)}" for node, consent in asked.items())
     return Waiting("APPROVAL", f"waits for approval: {until}", first)
 
 
@@ -210,12 +210,12 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
         return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at)
     if machine.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.last_contact or local.created_at
-        return Waiting(UNREACHABLE, f"nothing received from {by} since {since.isoformat()}", since)
+        return Waiting(UNREACHABLE, f"nothing received from {by} since {moment(since)}", since)
     if (pull := approval.prepares(local)) and pull.agreed:
-        text = f"fetches {', '.join(pull.images)} until {pull.until.isoformat()}: {pull.progress or 'begins'}"
+        text = f"fetches {', '.join(pull.images)} until {moment(pull.until)}: {pull.progress or 'begins'}"
         return Waiting("PREPARING", text, pull.since)
     if known is not None and local.status is JobStatus.PENDING:
-        return Waiting("APPROVAL", f"waits for approval here until {known.until.isoformat()}", known.since)
+        return Waiting("APPROVAL", f"waits for approval here until {moment(known.until)}", known.since)
     if local.status is JobStatus.READY:
         since = known.decided_at if known and known.decided_at else local.created_at
         if approval.unused(local):

@@ -39,7 +39,7 @@ from gateway.domain.resources import (
     Pool,
 )
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import JobSpec, moment
 from gateway.errors import Conflict, GatewayError, NotFound, Refused, Unreadable
 from gateway.ports import Clock
 from gateway.runtime.context import NodeContext
@@ -189,7 +189,7 @@ class EngineCapacities:
     def _capacity(self, name: str, seen: _Seen) -> EngineCapacity:
         away = ""
         if seen.away_since is not None:
-            since = seen.away_since.isoformat(timespec="seconds")
+            since = moment(seen.away_since)
             away = f"engine {name} of node {self._node} has not answered since {since}"
         if seen.capacity is None:
             return EngineCapacity(None, away=away, cause=seen.cause)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -201,7 +202,8 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         assert "bank#rosw" in theirs.stderr and "bank#rows" not in theirs.stderr  # names of others are theirs
         handed = cli(bank, "submit", "-", stdin=json.dumps(job))
         job_id = handed.stdout.strip()
-        assert f"waits for approval: {PEER} until" in handed.stderr
+        at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+        assert re.search(f"waits for approval: {PEER} until {at}$", handed.stderr, re.MULTILINE)
         asked = printed(cli(partner, "approvals", "--json"))["approvals"]
         assert [a["job_id"] for a in asked] == [job_id]
         assert job_id in cli(partner, "approvals").stdout
@@ -268,3 +270,4 @@ def test_many_warnings_do_not_hide_the_rest():
 def test_a_line_of_the_timeline_is_written_for_people():
     failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
     assert cell({"failure": failure, "to": "FAILED"}) == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"
+    assert cell({"until": "2026-11-28T02:37:24.107020+00:00"}) == "until 2026-11-28 02:37:24 UTC"

@@ -20,7 +20,7 @@ from adapter.bfia.management.wire import (
 from adapter.bfia.peer import Peer
 from gateway.domain.applications import APPROVED, Application, Kind, Side, applied
 from gateway.domain.problems import Problem
-from gateway.domain.spec import NodeId
+from gateway.domain.spec import NodeId, moment
 from gateway.errors import Invalid, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.jobs.applications import Answer
@@ -179,7 +179,7 @@ def composed(
     if not NODE_ID.fullmatch(partner) or partner == card.node:
         problems.append(Problem("partner", f"must be the id of another node; {NODE_RULE}", partner))
     if expires_at is not None and expires_at <= now:
-        problems.append(Problem("expires_at", f"must lie in the future; it is {now.isoformat()}", expires_at))
+        problems.append(Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at))
     if kind is Kind.CONTRACT:
         if not re.fullmatch(r"https?://[\x21-\x7e]+", url):
             problems.append(Problem("url", "must be where the partner is reached, https://…", url))

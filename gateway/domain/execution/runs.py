@@ -15,7 +15,7 @@ from typing import assert_never
 
 from gateway.domain.execution import messages
 from gateway.domain.run import Exit, Reporting, Run
-from gateway.domain.spec import Call, CallState, Failure, changed
+from gateway.domain.spec import Call, CallState, Failure, changed, moment
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move, replace
 from gateway.domain.timeouts import RunTiming
 
@@ -176,7 +176,7 @@ def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: F
         if last and run.reported is TaskStatus.SUCCESS:
             return finished(run, now)
         if last and run.away_at is not None and now >= run.away_at + timedelta(seconds=timing.engine_timeout):
-            since = run.away_at.isoformat(timespec="seconds")
+            since = moment(run.away_at)
             return finished(
                 run, now, Failure("ENGINE_DOWN", f"the container engine has not answered since {since}")
             )

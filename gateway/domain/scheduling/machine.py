@@ -17,7 +17,7 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import agenda, call_of, is_claimed, needs_stop, of_this_attempt, with_call
-from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId, changed, moment
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move, replace
 from gateway.domain.timeouts import NOW, Timing, expiry
 
@@ -278,7 +278,7 @@ def _given_up(job: Job, node: NodeId, now: datetime) -> Job:
     record = job.nodes[node]
     since = record.unreachable_since or now
     if job.status is JobStatus.RUNNING:
-        failure = Failure("UNREACHABLE", f"no answer since {since.isoformat()}", node)
+        failure = Failure("UNREACHABLE", f"no answer since {moment(since)}", node)
         return job if job.ending is not None else _ended_as(job, Ending(Outcome.FAILED, now, failure))
     path = "create" if job.status is JobStatus.PENDING else "start"
     call: Call = getattr(record, path)
