@@ -136,6 +136,8 @@ class PeerUnreachable(GatewayError):
 
     reason = "PEER_UNREACHABLE"
     code = 503
+    skew: float | None = None
+    """seconds that the peer's clock is ahead, as its answer dates it, where that refuses a signature"""
 
     def __init__(self, message: str, *, delivered: bool = True, reason: str | None = None) -> None:
         super().__init__(message, reason=reason)

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
@@ -246,7 +247,10 @@ class Peer:
             except NotAllowed as error:
                 text = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_MESSAGE)
                 text = f"the answer of {called} is not proven to be its own: {error.message}; it says: {text}"
-                raise PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED") from error
+                unproven = PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED")
+                if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
+                    unproven.skew = _skew(response.headers.get("date", ""))
+                raise unproven from error
         return status, answer
 
     def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
@@ -335,6 +339,14 @@ def relayed(answer: Mapping[str, Any]) -> Relayed | None:
         return None
     message = str(answer.get("msg") or answer.get("message") or "")
     return Relayed(relay, reason, message, data.get("delivered") is not False)
+
+
+def _skew(date: str) -> float:
+    """Return by how much a clock is ahead of this one that dates an answer so; 0 where it does not."""
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except ValueError:
+        return 0.0
 
 
 def _code(code: Any) -> Any:

@@ -85,6 +85,10 @@ _SIGN = (
     " answers; otherwise look at what stands before its gateway (proxy, load balancer)"
 )
 """The usual cause: the partner's route has no key of this node yet."""
+_REFUSED = (
+    "the clock (see the step clock) or the key: compare identity export with the keys of the partner's route, and"
+    " ask the partner for its audit line"
+)
 _AGAIN = "try again, then look at the peer"
 _ANOTHER_PORT = "check that the address is a gateway's peer port"
 _REMEDIES = {
@@ -154,11 +158,18 @@ class _Test:
         self._port = self._url.port or _PORTS[self._url.scheme]
         self._greeting: dict[str, Any] = {}
         """what the peer responds to hello, and when"""
+        self._off: float | None = None
+        """how far its clock is ahead, as it dates its refusal of a signature"""
 
     def run(self) -> None:
         for name, work in (("dns", self._dns), ("tcp", self._tcp), ("tls", self._tls), ("relay", self._relay)):
             self._take(name, work)
-        if self._take("answer", self._answer).result is not Result.OK:
+        answer = self._take("answer", self._answer, needed=False).result
+        if answer is Result.FAILED:
+            if self._off is not None:
+                self._take("clock", self._skew, needed=False)
+            return
+        if answer is not Result.OK:
             self._take("profile", self._other_profile, needed=False)
             self._take("channel", self._channel, needed=False)
             return
@@ -212,7 +223,7 @@ class _Test:
                 return _failed(error.message, remedy)
             if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
                 remedy = f"look at the gateway of {hop} and at what stands before it"
-                return _failed(error.message, _SIGN if error.reason == "ANSWER_NOT_SIGNED" else remedy)
+                return _failed(error.message, self._unproven(error) or remedy)
             return _ok(f"{hop} passes on")
         if route.via != route.node and greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
@@ -232,7 +243,7 @@ class _Test:
                 return _failed(
                     "https is spoken there, and the entry says http", "begin the entry's url with https"
                 )
-            return _failed(error.message, _SIGN if error.reason == "ANSWER_NOT_SIGNED" else remedy)
+            return _failed(error.message, self._unproven(error) or remedy)
         except GatewayError as error:
             if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
                 greeting["node_id"] = self._relay_there() or "another one"
@@ -244,6 +255,13 @@ class _Test:
             return _failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
         greeting["sent"], greeting["received"] = sent, time.time()
         return _ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
+
+    def _unproven(self, error: PeerUnreachable) -> str:
+        """Return what to do about an answer that is not signed; empty where it is another failure."""
+        self._off = error.skew
+        if error.skew is not None:
+            return _REFUSED
+        return _SIGN if error.reason == "ANSWER_NOT_SIGNED" else ""
 
     def _other_product(self) -> Step:
         try:
@@ -294,12 +312,12 @@ class _Test:
         return _ok(profile)
 
     def _skew(self) -> Step:
-        greeting = self._greeting
+        greeting, skew = self._greeting, self._off
         try:
-            there = float(greeting["time_ms"]) / 1000
+            if skew is None:
+                skew = float(greeting["time_ms"]) / 1000 - (greeting["sent"] + greeting["received"]) / 2
         except (KeyError, TypeError, ValueError):
             return _skipped("the peer does not say its time")
-        skew = there - (greeting["sent"] + greeting["received"]) / 2
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
             return _failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")

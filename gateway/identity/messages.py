@@ -174,7 +174,7 @@ def _checked(message: Signable | Answer, value: str, keys: Iterable[str], node: 
     """Return key id, nonce and time of a signature that one of a node's keys has made. Raises `NotAllowed`."""
     found = _FORM.fullmatch(value)
     if found is None or not found[1].startswith(f"{_names(message)};"):
-        raise NotAllowed("x-auth-sign holds no signature in the form of this node", reason="SIGNATURE_MISSING")
+        raise NotAllowed("x-auth-sign holds no signature in the form of RFC 9421", reason="SIGNATURE_MISSING")
     params, created, nonce, key_id, algorithm, signature = found.groups()
     key = next((key for key in map(public_key, keys) if key_pin(key) == key_id), None)
     if key is None:

@@ -140,7 +140,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 if isinstance(error, PeerUnreachable):
                     self._silent(request.node)
                 delivered = isinstance(error, PeerUnreachable) and error.delivered
-                changes = self._applied(messages.Lost(request, self._clock(), delivered, error.message))
+                reason = error.reason if isinstance(error, PeerUnreachable) else ""
+                changes = self._applied(messages.Lost(request, self._clock(), delivered, error.message, reason))
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:

@@ -157,6 +157,11 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {
         [0, ok(C1, 0), unsent(C2, 0), 9.9, unsent(C2, 9.95), 10],
         "REJECTED REJECTED PEER_UNREACHABLE n2",
     ),
+    "no proven answer": (
+        NEW,
+        [0, ok(C1, 0), replace(unsent(C2, 0), reason="ANSWER_NOT_SIGNED"), 10],
+        "REJECTED REJECTED ANSWER_NOT_SIGNED n2",
+    ),
     "a task's start refused": (
         running("a -> b", roles=THREE),
         [0, ok(A1, 9), ok(A3, 9), no(A2, 9)],

@@ -282,7 +282,7 @@ def _given_up(job: Job, node: NodeId, now: datetime) -> Job:
         return job if job.ending is not None else _ended_as(job, Ending(Outcome.FAILED, now, failure))
     path = "create" if job.status is JobStatus.PENDING else "start"
     call: Call = getattr(record, path)
-    failure = Failure("PEER_UNREACHABLE", call.message or "no answer", node)
+    failure = Failure(call.reason or "PEER_UNREACHABLE", call.message or "no answer", node)
     record = changed(record, path, lambda call: replace(call, reason=failure.reason))
     job = job.with_node(record)
     return job if job.ending is not None else advance(_without(job, record, failure, now), now)
@@ -409,7 +409,9 @@ def _lost(job: Job, event: messages.Lost, timing: Timing) -> Job:
     if not isinstance(request, messages.StartTaskAt):  # which is sent again only after the node did not know it
         maybe_there = maybe_there or call.tries > 1 or isinstance(request, messages.StopAt)
     state = CallState.LOST if maybe_there else CallState.IDLE
-    job = with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
+    job = with_call(
+        job, request, replace(call, state=state, due_at=due, reason=event.reason, message=event.message)
+    )
     node = job.nodes[request.node]
     if node.unreachable_since is None and (job.ending is not None or _is_asked(job, node)):
         job = job.with_node(replace(node, unreachable_since=event.at))

@@ -127,6 +127,7 @@ class Lost(Response):
     at: datetime
     delivered: bool
     message: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.config.tls import Tls
 from gateway.errors import PeerUnreachable
 from gateway.identity.keys import Keyring
+from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step, good
 from route_table.live import LiveRoutes
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
@@ -129,6 +131,25 @@ def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Pat
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys, "signing": "required"})
     assert wrong(steps) == ["answer"]
     assert "accept this node's invitation" in steps["answer"].remedy
+
+
+@pytest.mark.parametrize("ahead", [1200, 0])
+def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path: Path, ahead: int):
+    refusal = {"code": 401, "msg": "SIGNATURE_REFUSED: no", "data": {"reason": "SIGNATURE_REFUSED"}}
+
+    def dated(handler: BaseHTTPRequestHandler) -> None:
+        handler.date_time_string = lambda *_: formatdate(time.time() + ahead, usegmt=True)  # type: ignore[method-assign]
+        says(refusal, 401)(handler)
+
+    with a_peer(dated) as port:
+        keys = Keyring(tmp_path / "theirs").make("ed25519").public
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys})
+    assert wrong(steps) == (["answer", "clock"] if ahead else ["answer"])
+    assert "this node" not in steps["answer"].cause and "it says: SIGNATURE_REFUSED" in steps["answer"].cause
+    assert "ask the partner for its audit line" in steps["answer"].remedy
+    assert translate(steps["answer"].remedy, "zh").startswith("时钟（见 clock 一步）或密钥")
+    if ahead:
+        assert "s ahead of this node's" in steps["clock"].cause
 
 
 def test_a_port_without_tls_is_reported_where_the_route_has_https(tmp_path: Path):
