@@ -29,6 +29,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
 from gateway.data.registration import Registration, warnings_of
+from gateway.data.remote_storage import FILE
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.data.table_reader import UTF8
@@ -90,6 +91,7 @@ def _id(one: Dataset) -> Address:
 
 
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
+_STORAGE = Annotated[str, Field(description="which of the node's storages it lies in; file: the node's folder")]
 _brief = View(
     "Dataset",
     dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
@@ -99,6 +101,7 @@ _brief = View(
     columns=(int, lambda one: len(one.columns)),
     partitions=int,
     size=int,
+    storage=(_STORAGE, lambda one: one.storage or FILE),
     disabled=bool,
     description=str,
     created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),

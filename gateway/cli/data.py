@@ -215,8 +215,9 @@ def list_datasets(
     found = node.get("/api/v1/datasets", namespace=namespace, after=after, limit=limit)
     yield found
     columns = {"dataset": "dataset_id", "rows": "count", "columns": "columns", "size": size("size")}
+    place: Columns = {"storage": lambda one: one["storage"].removeprefix("file")}
     more = {"created (UTC)": when("created_at", 16), "disabled": "disabled", "description": "description"}
-    listing(found, "datasets", "dataset", {**columns, **more})
+    listing(found, "datasets", "dataset", {**columns, **place, **more})
 
 
 @command(commands, "show", "experiment#breast_hetero_guest")
@@ -240,7 +241,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         ["used by", found["used_by"] or t("no job under way")],
     ]
     rows += [["changed", _changed(found)]] if found["changed"] else []
-    rows += [["storage", found["away"]]] if found["away"] else []
+    rows += [["storage", ": ".join(filter(None, (found["storage"], found["away"])))]]
     table(dataset, ["", ""], rows)
     listing({"columns": found["columns"]}, "columns", "column", {"name": "name", "type": "type"})
     if found["grants"]:

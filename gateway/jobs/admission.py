@@ -36,6 +36,12 @@ from provider_registry.registry import Registry, Unknown
 _RECHECK = 1.0
 """seconds for which a place that was fine is not checked again"""
 
+_REMEDY = {
+    False: "correct the job, or register and upload what it names",
+    True: "upload the data with --storage into one that the component lists, or use a component for where it lies",
+}
+"""of a problem of the components; whether the storage of the data is what does not fit"""
+
 _PLACES = (
     (
         "storage",
@@ -430,7 +436,8 @@ class Admission:
         if closed is not None:  # who may not use a dataset learns no more of it
             draft.hidden = frozenset(one.path for one in closed.problems)
             problems = [one for one in problems if one.path not in draft.hidden]
-        draft.items += as_problems("components", problems, "correct the job, or register and upload what it names")
+        for one in problems:
+            draft.items += as_problems("components", [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")])
         draft.items += as_warnings("components", warnings)
         if not problems and not warnings:
             draft.items.append(fine("components", "fit the job"))

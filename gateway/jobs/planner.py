@@ -156,14 +156,12 @@ class TaskPlanner:
                         f"STORAGE_MISMATCH: {where} of node {self._node} does not see the node's folder, "
                         f"where the data of {party.label} lies: use data at one of storages"
                     )
-                    yield Problem(part.path, rule, list(listed))
+                    yield Problem(part.path, rule)
                     continue
-                rule = (
-                    f"STORAGE_MISMATCH: the description's storageEngine lists {', '.join(listed)}; "
-                    f"{'the data of ' if lies else ''}{party.label} "
-                    f"{'lies in' if lies else 'has at this node'}: {', '.join(kinds)}"
-                )
-                yield Problem(part.path, rule, list(listed))
+                have = ", ".join(kinds)
+                there = f"the data of {party.label} lies in: {have}" if lies else f"node {self._node} has: {have}"
+                rule = f"STORAGE_MISMATCH: the description's storageEngine lists {', '.join(listed)}, and {there}"
+                yield Problem(part.path, rule)
 
     def _storage_for(self, component: Component, lies: Sequence[str], engine: str | None = None) -> str | None:
         """Return where a task reads and writes: where its data lies; None where that is impossible."""

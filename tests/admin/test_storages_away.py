@@ -2,10 +2,11 @@
 
 import copy
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from adapter.bfia.examples import A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.data.file_storage import leftovers
 from gateway.domain.run import Address
-from gateway.errors import Refused
+from gateway.errors import Invalid, Refused
+from gateway.language.catalogue import translate
 from tests import storages as real
 from tests.admin.test_datasets import a_job
+from tests.cli import asking
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.inprocess import PEER, ask, running
 from tools.chaos.proxy import Proxy
@@ -109,6 +112,30 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     wait_for(
         lambda: ask(node, "operator", "DELETE", "/api/v1/datasets/ns/there").is_success, about="it is not used"
     )
+
+
+def test_what_lies_in_another_storage_than_a_component_lists_is_said_with_what_to_do(site: Site) -> None:
+    node = site.node
+    assert upload(node, "near", "file")["code"] == upload(node, "far", "lake")["code"] == 0
+    listed, shown = asking("data", node, "list").stdout, asking("data", node, "show", "ns#far").stdout
+    assert re.search(r"ns#far .* lake ", listed) and not re.search("ns#near .* file ", listed)
+    assert re.search(r"storage +│ lake +\n", shown), shown
+    provider = copy.deepcopy(A_PROVIDER) | {"version": "9.9.9"}
+    for described in provider["components_description"].values():
+        described |= {"version": "9.9.9", "storageEngine": ["file"]}
+    ask(node, "operator", "POST", "/v2/provider/register", json=provider)
+    made = a_job("job-far", {"dataset_id": "ns#far"})
+    ref = replace(made.dag.nodes[0].component, version="9.9.9")
+    made = replace(made, dag=replace(made.dag, nodes=(replace(made.dag.nodes[0], component=ref),)))
+    with pytest.raises(Invalid) as refused:
+        node.participant.create_job(made, PEER)
+    (problem,) = refused.value.problems
+    said = "STORAGE_MISMATCH: the description's storageEngine lists file, and the data of guest.0 lies in: s3"
+    assert (problem.rule, problem.got) == (said, None) and str(problem).endswith(said)
+    (item,) = (one for one in node.admission.dry_run(made, PEER) if one.cause == said)
+    assert item.remedy.startswith("upload the data with --storage into one that the component lists")
+    for text in (said, item.remedy):
+        assert re.search("列出 file，而 guest.0 的数据位于：s3|用 --storage 将数据上传", translate(text, "zh"))
 
 
 def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site: Site) -> None:

@@ -24,6 +24,8 @@ class Dataset(Response):
     columns: int
     partitions: int
     size: int
+    storage: str
+    """which of the node's storages it lies in; file: the node's folder"""
     disabled: bool
     description: str
     created_at: datetime
@@ -112,6 +114,8 @@ class FullDataset(Response):
     columns: list[Column]
     partitions: int
     size: int
+    storage: str
+    """which of the node's storages it lies in; file: the node's folder"""
     disabled: bool
     description: str
     created_at: datetime
