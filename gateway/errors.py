@@ -124,6 +124,16 @@ class Refused(GatewayError):
     reason = "REFUSED"
     code = 409
 
+    def __init__(self, message: str, *, reason: str | None = None, problems: Iterable[Problem] = ()) -> None:
+        """``problems``: those of a job that each node found, where they are known."""
+        super().__init__(message, reason=reason)
+        self._problems = tuple(islice(problems, MOST_PROBLEMS))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What nodes found wrong with a job, each with its path."""
+        return self._problems
+
 
 class NotServed(Refused):
     """A peer has no such path: it was asked for something beyond the standard that it need not have."""

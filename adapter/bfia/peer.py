@@ -379,5 +379,6 @@ def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> Gateway
     ]
     if code == Invalid.code and problems:
         return Invalid(problems, reason=reason)
-    kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
-    return kind(message, reason=reason)
+    if kind := {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0):
+        return kind(message, reason=reason)
+    return Refused(message, reason=reason, problems=problems)

@@ -125,7 +125,8 @@ class Client:
             if error.reason == "PATH_UNKNOWN":
                 operators = "commands need the listener for operators (listen.operator)"
                 text += f"; {operators}, and {self.url} is another one"
-            code = EXIT_BAD_INPUT if isinstance(error, BadInput) else EXIT_FAILED
+            kept = "job_id" in error.data  # it has been refused by nodes
+            code = EXIT_BAD_INPUT if isinstance(error, BadInput) and not kept else EXIT_FAILED
             raise CallFailed(text, code, error.reason, error.data) from error
 
     def _other_scheme(self, cause: str) -> str:

@@ -1,5 +1,6 @@
 """What is wrong with an input, as a value."""
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -30,6 +31,13 @@ class Problem(NamedTuple):
     @property
     def _hint(self) -> str:
         return f"; did you mean {self.suggestion}?" if self.suggestion else ""
+
+
+def of_job(text: str, node: str) -> Iterator[Problem]:
+    """Yield the problems of a job's body of which a node's message is made; each rule begins with the node."""
+    for one in re.split(r"; (?=(?:config|dag)[.\[]\S*: )", text):
+        if found := re.fullmatch(r"((?:config|dag)[.\[]\S*): (.+)", one, re.S):
+            yield Problem(found[1], f"{node}: {found[2]}")
 
 
 LARGEST_NAME = 255

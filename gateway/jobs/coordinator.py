@@ -14,6 +14,7 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.execution.machine import UNREACHABLE
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Origin
+from gateway.domain.problems import of_job
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import messages
@@ -162,7 +163,9 @@ class Coordinator:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
         job = self._scheduler.wait(spec.job_id, _decided, _ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
-            raise Refused(_refusal(job), reason=job.ending.failure.reason if job.ending.failure else "REFUSED")
+            reason = job.ending.failure.reason if job.ending.failure else "REFUSED"
+            found = (p for one in job.refusals for p in of_job(one.message, one.node))
+            raise Refused(_refusal(job), reason=reason, problems=found)
         if not _decided(job):
             raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
 
@@ -481,7 +484,7 @@ def _refusal(job: Job) -> str:
     failure = job.ending.failure if job.ending else None
     refusals = []
     for one in job.refusals:
-        known = failure is not None and failure.reason == one.reason  # and stands before all of them
+        known = (failure and failure.reason == one.reason) or f" {one.reason}: " in one.message  # it stands before
         refusals.append(f"{one.node}: {'' if known else one.reason} {one.message}".replace(":  ", ": ").strip())
     if refusals:
         return "; ".join(refusals)
@@ -572,9 +575,8 @@ def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> 
     if isinstance(error, NotServed):
         return view
     text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
-    view = replace(view, warnings=(*view.warnings, text))
     if ended(JOB, local.status) or view.waiting is None or view.waiting.reason in waiting.DECIDED_HERE:
-        return view
+        return replace(view, warnings=(*view.warnings, text))
     since = local.last_contact or local.created_at
     return replace(view, waiting=replace(view.waiting, reason=waiting.UNREACHABLE, message=text, since=since))
 

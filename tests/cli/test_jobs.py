@@ -149,14 +149,23 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(tmp_path: Pat
     with pair(tmp_path) as (node, _):
         job = job_of(tmp_path, {"a": 0})
         job["config"]["role"] = {"guest": [ME], "host": [PEER]}
+        job["config"]["task_params"]["host"] = {"0": {"a": {"dataset_id": "no#such"}}}
+        said = json.loads(cli(node, "submit", "-", "--json", stdin=json.dumps(job)).stderr)
         refused = cli(node, "submit", "-", stdin=json.dumps(job)).stderr
-        shown = cli(node, "show", "last").stdout
+        shown = cli(node, "show", "last", COLUMNS="900").stdout
         found = printed(cli(node, "show", "last", "--json"))
     assert [one["node"] for one in found["refusals"]] == [ME, PEER]
     for one in found["refusals"]:
         assert f"{one['reason']} (node {one['node']}): {one['message']}" in shown and one["message"] in refused
-    reason = found["failure"]["reason"]
-    assert shown.splitlines()[-1] == f"next step: {reason}: {reasons()[reason].next_step['en']}"
+    assert f"; {PEER}: config.task_params.host.0.a.dataset_id: NOT_AUTHORISED: dataset no#such " in refused
+    problems = [(one["path"], one["rule"].split(": ")[:2]) for one in said["data"]["problems"]]
+    assert problems == [
+        ("dag.components[0]", [ME, "PROVIDER_UNKNOWN"]),
+        ("config.task_params.host.0.a.dataset_id", [PEER, "NOT_AUTHORISED"]),
+        ("dag.components[0]", [PEER, "PROVIDER_UNKNOWN"]),
+    ]
+    steps = [f"next step: {one}: {reasons()[one].next_step['en']}" for one in ("INVALID", "NOT_AUTHORISED")]
+    assert shown.splitlines()[-2:] == steps
 
 
 def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):

@@ -158,6 +158,12 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
     assert caught.value.reason == "INVALID" and "config.role" in {p.path for p in caught.value.problems}
     assert caught.value.next_step.startswith("Correct what is listed")
     assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
+    parties, data = {"guest": jobs.GUEST, "host": jobs.HOST}, {"guest": "bank#nothing", "host": "shop#baskets"}
+    with pytest.raises(Invalid) as caught:
+        client.jobs.submit(client.jobs.draft(["reference/Intersection"], parties, data))
+    (problem,) = caught.value.problems
+    assert problem.path == "config.task_params.guest.0.intersection.dataset_id" and caught.value.data["job_id"]
+    assert problem.rule.startswith(f"{jobs.GUEST}: dataset bank#nothing is not in this node's storage")
     for value in (float("nan"), object(), "\ud800"):
         with pytest.raises(Invalid, match="JSON cannot express"):
             client.jobs.submit({"flow_id": value})

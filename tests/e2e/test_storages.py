@@ -175,7 +175,10 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
 def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(two: Federation) -> None:
     jobs.upload(two[jobs.GUEST], "guest", storage="lake", overwrite=True)
     refusal = jobs.refusal_with(two[jobs.GUEST], "9.9.9", "hdfs")
-    assert "storageEngine lists hdfs, and the data of guest.0 lies in: s3" in refusal and "(got" not in refusal
+    assert (
+        "storageEngine lists hdfs, and the data of guest.0 lies in: s3" in refusal
+        and "lies in: s3 (got" not in refusal
+    )
     assert not [job for job in two[jobs.GUEST].get("/api/v1/jobs")["jobs"] if "9.9.9" in str(job)]
 
 

@@ -184,7 +184,7 @@ class Wire(ABC):
         if not isinstance(body, Mapping):
             raise NotANode(f"HTTP {status} without JSON: is {self.url} a node's operator listener?", status=status)
         data = body["data"] if isinstance(body.get("data"), Mapping) else {}
-        bad_input = status in (400, 422) or code in (400, 422)
+        bad_input = status in (400, 422) or code in (400, 422) or data.get("reason") == Invalid.reason
         raise (Invalid if bad_input else Refused)(
             str(body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"),
             reason=str(data.get("reason") or ""),
