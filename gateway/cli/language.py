@@ -9,7 +9,7 @@ from gateway.language.catalogue import CHINESE, ENGLISH, of_environment, transla
 
 _PANELS = (
     *("ARGUMENTS_PANEL_TITLE", "OPTIONS_PANEL_TITLE", "COMMANDS_PANEL_TITLE", "ERRORS_PANEL_TITLE"),
-    *("REQUIRED_LONG_STRING", "RICH_HELP"),
+    *("REQUIRED_LONG_STRING", "DEFAULT_STRING", "ENVVAR_STRING", "ABORTED_TEXT", "RICH_HELP"),
 )
 _chosen = [ENGLISH]
 

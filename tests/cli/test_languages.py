@@ -69,6 +69,8 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
     for environment in ({"LANG": "zh_CN.UTF-8"}, {"LC_ALL": "zh_CN.UTF-8", "LANG": "en_GB.UTF-8"}):
         shown = run("--help", **environment).stdout
         assert "运行一个节点" in shown and "显示本帮助并退出" in shown
+    shown = run("job", "list", "--help", LANG="zh_CN.UTF-8").stdout
+    assert "默认：" in shown and "环境变量：" in shown and "[default" not in shown
     for given, environment in (([], {}), (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}), ([], {"LANG": "de_DE"})):
         shown = run(*given, "job", "list", "--help", **environment).stdout
         assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
@@ -172,6 +174,11 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
+        ("t.csv cannot be read: No such file or directory", "无法读取 t.csv：没有该文件或目录"),
+        (
+            "JG9.host: is missing; give host and port, or url; JG9.port: is missing; give host and port, or url",
+            "JG9.host: 缺失；请写明 host 与 port，或 url；JG9.port: 缺失；请写明 host 与 port，或 url",
+        ),
         ("storage +0.0 s, database -0.1 s", "与本机的时差：存储 +0.0 秒，数据库 -0.1 秒"),
         ("auc 0.9, loss of 2 rows", "auc 0.9, loss：2 行"),
         ("yes, where method.rsa or method.ecdh", "是，当 method.rsa or method.ecdh 时"),
