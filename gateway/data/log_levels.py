@@ -62,7 +62,5 @@ def _level_of_object(line: bytes) -> Level | None:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict):
-        return None
     words = (fields.get(field) for field in _FIELDS)
     return next((_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None)

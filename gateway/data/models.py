@@ -103,10 +103,6 @@ class Models:
         """Return every party's part of every version, newest first."""
         return self._kept.all(model_id)
 
-    def of_job(self, job_id: str) -> list[Kept]:
-        """Return what a job left here."""
-        return self._kept.of_job(job_id)
-
     def get(self, model_id: str, version: str) -> list[Kept]:
         """Return the parts of a version that lie here. Raises `NotFound`."""
         found = self._kept.find(model_id, version)

@@ -76,7 +76,8 @@ class ObjectReader:
         return data
 
     def _trying(self, work: Callable[[], T]) -> T:
-        for tries in range(self._retries + 1):
+        tries = 0
+        while True:
             try:
                 return work()
             except (OSError, HTTPException, exceptions.Unexpected) as error:
@@ -85,7 +86,7 @@ class ObjectReader:
                     what = "timeout" if isinstance(error, TimeoutError) else str(error)
                     raise exceptions.Unexpected(what) from error
             time.sleep(_PAUSE * 2**tries)
-        raise AssertionError("the last try raises or returns")
+            tries += 1
 
     def _ask(self) -> None:
         signed = self._sign()

@@ -84,11 +84,12 @@ class Storages(Storage):
         wait(asked.values(), seconds)
         found = {}
         for name, answer in asked.items():
-            error = answer.exception() if answer.done() else self.remotes[name].slow(seconds)
-            if isinstance(error, StorageFailed):
+            try:
+                answer.result(0)
+            except TimeoutError:
+                found[name] = self.remotes[name].slow(seconds)
+            except StorageFailed as error:
                 found[name] = error
-            elif error is not None:
-                raise error
         return found
 
     @property
@@ -140,11 +141,13 @@ class Storages(Storage):
             return meant
         answer = Future[None]()
         threading.Thread(target=_ask, args=(at.check, answer), daemon=True).start()
-        wait([answer], SAMPLE_SECONDS)
-        error = answer.exception() if answer.done() else at.slow(SAMPLE_SECONDS)
-        if error is not None and not isinstance(error, GatewayError):
-            raise error
-        return error
+        try:
+            answer.result(SAMPLE_SECONDS)
+        except TimeoutError:
+            return at.slow(SAMPLE_SECONDS)
+        except GatewayError as error:
+            return error
+        return None
 
     # ------------------------------------------------------------ as one storage
 

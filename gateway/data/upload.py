@@ -501,8 +501,6 @@ def storage_errors() -> Iterator[None]:
     """Name what the disk refuses. Raises `GatewayError` (STORAGE_FAILED)."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
         text = f"the storage cannot be used: {error.strerror or error}"
         raise GatewayError(text, reason="STORAGE_FAILED") from error

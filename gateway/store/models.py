@@ -36,10 +36,6 @@ class SqlModels(InDatabase):
         query = sa.select(_T).where(*_version(model_id, version)).order_by(_T.c.role, _T.c.idx)
         return [_kept(row) for row in self._database.rows(query)]
 
-    def of_job(self, job_id: str) -> list[Kept]:
-        """Return the parts that a job left."""
-        return [_kept(row) for row in self._database.rows(sa.select(_T).where(_T.c.job_id == job_id))]
-
     def addresses(self) -> dict[Address, str]:
         """Return every address that a model needs, with its name: what lies there must not be deleted."""
         found = [loads(PartyModel, text) for text in self._database.values(sa.select(_T.c.document))]

@@ -146,7 +146,8 @@ def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
     granted(here, "out")
     at = address("out")
-    cli(here, "data", "revoke", f"{at.namespace}#{at.name}", PEER)
+    for _ in range(2):  # ended once; by then it is no more than so
+        assert cli(here, "data", "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
     said = asked(there, key="out")
     assert said["data"]["reason"] == "NOT_AUTHORISED" and "revoked" in said["msg"]
 
@@ -157,11 +158,41 @@ def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes: tuple[Gateway
     assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED") and "no part" in said["msg"]
 
 
+def test_a_disabled_output_is_closed_to_those_who_had_it_granted(
+    nodes: tuple[Gateway, Gateway], monkeypatch: pytest.MonkeyPatch
+):
+    granted(nodes[0], "out")
+    monkeypatch.setattr(nodes[0].sharing, "disabled", lambda address: True)
+    assert "is disabled at node" in asked(nodes[1], key="out")["msg"]
+
+
+def test_of_broken_outputs_what_is_certain_is_told(nodes: tuple[Gateway, Gateway]):
+    here, _ = nodes
+    metadata = here.storage.path(address("out")) / "metadata"
+    before = metadata.read_bytes()
+    metadata.write_bytes(b"{")
+    try:
+        (one,) = asked(here, key="out")["outputs"]
+        assert (one["there"], one["count"], one["columns"], one["bytes"] > 0) == (True, None, [], True)
+        further = metadata.with_name("data_2")
+        further.write_text("id,x\n")
+        (one,) = asked(here, key="out")["outputs"]
+        assert (one["there"], one["bytes"]) == (False, 0)
+        further.unlink()
+        there = metadata.with_name("data_0").rename(metadata.parent.with_name("aside"))
+        assert asked(here, key="out")["outputs"][0]["there"] is False
+        there.rename(metadata.with_name("data_0"))
+    finally:
+        metadata.write_bytes(before)
+
+
 def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
     here, _ = nodes
     assert [o["key"] for o in asked(here)["outputs"]] == ["out", "model", "report"]
     assert asked(here, "arbiter")["data"]["reason"] == "PARTY_UNKNOWN"
     assert asked(here, task="z")["data"]["reason"] == "TASK_UNKNOWN"
+    assert asked(here, task="b")["data"]["reason"] == "OUTPUT_MISSING"
+    assert asked(here, key="z")["data"]["reason"] == "OUTPUT_UNKNOWN"
     assert asked(here, job="job-nowhere")["data"]["reason"] == "JOB_UNKNOWN"
 
 

@@ -105,6 +105,19 @@ def test_a_model_that_a_job_uses_is_not_deleted(node: Gateway):
     assert not node.storage.exists(PLACE)
 
 
+def test_what_is_not_so_any_more_or_cannot_be_is_refused(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(Invalid) as wrong:
+        node.models.deploy(MODEL, VERSION, [PEER, "a/b"])
+    assert [p.path for p in wrong.value.problems] == ["nodes[1]"]
+    with monkeypatch.context() as patch, pytest.raises(Conflict, match="was deployed meanwhile") as refused:
+        patch.setattr(SqlModels, "delete", lambda *_: False)
+        node.models.delete(MODEL, VERSION)
+    assert refused.value.reason == "MODEL_DEPLOYED" and node.storage.exists(PLACE)
+    node.storage.delete(PLACE)
+    (damage,) = node.models.damaged(MODEL, VERSION)
+    assert damage.startswith(f"{PLACE.dataset_id}: ")
+
+
 def test_a_training_is_deleted_only_after_its_model(node: Gateway):
     node.store.local_jobs.update("job-1", lambda job: replace(job, closed=True))
     refused = ask(node, "operator", "DELETE", "/api/v1/jobs/job-1?here=true")
@@ -157,6 +170,9 @@ def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Sto
     archive = an_archive(tmp_path, "one")
     first = models(here, tmp_path).import_archive(archive)
     assert models(here, tmp_path).import_archive(archive) == first, "the same once more"
+    with pytest.raises(Conflict, match=r"guest\.0 of credit lies here with other content") as known:
+        models(here, tmp_path).import_archive(an_archive(tmp_path, "third"))
+    assert known.value.reason == "MODEL_EXISTS"
     with pytest.raises(Conflict) as caught:
         models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"))
     assert caught.value.reason == "MODEL_EXISTS"

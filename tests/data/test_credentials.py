@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+from gateway.data import credentials
 from gateway.data.credentials import RunCredentials, policy
 from gateway.data.remote_storage import Remote
 from gateway.domain.dag import ComponentRef
@@ -149,6 +150,15 @@ class Raced(Remote):
             exceptions=SimpleNamespace(ClientError=ClientError),
         )
         assert len(kept) == 3 and RUN.run_id[:32] in json.dumps(kept[-1])
+
+
+def test_a_change_that_is_always_taken_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_is_denied", lambda *_: False)
+    monkeypatch.setattr(credentials, "_SETTLES", 0.0)
+    monkeypatch.setattr(Remote, "client", lambda *_: nullcontext())
+    remote = Remote("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
+    with pytest.raises(StorageAway, match="does not keep what this node adds to the policy"):
+        RunCredentials().end(remote, RUN, datetime.now(UTC))
 
 
 def test_a_change_that_another_gateway_takes_back_is_made_again() -> None:

@@ -97,6 +97,34 @@ def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(archive
         taken(larger, tmp_path)
 
 
+def test_members_that_are_not_what_the_manifest_says_are_refused(archive: bytes, tmp_path: Path):
+    data = changed(archive, files={"guest.0/0/data_0": b"y" * 200})
+    with pytest.raises(Invalid) as caught:
+        taken(data, tmp_path)
+    assert caught.value.reason == "CHECKSUM_MISMATCH" and left_over(tmp_path) == []
+    further = io.BytesIO(archive)
+    with zipfile.ZipFile(further, "a") as more, pytest.warns(UserWarning, match="Duplicate name"):
+        more.writestr("guest.0/0/data_0", b"")
+        more.writestr("guest.0/0/data_9", b"")
+    with pytest.raises(Invalid) as caught:
+        taken(further.getvalue(), tmp_path)
+    assert {(p.path, p.rule) for p in caught.value.problems} >= {
+        ("(archive)", "must have each member once"),
+        ("guest.0/0/data_9", "is not in the manifest"),
+    }
+    large = changed(archive, files={"manifest.json": bytes(model_archive.LARGEST_MANIFEST + 1)})
+    with pytest.raises(Invalid, match="has more than"):
+        taken(large, tmp_path)
+
+
+def test_the_files_of_a_part_are_numbered_without_a_gap(archive: bytes, tmp_path: Path):
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        manifest = json.loads(source.read("manifest.json").replace(b'"data_0"', b'"data_1"'))
+    with pytest.raises(Invalid, match="data_0, data_1, … without a gap") as caught:
+        taken(changed(archive, files={"manifest.json": json.dumps(manifest).encode()}), tmp_path)
+    assert caught.value.problems[0].path == "manifest.json.models[0].parts[0].files"
+
+
 def test_a_list_of_millions_of_members_is_not_read(archive: bytes, tmp_path: Path):
     entry = b"PK\1\2" + bytes(42)
     count = model_archive.LARGEST_DIRECTORY // len(entry) + 1

@@ -57,6 +57,14 @@ def test_others_and_single_values_are_bars_with_their_names():
     assert "auc" in text and "0.99" in text and "ks" in text and "good" not in text
 
 
+def test_bars_of_several_columns_stand_side_by_side_and_are_named():
+    two = Series("auc", ("party", "train", "test"), (("guest.0", 0.9, 0.8), ("host.0", 0.7, None)))
+    root, text = drawn(Report("json", {}, (two,)))
+    bars = [e for e in all_of(root, "rect")[1:] if float(e.get("width", "")) > 50]
+    assert len(bars) == 3 and len({e.get("fill") for e in bars}) == 2
+    assert "train" in text and "test" in text
+
+
 def test_what_is_left_out_is_said():
     many = Series("", ("at", "y"), tuple((i, i * i) for i in range(10_000)), left_out=5)
     root, text = drawn(Report("json", {}, (many,)))

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.admin.outputs import preview
 from gateway.config.loader import load
+from gateway.data import registration
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of
 from gateway.data.storages import Storages
@@ -196,6 +197,30 @@ def test_what_is_no_table_is_refused(case: str, here: Site) -> None:
     assert here.tables.list() == []
 
 
+def test_a_folder_of_too_many_files_is_refused_and_one_whose_files_go_lacks_them(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.write("in/t/a.csv", "id\n1\n")
+    here.write("in/t/b.csv", "id\n2\n")
+    with monkeypatch.context() as patch, pytest.raises(Invalid, match="must have at most 1 files"):
+        patch.setattr(registration, "MAX_PARTITIONS", 1)
+        here.register("in/t")
+    found = here.register("in/t")
+    for path in (here.storage.root / "in" / "t").iterdir():
+        path.unlink()
+    with pytest.raises(NotFound) as caught:
+        here.storage.partitions(found.address)
+    assert caught.value.reason == "DATA_MISSING"
+
+
+def test_the_ids_of_a_parquet_table_are_checked_when_they_are_named_later(here: Site) -> None:
+    here.write("in/t.parquet", parquet(x=[5, 6], id=["a", "a"]))
+    here.register("in/t.parquet")
+    with pytest.raises(Invalid, match="repeats"):
+        here.tables.edit(ID, Edit(match_id_name="id"))
+    assert here.tables.edit(ID, Edit(match_id_name="x"))[1].meta["match_id_name"] == "x"
+
+
 def test_a_comma_divides_names_that_hold_other_delimiters(here: Site) -> None:
     here.write("in/t.csv", "id,per|year;net\n1,2\n")
     assert here.register("in/t.csv").columns == ("id", "per|year;net")
@@ -217,6 +242,7 @@ def test_of_a_large_table_the_beginning_is_read_unless_all_is_asked_for(here: Si
         ("lake:a/b/", Address("a", "b", "lake")),
         ("hdfs://127.0.0.1:1/joint/a/b", Address("a", "b", "cluster")),
         ("hdfs:///joint/a/b", Address("a", "b", "cluster")),
+        ("/FOLDER/a/b.csv", Address("a", "b.csv")),
     ],
 )
 def test_a_place_is_found_by_its_address_or_by_the_storages_name(
@@ -224,7 +250,11 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
 ) -> None:
     storages = at(tmp_path, LAKE, CLUSTER)
     monkeypatch.setattr(storages, "taken", lambda asked: True)
-    assert located(storages, place) == address
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.csv").touch()
+    assert replace(located(storages, place.replace("/FOLDER", str(tmp_path))), in_place="") == replace(
+        address, in_place=""
+    )
 
 
 @pytest.mark.parametrize(

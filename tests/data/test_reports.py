@@ -61,6 +61,12 @@ def test_what_is_neither_json_nor_csv_is_named_and_no_crash(tmp_path: Path, cont
     assert found.problem and not found.values and not found.series
 
 
+def test_what_cannot_be_read_is_said_and_no_crash(tmp_path: Path):
+    storage = written(tmp_path, b"{}")
+    (storage.path(PLACE) / "data_0").rename(storage.path(PLACE) / "data_1")
+    assert read_report(storage, PLACE).problem == "cannot be read: ns#report lacks its part data_0"
+
+
 TEXT = st.text(st.characters(), max_size=4)  # halves of surrogate pairs too
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
@@ -93,6 +99,17 @@ def test_outputs_as_declared_are_nothing_odd_and_a_flood_of_warnings_is_cut(tmp_
         (storage.root / "ns" / f"{run.task_id}-{number}").mkdir()
     found = output_warnings(storage, a_spec(FLOW), run)
     assert len(found) == reports.MOST_WARNINGS + 1 and found[-1] == "and more"
+
+
+def test_a_storage_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
+
+    def denied(*_: Any) -> None:
+        raise PermissionError(13, "not permitted")
+
+    monkeypatch.setattr(storage, "names", denied)
+    (warning,) = output_warnings(storage, a_spec(FLOW), run)
+    assert warning.startswith("the outputs cannot be checked: ") and warning.endswith("not permitted")
 
 
 def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):

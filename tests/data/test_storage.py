@@ -1,5 +1,6 @@
 """The storage: what may name a place, what is read, and that a write is whole or not there."""
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.file_storage import FOLDER, FileStorage
+from gateway.data import file_storage
+from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover
 from gateway.data.storage import Stored
 from gateway.domain.problems import name_rule
 from gateway.domain.run import Address
@@ -129,6 +131,9 @@ def test_what_is_not_a_file_in_place_of_data_is_not_read(storage: FileStorage, t
         assert storage.metadata(address) == {}
         with pytest.raises(NotFound):
             storage.read_json(address)
+        with pytest.raises(NotFound, match=r"data_0 (cannot be opened|is not a file)") as caught:
+            storage.open_file(address, "data_0")
+        assert caught.value.reason == "DATA_MISSING"
 
 
 def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(storage: FileStorage) -> None:
@@ -228,6 +233,37 @@ def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStor
     first, second = storage.iter_rows(HERE)
     assert first == second
     assert seen(storage) == {"ns/name"}
+
+
+def test_what_another_process_does_between_two_steps_is_met(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(storage, HERE, data_0="a\n1\n")
+    rename, met = Path.rename, []
+
+    def gone(self: Path, target: Path) -> Path:
+        if not met:
+            met.append(self.name)
+            raise FileNotFoundError
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", gone)
+    assert storage.delete(HERE) is False
+    put(storage, Address("ns", "other"), data_0="a\n1\n")
+    assert met == ["deleted"] or met == [HERE.name]
+    met.clear()
+    put(storage, Address("ns", "third"), data_0="a\n1\n")  # the namespace was deleted; it is made again
+    assert met == ["new"] and seen(storage) == {"ns/name", "ns/other", "ns/third"}
+
+    def denied(self: Path, target: Path) -> Path:
+        raise PermissionError(errno.EACCES, "not permitted")
+
+    monkeypatch.setattr(Path, "rename", denied)
+    with pytest.raises(PermissionError):
+        put(storage, Address("ns", "fourth"), data_0="a\n1\n")
+    monkeypatch.undo()
+    clear_leftover(storage.root, "gone")
+    assert file_storage._names(tmp_path / "gone") == []
 
 
 def test_data_deleted_while_it_is_looked_at_is_missing(storage: FileStorage):

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +18,12 @@ from typing import Any, cast
 
 import opendal
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from engines.docker import ContainerdEngine, DockerOptions
 from gateway.bootstrap.parts import storages
 from gateway.config.loader import load
+from gateway.data import remote_storage
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteParts
@@ -29,7 +33,7 @@ from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
-from gateway.errors import Conflict, GatewayError, Invalid
+from gateway.errors import Conflict, GatewayError, Invalid, NotFound, StorageAway, StorageFailed
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step
 from gateway.store.database import Database, opened
@@ -91,6 +95,97 @@ def test_a_run_that_failed_gets_the_reason_of_its_storage(
     assert (found.reason if found else None) == reason
 
 
+def test_what_may_lie_in_a_storage_that_is_away_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storages = at(tmp_path, LAKE, CLUSTER)
+
+    def away(address: Address) -> bool:
+        raise StorageAway("storage lake cannot be reached")
+
+    monkeypatch.setattr(storages.remotes["lake"], "taken", away)
+    monkeypatch.setattr(storages.remotes["cluster"], "taken", lambda address: True)
+    assert storages.find("bank", "t") == Address("bank", "t", "cluster")
+    monkeypatch.setattr(storages.remotes["cluster"], "taken", lambda address: False)
+    with pytest.raises(StorageAway):
+        storages.find("bank", "t")
+
+
+def test_a_storage_by_tls_is_named_so_to_containers() -> None:
+    assert "scheme=https" in replace(LAKE, tls=True).url() and "scheme" not in LAKE.url()
+
+
+def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storages = at(tmp_path, LAKE)
+    lake = storages.remotes["lake"]
+    with pytest.raises(StorageAway, match="cannot be reached: EndpointConnectionError"), LAKE.client("s3"):
+        raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+    for error, reason in (
+        (opendal.exceptions.PermissionDenied("no"), "STORAGE_DENIED"),
+        (opendal.exceptions.Unexpected("timeout"), "STORAGE_SLOW"),
+    ):
+        with pytest.raises(StorageFailed) as caught, lake._named():
+            raise error
+        assert caught.value.reason == reason
+    with pytest.raises(PermissionError), lake._named():
+        raise PermissionError(13, "of a file here")
+
+    @contextlib.contextmanager
+    def denied(service: str) -> Iterator[None]:
+        raise StorageFailed("storage lake denies access")
+        yield
+
+    monkeypatch.setattr(lake, "remote", SimpleNamespace(client=denied, name="lake", folder="joint", kind="s3"))
+    lake._give_up("bank/t/")  # a bucket's own rule deletes what was not sent whole
+
+    @contextlib.contextmanager
+    def away(service: str) -> Iterator[None]:
+        raise StorageAway("storage lake cannot be reached")
+        yield
+
+    monkeypatch.setattr(lake, "remote", SimpleNamespace(client=away, name="lake", folder="joint", kind="s3"))
+    with pytest.raises(StorageAway):
+        lake._give_up("bank/t/")
+
+
+def test_a_storage_that_takes_long_for_a_sample_is_slow_until_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = at(tmp_path, LAKE).remotes["lake"]
+    monkeypatch.setattr(lake, "_operator", opendal.Operator("memory"))
+    monkeypatch.setattr(remote_storage, "SAMPLE_SECONDS", -1.0)
+    with pytest.raises(StorageFailed) as caught:
+        lake.check()
+    assert caught.value.reason == "STORAGE_SLOW"
+    monkeypatch.setattr(remote_storage, "SAMPLE_SECONDS", 60.0)
+    lake.check_answers()  # a sample again, which goes well now
+    assert not lake._doubtful
+    with pytest.raises(NotFound):
+        lake.write_metadata(Address("bank", "none", "lake"), b"{}")
+
+
+def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gone_leaves_nothing_to_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = at(tmp_path, LAKE)
+    site = Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
+    made = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+    elsewhere = replace(made, storage="lake", place="t.1")
+    with pytest.raises(Conflict):
+        site._recorded(elsewhere, overwrite=False)
+    site._delete_old(Address("bank", "t.1", "of-no-settings"))
+
+    def away(*_: Any) -> None:
+        raise StorageAway("storage lake cannot be reached")
+
+    monkeypatch.setattr(site, "_place", away)
+    assert site.get("bank#t") == made
+    with pytest.raises(StorageAway):
+        site.get("bank#unknown")
+
+
 @pytest.mark.s3
 def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path) -> None:
     with real.bucket() as place:
@@ -141,6 +236,15 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
         with pytest.raises(GatewayError, match="No space left"):
             real.upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]
+
+
+def test_an_object_of_s3_is_read_from_its_end_and_to_its_end() -> None:
+    with scripted() as (server, url):
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"
+        server.will(raw(head + b"01234567"), raw(b"HTTP/1.1 206 Partial\r\ncontent-length: 4\r\n\r\n4567"))
+        signed = SimpleNamespace(method="GET", url=f"{url}/bucket/object?signed", headers={})
+        with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
+            assert file.seek(-4, io.SEEK_END) == 4 and file.read(None) == b"4567"
 
 
 def test_a_table_of_many_partitions_is_sent_with_few_files_open(

@@ -1,11 +1,13 @@
 """Where a run's places lie, and who may write there."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.data.workspace import Apart, Workspace
+from engines.base import EngineError, NoSpace, Written
+from gateway.data.workspace import Apart, DiskWatch, Workspace, made
 from gateway.domain.run import Address
 from gateway.errors import Invalid
 from tests.builders import a_run
@@ -32,6 +34,59 @@ def test_what_a_container_writes_is_open_only_while_it_runs_and_only_by_its_moun
     assert mode(leaf) == 0o755 and (leaf / "data_0").exists()
     assert not (leaf.parent / "task-none").exists()
     assert mode(storage) == 0o755
+
+
+def test_files_are_counted_up_to_the_most_that_a_run_may_make(tmp_path: Path):
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+    run = a_run(outputs={key: Address("job-1-guest-0", key) for key in ("one", "two")})
+    workspace.prepare(run)
+    for key in ("one", "two"):
+        for number in range(4):
+            (tmp_path / "storage" / "job-1-guest-0" / key / f"data_{number}").write_text("x")
+    assert workspace.used(run, 100).files == 8 and 3 < workspace.used(run, 3).files < 8
+
+    def unknown(name: str, most: int) -> Written:
+        raise EngineError("no daemon answers")
+
+    watch = DiskWatch(workspace, every=0.0, files=5, written=unknown)
+    failure = watch.over(run)  # by what lies in the folders here alone
+    assert failure is not None and "made more than 5 files" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("reserve", "granted", "words"),
+    [
+        (0, 0, ""),
+        (0, 2**60, "was granted 1073741824.000 GiB of it (resources.disk): delete data, ask for less"),
+        (2**60, 0, "are kept back (limits.storage_reserve_bytes): delete data, or lower the reserve"),
+    ],
+)
+def test_no_run_starts_where_it_could_not_write_what_it_was_granted(
+    tmp_path: Path, reserve: int, granted: int, words: str
+):
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+    watch = DiskWatch(workspace, reserve)
+    run = a_run(limits={"disk": granted})
+    if not words:
+        watch.check_room(run)
+        return
+    with pytest.raises(NoSpace) as caught:
+        watch.check_room(run)
+    assert str(caught.value).endswith(words)
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"):
+        made(tmp_path / "file" / "state", "state_dir")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that") as caught:
+        made(tmp_path / "state", "state_dir")
+    assert caught.value.reason == "FOLDER_UNUSABLE" and caught.value.problems[0].path == "state_dir"
 
 
 def test_an_input_that_was_never_written_is_not_mounted(tmp_path: Path):

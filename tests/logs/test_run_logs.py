@@ -1,6 +1,7 @@
 """Lines of runs, found on an engine in memory: their numbers, what is cut, hidden or lost."""
 
 import asyncio
+import errno
 import itertools
 import shutil
 from collections import defaultdict
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 
 from adapter.bfia import platform
 from engines.base import LaunchSpec, labels
+from gateway.data import logs as data_logs
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Party
 from gateway.domain.states import RunStatus
-from gateway.errors import NotFound
+from gateway.errors import Busy, NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.ports import Limiters
 from gateway.store.database import connect, migrate
@@ -227,6 +229,37 @@ def test_lines_keep_their_numbers_when_the_engine_drops_the_oldest(node: Node):
     node.collect()
     assert node.all() == first + then
     assert node.all() == first + then
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_what_was_copied_is_served(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    node.write(b"one\n")
+    assert node.all() == ["one"]
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.engine, "save_logs", full)
+        found = node.read()
+        assert [line.text for line in found.lines] == ["one"]
+        assert "COPY_FAILED: No space left on device" in found.incomplete
+    monkeypatch.setattr(data_logs, "read_ledger", full)
+    with pytest.raises(Busy, match="the logs cannot be read now: No space left") as caught:
+        node.read()
+    assert caught.value.reason == "LOGS_UNREADABLE"
+
+
+def test_a_file_that_shrinks_while_it_is_read_ends_there(tmp_path: Path):
+    file = tmp_path / "stdout.log"
+    file.write_bytes(b"one\n")
+    assert [line.head for line in data_logs.lines([file], 4, 9)] == []
+    (tmp_path / "new.log").touch()
+    data_logs._append(file, tmp_path / "new.log")
+    assert file.read_bytes() == b"one\n"
+    (tmp_path / "new.log").write_bytes(b"two\nthree\n")
+    assert not data_logs._continues(file, tmp_path / "new.log")
 
 
 def test_a_gap_in_what_the_engine_kept_is_shown_once(node: Node):
