@@ -186,8 +186,6 @@ def syntax_error(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"line {error.lineno} column {error.colno}: {error.msg}"
     return str(error)
 
 

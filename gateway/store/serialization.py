@@ -86,10 +86,6 @@ def _writer(cls: type, sparse: bool) -> Convert:
         return _dataclass_writer(cls, sparse)
     if issubclass(cls, datetime):
         return datetime.isoformat
-    if issubclass(cls, Mapping):
-        return dict
-    if issubclass(cls, (set, frozenset)):
-        return sorted
     raise TypeError(f"cannot store a {cls.__name__}")
 
 

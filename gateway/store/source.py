@@ -64,10 +64,6 @@ class Table(io.RawIOBase):
         self._chunks = _chunks(result)
         self._left = b""
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
     def readinto(self, buffer: Any, /) -> int:
         """Read what fits. Raises `Invalid`."""
         self._left = self._left or next(self._chunks, b"")

@@ -4,6 +4,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
 from gateway.cli.main import app
 from gateway.config.loader import REMOVED, effective, load
 from gateway.config.schema import Settings
-from gateway.config.values import without_password
+from gateway.config.tls import problems
+from gateway.config.values import PeerTls, without_password
 from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
@@ -37,6 +39,62 @@ def refusal(**over: Any) -> str:
     with pytest.raises(Invalid) as caught:
         loaded(**over)
     return str(caught.value)
+
+
+TLS = {"certificate": "c.pem", "key": "k.pem"}
+HDFS: Any = {"url": "hdfs://h:1/a", "datanodes": ["h:9866"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"engine": {"kind": "docker", "docker": {"storage_source": {"bind": "/a", "volume": "b"}}}},
+            "exactly one of bind and volume",
+        ),
+        ({"engine": {"kind": "process", "docker": {"signatures": [{"keys": ["k.pem"]}]}}}, "signatures"),
+        (
+            {"listen": {"peer": {"bind": "127.0.0.1:0", "tls": TLS, "advertise": "http://h:1"}}},
+            "advertise must begin with https:// while tls is set",
+        ),
+        (
+            {"listen": {"peer": {"bind": "127.0.0.1:0", "tls": TLS}, "container": None}},
+            "listen.container must not be null while listen.peer.tls is set",
+        ),
+        ({"auth": {"mode": "on", "token": "short"}}, "a token must have at least 16 characters"),
+        (
+            {"storages": {"a": HDFS | {"username": "x"}, "b": HDFS | {"username": "y"}}},
+            "must all have the same username",
+        ),
+        ({"storages": {"file": HDFS}}, "file is the name of the folder that every node has"),
+        ({"storages": {"a": HDFS | {"url": "hdfs://h:99999999/a"}}}, "must read s3://host:port/bucket"),
+        ({"storages": {"a": HDFS | {"password": SECRET}}}, "hdfs takes url, username and datanodes only"),
+        (
+            {
+                "storages": {
+                    "a": {"url": "s3://h:1/abc", "username": "x", "password": SECRET, "datanodes": ["h:1"]}
+                }
+            },
+            "s3 has no datanodes",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_refused(settings: dict[str, Any], said: str):
+    refused = refusal(**settings)
+    assert said in refused and SECRET not in refused
+
+
+def test_an_event_is_chosen_by_its_name():
+    hook = {"url": "http://h/x", "secret": SECRET, "events": ["stopped"]}
+    assert loaded(events={"webhooks": [hook]}).events.webhooks[0].events == ["stopped"]
+
+
+def test_revocation_lists_without_authorities_are_refused(tmp_path: Path):
+    lists = tmp_path / "revoked.pem"
+    lists.touch()
+    tls = PeerTls(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem", revoked=lists)
+    (found,) = [one for one in problems(tls, datetime.now(UTC)) if one.path.endswith("revoked")]
+    assert found.rule == "needs client_ca, whose authorities sign revocation lists"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +193,7 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
         (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db", "refused"),
         (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
         ("sqlite:///{home}", "unable to open"),
+        ("nothing://{home}", "nothing"),
         ("sqlite:///{home}/text.db", "not a database"),
         ("sqlite:///{home}/text.db/gateway.db", ""),
     ],
@@ -356,6 +415,9 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: byte
     with pytest.raises(Invalid) as caught:
         load(file)
     assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(caught.value)
+    file.unlink()
+    with pytest.raises(Invalid, match="cannot be read"):
+        load(file)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ def test_an_id_means_what_its_partner_its_side_and_its_kind_mean(store: Store):
     assert kept.list(Side.THEIRS, Kind.DATASET, partner="B") == [one]
     with pytest.raises(NotFound):
         kept.get(99)
+    with pytest.raises(NotFound):
+        kept.change(99, lambda one: one)
 
 
 def test_of_concurrent_decisions_one_counts(stores: tuple[Store, Store]):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.datasets import Dataset, DatasetRepository, Grant, MemoryDatasets
@@ -17,11 +18,14 @@ from gateway.domain.execution.messages import StopRequested
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.errors import Conflict
-from gateway.store import queries
+from gateway.errors import Conflict, DatabaseAway
+from gateway.store import database, queries, repositories, timeline
+from gateway.store import store as store_module
 from gateway.store.audit import SqlAudit
-from gateway.store.models import SqlModels
+from gateway.store.database import repeating
+from gateway.store.models import SqlModels, publish
 from gateway.store.queries import Wanted, page
+from gateway.store.records import Cache, Entry
 from gateway.store.repositories import (
     Gateways,
     SqlDatasets,
@@ -36,7 +40,7 @@ from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Action, Registry, Repository, Revision, Stale
 from route_table.document import Change
-from route_table.live import LiveRoutes
+from route_table.live import LiveRoutes, Version
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider
@@ -334,6 +338,91 @@ def test_a_signature_is_remembered_while_it_is_valid(store: Store):
     assert used.first("s0", "b", 120) == "b"
 
 
+def test_of_two_who_claim_a_name_the_first_owns_it(store: Store, monkeypatch: pytest.MonkeyPatch):
+    kept = SqlProviders(store)
+    assert kept.claim("vendor", "ann") == "ann"
+    owner, asked = kept.owner, []
+
+    def late(name: str) -> str | None:
+        asked.append(name)
+        return owner(name) if len(asked) > 1 else None  # the other one came right after the look
+
+    monkeypatch.setattr(kept, "owner", late)
+    assert kept.claim("vendor", "li") == "ann"
+
+
+def test_a_version_of_routes_whose_number_is_taken_is_not_added(store: Store):
+    kept = SqlRouteVersions(store, "me")
+    one = Version(1, at(0), "ann", "", "api", "{}")
+    assert kept.add(one) and not kept.add(replace(one, author="li"))
+    assert kept.add(replace(one, number=2)) and [v.number for v in kept.list(before=2)] == [1]
+    assert kept.list(before=2) == [one]
+
+
+def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(repositories, "_MOST_READ", 1)
+    kept = SqlProviders(store, alone=True)
+    assert (kept.get("a"), kept.get("b"), len(kept._read)) == (None, None, 1)
+    cache = Cache[Any](capacity=1)
+    for number in (1, 2):
+        cache.put(f"job-{number}", Entry(1, 0.0, number), 0)
+    assert cache.get("job-1") is None and cache.get("job-2") is not None
+    monkeypatch.setattr(store_module, "_MOST_IDS", 1)
+    for number in (1, 2):
+        job = a_job(spec=a_spec("a", job_id=f"job-{number}"))
+        tasks = {"a": replace(job.tasks["a"], task_id=f"task-{number}")}
+        assert store.jobs.add(replace(job, tasks=tasks), "")
+        assert store.job_of_task(f"task-{number}") == f"job-{number}"
+    assert len(store._jobs_of_tasks) == 1
+
+
+# ---------------------------------------------------------------- the database itself
+
+
+def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
+    tried: list[int] = []
+
+    def raising(*errors: Exception) -> Callable[[], str]:
+        left = list(errors)
+
+        def work() -> str:
+            tried.append(1)
+            if left:
+                raise left.pop(0)
+            return "done"
+
+        return work
+
+    raced = sa.exc.IntegrityError("insert", {}, Exception("taken"))
+    assert repeating(raising(raced, raced)) == "done" and len(tried) == 3
+    with pytest.raises(sa.exc.IntegrityError):
+        repeating(raising(*[raced] * 20), times=2)
+    with pytest.raises(sa.exc.OperationalError):
+        repeating(raising(sa.exc.OperationalError("select", {}, Exception(1064, "syntax"))))
+
+
+def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
+    with pytest.raises(DatabaseAway, match="every connection to the database is in use"), database._named():
+        raise sa.exc.TimeoutError("QueuePool limit")
+
+
+def test_a_log_that_cannot_be_written_takes_nothing_back(store: Store, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(timeline.log, "info", full)
+    job = replace(a_job(spec=a_spec("a", job_id="job-quiet")).noted(at(1), "job PENDING"), nodes={}, tasks={})
+    assert store.jobs.add(job, "") and [e.event for e in store.timeline("job-quiet")] == ["job PENDING"]
+    assert queries.drop_job(store, "job-nowhere", at(2), "ann", {}) is False
+
+
+def test_a_database_with_a_clock_of_its_own_is_asked_for_the_time(store: Store):
+    with store.read() as connection:
+        sqlite = connection.dialect.name == "sqlite"
+    if not sqlite:
+        assert abs(queries.database_time(store) - datetime.now(UTC).timestamp()) < 60
+
+
 # ---------------------------------------------------------------- models
 
 FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
@@ -363,6 +452,15 @@ def test_the_write_that_ends_a_training_stores_its_model_once(store: Store):
     assert models.delete("流程 1", "job-1")
     store.local_jobs.update("job-1", lambda local: replace(local, closed=True))
     assert models.all() == []
+
+
+def test_a_version_that_is_there_stays_as_it_is(store: Store):
+    trained(store)
+    (kept,) = SqlModels(store).all()
+    late = replace(store.local_jobs.get("job-1"), created_at=at(99))
+    with store.write() as connection:
+        publish(connection, None, late)
+    assert SqlModels(store).all() == [kept]
 
 
 def test_a_deployed_version_is_not_deleted(store: Store):
