@@ -128,6 +128,7 @@ _COLUMNS: Columns = {
     "who": lambda one: t(one["side"]),
     "partner": "partner",
     "for": "subject",
+    "address": "url",
 }
 
 

@@ -29,6 +29,7 @@ from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
+from route_table.certificates import key_pin, public_key
 from route_table.document import Change
 from route_table.live import LiveRoutes
 from route_table.model import InvalidRoutes
@@ -174,8 +175,15 @@ class ContractRoutes:
             values.pop("signing", None)  # an update of the partner's: that stays as people here have it
         elif before is not None and before.keys:
             same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
-            if values.get("keys") not in before.keys or not same_address:
-                text = f"the route of {known.partner} has another address or key; anybody can apply in its name"
+            has, brings = ([], []) if same_address else ([before.url], [known.url])
+            if values.get("keys") not in before.keys:
+                has += [_key_id(key) for key in before.keys]
+                brings.append(_key_id(values["keys"]) if "keys" in values else "no key")
+            if has:
+                text = (
+                    f"the route of {known.partner} has {', '.join(has)}; the application has {', '.join(brings)}"
+                )
+                text = f"{text}; anybody can apply in its name"
                 raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
             del values["keys"]  # the route may have the next key, too
         if before is not None and before.via:
@@ -235,6 +243,10 @@ class ModelGrants:
         if last and known.side is Side.THEIRS:
             with suppress(NotFound):
                 self._models.grant(known.subject, known.partner, allowed=False)
+
+
+def _key_id(key: str) -> str:
+    return key_pin(public_key(key))
 
 
 def _address(known: Application) -> Address:

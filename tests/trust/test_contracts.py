@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
+from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result
+from route_table.certificates import key_pin, public_key
 from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
@@ -129,11 +131,16 @@ def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nod
     contract(me, peer)
     before = peer.routes.table.routes[ME]
     strangers = KeyPair(Ed25519PrivateKey.generate()).public
-    for changes in ({"auth_credential": strangers}, {"address": "http://127.0.0.1:9"}):
+    key, other = key_pin(public_key(before.keys[0])), key_pin(public_key(strangers))
+    for changes, values in (
+        ({"auth_credential": strangers}, (key, other)),
+        ({"address": "http://127.0.0.1:9"}, (before.url, "http://127.0.0.1:9")),
+    ):
         said = requested(peer, "POST", "/node/contract/apply", {**credentials(me), **changes}, "")
         assert said["code"] == 0
         refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
-        assert "has another address or key" in refused["msg"]
+        text = f"the route of {ME} has {values[0]}; the application has {values[1]}; anybody can apply in its name"
+        assert text in refused["msg"] and "而申请为" in translate(refused["msg"].partition(": ")[2], "zh")
         assert peer.routes.table.routes[ME] == before
 
 

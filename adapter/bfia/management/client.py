@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -186,6 +187,9 @@ def composed(
         model: type[BaseModel] = ApplyContract
         given = {**card.public(), **card.credentials(), "expired_time": milliseconds(expires_at)}
         given = {**given, **({"address": address} if address else {}), **fields}
+        if urlsplit(str(given["address"])).hostname in ("0.0.0.0", "::"):  # it says on which addresses it listens
+            rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
+            problems.append(Problem("address", rule, given["address"]))
     else:
         one = AUDITED[kind]
         model = one.body
