@@ -259,10 +259,13 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
         raise Broken(f"{outcome} for no reason: {job}")
 
     def at_host() -> str:
-        ends = [e for e in world.host.timeline(job_id) if e["event"] in ("job FINISHED here", "job REJECTED here")]
+        answer = world.host.get(f"/api/v1/jobs/{job_id}/timeline")
+        if (answer.get("data") or {}).get("reason") == "JOB_UNKNOWN":
+            return "never taken"
+        ends = [e for e in answer["timeline"] if e["event"] in ("job FINISHED here", "job REJECTED here")]
         if ends:
             return str(ends[-1]["detail"].get("outcome"))
-        taken = [e for e in world.host.timeline(job_id) if e["event"] == "job READY here"]
+        taken = [e for e in answer["timeline"] if e["event"] == "job READY here"]
         return "" if taken else "never taken"
 
     found = wait_for(at_host, 90, 0.2, f"the host knows the end: {_shown(world.host, job_id)}")
