@@ -91,6 +91,11 @@ def bearer(pem: str) -> Bearer:
     return Bearer(frozenset({*names, pin(found)}), found.serial_number, found.issuer.public_bytes())
 
 
+def bears(file: str, name: str) -> bool:
+    """Tell whether a file's first certificate has a subject alternative name. Raises Unusable."""
+    return name.lower() in _names(certificates(file)[0])
+
+
 def pin(certificate: x509.Certificate) -> str:
     """Return ``sha256:`` and the hexadecimal digest of a certificate's public key (SubjectPublicKeyInfo)."""
     return key_pin(certificate.public_key())

@@ -9,10 +9,11 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from gateway.admin.deps import AdminParts, Input, Paths, Reply, shape
-from gateway.config.tls import PATH as LISTENER
+from gateway.config import tls as peer_tls
 from gateway.data.remote_storage import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
+from gateway.http.server import serving
 from gateway.identity.keys import Keyring, invitation_of, six_words
 from gateway.language import catalogue
 from route_table import certificates
@@ -20,7 +21,7 @@ from route_table import certificates
 _REASON = shape("ReasonExplained", reason=str, means=str, next_step=str)
 _STORAGE = shape("StorageHere", name=str, kind=str, url=str, uploads=bool, ok=bool, cause=str)
 _STORAGES = shape("StoragesHere", storages=[_STORAGE])
-_EXPIRY = shape("CertificateEnd", where=str, file=str, ends=datetime, days=int)
+_EXPIRY = shape("CertificateEnd", where=str, file=str, ends=datetime, days=int, cause=str)
 _CERTIFICATES = shape("CertificatesHere", certificates=[_EXPIRY])
 _INVITATION = shape("Invitation", node=str, address=str, keys=list[str])
 _WORDS = shape("InvitationWords", node=str, address=str, keys=list[str], words=str, version=int, has_route=bool)
@@ -73,12 +74,20 @@ def router(parts: AdminParts) -> APIRouter:
         "GET", "/certificates", "Until when the certificates are good that settings and routes name", _CERTIFICATES
     )
     def ends() -> Response:
-        """Of several in one file the one that ends first, of authorities the last. The soonest first."""
+        """Of several in one file the one that ends first, of authorities the last. The soonest first.
+
+        Of the listener's, what it serves; ``cause`` says so where the file is another one by now.
+        """
         now, tls = parts.clock(), settings.listen.peer.tls
-        named = [(f"routes.{r.node}", r.identity) for r in parts.routes.table.routes.values() if r.enabled]
-        named = [(LISTENER, tls.identity), *named] if tls is not None else named
-        found = sorted((e for at, one in named for e in certificates.expiries(one, at)), key=lambda e: e.ends)
-        shown = [{"where": e.path, "file": e.file, "ends": e.ends, "days": (e.ends - now).days} for e in found]
+        routes = [r for r in parts.routes.table.routes.values() if r.enabled]
+        found = [(e, "") for r in routes for e in certificates.expiries(r.identity, f"routes.{r.node}")]
+        if tls is not None:
+            here = serving(settings.state_dir)
+            found += peer_tls.expiries(tls, here.files if here else {})
+        shown = [
+            {"where": e.path, "file": e.file, "ends": e.ends, "days": (e.ends - now).days, "cause": cause}
+            for e, cause in sorted(found, key=lambda one: one[0].ends)
+        ]
         return Reply({"certificates": shown})
 
     def own(address: str) -> dict[str, Any]:

@@ -465,7 +465,8 @@ class Gateway:
         if listen.container is not None:
             binds["container"] = listen.container.bind
         self.sockets = {name: [bound(bind)] for name, bind in binds.items()}
-        self.listening = claimed(self.settings.state_dir, (s for socks in self.sockets.values() for s in socks))
+        bound_to = (s for socks in self.sockets.values() for s in socks)
+        self.listening = claimed(self.settings.state_dir, bound_to, peer_tls.files(listen.peer.tls))
         self.arrivals = Arrivals()
         name = "container" if listen.container else "peer"
         arrived = partial(self.arrivals.put, name)

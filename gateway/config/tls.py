@@ -1,10 +1,12 @@
 """The certificates of the peer listener: which files, whether they can be used, and what they leave open."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from ipaddress import ip_address
+from pathlib import Path
 
 from gateway.config.values import PeerTls
 from gateway.domain.problems import Problem
@@ -13,6 +15,7 @@ from route_table import certificates
 from route_table.model import Unusable
 
 PATH = "listen.peer.tls"
+NEWER = "the file is newer than what is served: restart the node"
 _NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
 
 
@@ -49,6 +52,23 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
             certificates.revocation_lists(str(tls.revoked), str(tls.client_ca))
         except Unusable as error:
             yield Problem(f"{PATH}.revoked", str(error), str(tls.revoked))
+
+
+def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
+    """Return the digest of each file, and until when it is good: what a listener that starts now serves."""
+    found = certificates.expiries(tls.identity, PATH) if tls is not None else ()
+    return {e.path: (sha256(Path(e.file).read_bytes()).hexdigest(), e.ends.isoformat()) for e in found}
+
+
+def expiries(tls: PeerTls, served: Mapping[str, Sequence[str]]) -> Iterator[tuple[certificates.Expiry, str]]:
+    """Yield until when what the listener serves is good, and `NEWER` where its file is another one by now."""
+    there = files(tls)
+    for found in certificates.expiries(tls.identity, PATH):
+        digest, ends = served.get(found.path, there[found.path])
+        if digest == there[found.path][0]:
+            yield found, ""
+        else:
+            yield found._replace(ends=datetime.fromisoformat(ends)), NEWER
 
 
 def unproven(bind: str, tls: PeerTls | None) -> str:

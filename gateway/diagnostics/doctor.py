@@ -447,7 +447,6 @@ def certificates_of(settings: Settings) -> Step:
     tls = settings.listen.peer.tls
     if tls is not None:
         broken = [*(str(p) for p in peer_tls.problems(tls, now)), *broken]
-        named = [(peer_tls.PATH, tls.identity), *named]
     try:
         signers = signers_of(settings.engine.docker.signatures)
     except Invalid as error:
@@ -457,11 +456,25 @@ def certificates_of(settings: Settings) -> Step:
         return _failed("; ".join(broken), "replace the files; a running node reloads those of routes by itself")
     keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
+    causes, remedies = [], []
+    if tls is not None:
+        running = serving(settings.state_dir)
+        served = list(peer_tls.expiries(tls, running.files if running else {}))
+        found += [expiry for expiry, _ in served]
+        if newer := [expiry.file for expiry, why in served if why]:
+            causes.append(f"newer than what the listener serves: {', '.join(newer)}")
+            remedies.append("restart the node: until then partners see the old one")
+    own = dict.fromkeys(identity.certificate for _, identity in named if identity.certificate)
+    if alien := [file for file in own if not certificates.bears(file, settings.node.id)]:
+        causes.append(f"the certificate for partners lacks this node's id: {', '.join(alien)}")
+        remedies.append("have it issued with the id as a DNS name; or partners set peer_certificate")
     days = {f"{one.path} ({one.file})": (one.ends - now).days for one in found}
     soon = [f"{file} in {left} days" for file, left in days.items() if left < EXPIRES_SOON]
     if soon:
-        remedy = "renew them; those of routes are reloaded by themselves, the listener's at the next start"
-        return _warning(f"these expire soon: {', '.join(soon)}", remedy)
+        causes.append(f"these expire soon: {', '.join(soon)}")
+        remedies.append("renew them; those of routes are reloaded by themselves, the listener's at the next start")
+    if causes:
+        return _warning("; ".join(causes), "; ".join(remedies))
     if found:
         first = min(one.ends for one in found)
         keys.insert(0, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")

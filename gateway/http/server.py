@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 _PAUSE = 0.1
 """seconds until a listener that could not accept a connection tries again"""
 _WARN_EVERY = 60.0
-"""seconds between two warnings that a limit of connections is reached"""
+"""seconds between two warnings that a limit of connections is reached, or that one address fails at TLS"""
+_MOST_REFUSED = 64
+"""addresses whose failures at TLS are logged within that time"""
 HEAD_SECONDS = 10.0
 """for a TLS handshake, and for a request's head"""
 _REST_SECONDS = 30.0
@@ -370,6 +372,8 @@ class _Server(uvicorn.Server):
         self._accepting: list[asyncio.Task[None]] = []
         self._held: set[asyncio.Task[None]] = set()
         self._warned = -_WARN_EVERY
+        self._refused: dict[str, float] = {}
+        """address -> when a refused TLS handshake was logged"""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -425,6 +429,15 @@ class _Server(uvicorn.Server):
             self._warned = now
             log.warning("connection limit reached, more are closed", extra={"address": address})
 
+    def _refuses(self, address: str) -> bool:
+        """Note a refused handshake; False: one of that address was refused within the last minute."""
+        now = asyncio.get_running_loop().time()
+        self._refused = {one: at for one, at in self._refused.items() if now - at < _WARN_EVERY}
+        if address in self._refused or len(self._refused) >= _MOST_REFUSED:
+            return False
+        self._refused[address] = now
+        return True
+
     async def _hold(self, client: socket.socket, address: str) -> None:
         """Serve a connection until it is closed."""
         secure = self.config.ssl
@@ -438,7 +451,9 @@ class _Server(uvicorn.Server):
             )
             await connection.lost.wait()
         except OSError as error:  # among them those of TLS
-            log.debug("a connection was not made", extra={"address": address, "error": str(error)})
+            tells = isinstance(error, ssl.SSLError) and self._refuses(address)
+            level = logging.WARNING if tells else logging.DEBUG
+            log.log(level, "a connection was not made", extra={"address": address, "error": str(error)})
         finally:
             self._places.free(address)
             await connection.end()
@@ -519,14 +534,19 @@ _FILE = "listening.json"
 _ANY = ("0.0.0.0", "::")
 
 
-def claimed(state_dir: Path, sockets: Iterable[socket.socket]) -> TextIO:
-    """Note where this node listens, for as long as what is returned is open. Raises `OSError`."""
+def claimed(
+    state_dir: Path, sockets: Iterable[socket.socket], files: Mapping[str, Sequence[str]] | None = None
+) -> TextIO:
+    """Note where this node listens, for as long as what is returned is open. Raises `OSError`.
+
+    ``files``: what it serves TLS with.
+    """
     file = (state_dir / _FILE).open("a+", encoding="ascii")
     fcntl.flock(file, fcntl.LOCK_SH)  # whoever looks holds it for a moment only
     file.truncate(0)
     names = [sock.getsockname()[:2] for sock in sockets]
     at = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names]
-    file.write(json.dumps({"version": VERSION, "at": at}))
+    file.write(json.dumps({"version": VERSION, "at": at, "files": files or {}}))
     file.flush()
     return file
 
@@ -538,6 +558,8 @@ class Serving:
     version: str
     at: tuple[str, ...]
     """where it listens"""
+    files: Mapping[str, Sequence[str]]
+    """what it serves TLS with"""
 
     def has(self, address: str) -> bool:
         """Whether it is what listens at an address that is in use."""
@@ -550,7 +572,7 @@ def serving(state_dir: Path) -> Serving | None:
         with (state_dir / _FILE).open(encoding="ascii") as file:
             if _is_locked(file):
                 found = json.load(file)
-                return Serving(found["version"], tuple(found["at"]))
+                return Serving(found["version"], tuple(found["at"]), found.get("files", {}))
     except (OSError, ValueError):
         pass
     return None

@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from route_table.live import Export, Version
 from tests.certificates import Authority
 from tests.cli import call
 from tests.e2e.nodes import free_ports
-from tests.inprocess import ask, running, settings
+from tests.inprocess import ME, ask, running, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
@@ -216,6 +217,45 @@ def test_the_keys_of_signers_are_looked_at_as_the_start_does(tmp_path: Path):
     assert all(f"engine.docker.signatures[0].keys[{n}]" in wrong.cause for n in (0, 1))
     good = step(public(ec.generate_private_key(ec.SECP256R1()), tmp_path, "good.pem"))
     assert good.result is Result.OK and good.found == "1 key of signers"
+
+
+def test_a_renewed_file_of_the_listener_counts_after_a_restart(tmp_path: Path):
+    authority = Authority(tmp_path / "tls")
+    old, new = authority.sign("old", ME, days=20), authority.sign("new", ME, days=25)
+    tls, free = {"certificate": old.certificate, "key": old.key}, {"bind": "127.0.0.1:0"}
+    with running(tmp_path, listen={"peer": {**free, "tls": tls}, "container": free, "operator": free}) as node:
+
+        def shown(language: str = "en") -> tuple[int, str]:
+            got = ask(node, "operator", "GET", "/api/v1/certificates", headers={"accept-language": language})
+            (one,) = got.json()["certificates"]
+            return one["days"], one["cause"]
+
+        assert shown() == (19, "") and certificates_of(node.settings).result is Result.OK
+        for now, before in zip(astuple(new), astuple(old), strict=True):
+            shutil.copy(now, before)
+        assert shown() == (19, "the file is newer than what is served: restart the node")
+        assert shown("zh") == (19, "文件比正在使用的新：请重启节点")
+        step = certificates_of(node.settings)
+        assert (
+            step.result is Result.WARNING
+            and step.cause == f"newer than what the listener serves: {old.certificate}"
+        )
+        assert step.remedy.startswith("restart the node") and translate(step.remedy, "zh").startswith("重启节点")
+    assert certificates_of(node.settings).result is Result.OK  # it is what the next start serves
+
+
+def test_a_certificate_for_partners_without_the_nodes_id_is_named(tmp_path: Path):
+    authority = Authority(tmp_path / "tls")
+    for name, result in (("gw.bank.example", Result.WARNING), (ME.lower(), Result.OK)):
+        own = authority.sign("own", name)
+        entry = {"url": "https://h", "ca": authority.file, "certificate": own.certificate, "key": own.key}
+        found = settings(tmp_path)
+        found.route_table.file.write_text(yaml.safe_dump({"JG0100002200000020": entry}))
+        step = certificates_of(found)
+        assert step.result is result
+        if result is Result.WARNING:
+            assert step.cause == f"the certificate for partners lacks this node's id: {own.certificate}"
+            assert "peer_certificate" in step.remedy and "请合作方设置" in translate(step.remedy, "zh")
 
 
 def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):

@@ -205,9 +205,9 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
 
 
 def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_down(
-    authority: Authority, tmp_path: Path
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """Its listener ends such connections without an alert."""
+    """Its listener ends such connections without an alert, and logs one a minute."""
     good = authority.sign("gateway")
     tls = {"certificate": good.certificate, "key": good.key, "client_ca": authority.file}
     free = {"bind": "127.0.0.1:0"}
@@ -218,6 +218,9 @@ def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_d
         assert wrong(steps) == ["answer"] and steps["answer"].remedy == "begin the entry's url with https"
         steps = tried(tmp_path, {"url": url, "ca": authority.file})
         assert wrong(steps) == ["tls"] and "wants a certificate of this node" in steps["tls"].cause
+        tried(tmp_path, {"url": url, "ca": authority.file})
+        refused = [r for r in caplog.records if r.levelname == "WARNING" and r.msg == "a connection was not made"]
+        assert [r.address for r in refused] == ["127.0.0.1"]  # type: ignore[attr-defined]
         other = authority.sign("other", "gateway.example")
         own = {"certificate": other.certificate, "key": other.key}
         steps = tried(tmp_path, {"url": url, "ca": authority.file, **own})
