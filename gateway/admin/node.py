@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 
-from engines.base import Engine, EngineDown, EngineError, Missing, labels
+from engines.base import Engine, EngineError, Missing, labels
 from engines.multi import SeveralEngines
 from engines.process.supervisor import identity
 from gateway.admin.deps import (
@@ -148,10 +148,10 @@ def _shown(engine: Engine) -> dict[str, Any]:
 
 
 def _is_lost(engine: Engine, name: str) -> bool:
-    """Tell whether no engine has a run; one that is away may have it."""
+    """Tell whether no engine has a run; one that is away or fails may have it."""
     try:
         return isinstance(engine.probe(name), Missing)
-    except EngineDown:
+    except EngineError:
         return False
 
 

@@ -356,9 +356,19 @@ def test_a_table_of_parquet_serves_components_that_list_it(node: Gateway, monkey
     assert (
         whole.content == file.getvalue() and 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
     )
-    with pytest.raises(Invalid, match="FORMAT_MISMATCH: the table is parquet") as refused:
+    with pytest.raises(Invalid, match="FORMAT_MISMATCH: the table is parquet") as mismatch:
         node.participant.create_job(a_job("job-parquet", {"dataset_id": "ns#placed"}), PEER)
-    assert refused.value.problems[0].path == "config.task_params.guest.0.echo_1.dataset_id"
+    assert mismatch.value.problems[0].path == "config.task_params.guest.0.echo_1.dataset_id"
+    folder = node.storage.root / "in" / "parts"
+    folder.mkdir(parents=True)
+    for name in ("a.parquet", "b.parquet"):
+        (folder / name).write_bytes(file.getvalue())
+    assert cli(node, "register", str(folder), "--namespace", "ns", "--name", "parts").exit_code == 0
+    refused = call(node, "GET", "/api/v1/datasets/ns/parts/download").json()
+    assert refused["data"]["reason"] == "NOT_ONE_FILE" and refused["msg"].endswith(
+        f"fetch them at file://{folder}"
+    )
+    assert call(node, "DELETE", "/api/v1/datasets/ns/parts").status_code == 200
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'bfia-gateway[parquet]'" in cli(node, "preview", "ns#placed").stderr
     again = placed(node, "t.parquet", file.getvalue(), "--overwrite")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from engines.base import LaunchSpec, labels
+from engines.base import EngineDown, EngineError, LaunchSpec, labels
 from gateway.admin.outputs import MOST_BYTES, one_range
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED
@@ -19,6 +20,7 @@ from gateway.cli.main import app
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.errors import DatabaseAway
 from gateway.ports import JobView, TaskView
 from provider_registry.registration import provider_from_request
 from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
@@ -105,6 +107,12 @@ def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
     assert get(node, path)["value"] == {"auc": "nan", "ks": "inf", "n": [1, True]}
     listed = get(node, "/api/v1/jobs/job-report/outputs")["outputs"]
     assert [o["value"]["ks"] for o in listed if o["key"] == "report"] == ["inf"]
+
+
+def test_an_output_that_was_never_written_says_so(node: Gateway):
+    missing = get(node, have(node, "job-none", "out"), 404)
+    assert missing["data"]["reason"] == "OUTPUT_MISSING"
+    assert missing["msg"] == "OUTPUT_MISSING: output out of task a at guest.0 is not there; its run is SUCCESS"
 
 
 def test_what_cannot_be_shown_says_why(node: Gateway):
@@ -197,7 +205,14 @@ def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_lo
     assert str(node.storage.root.parent) not in json.dumps(job)
 
 
-def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
+def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
     own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
     node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, own))
@@ -216,6 +231,17 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
         ready = get(node, "/health/ready")
         assert ready["ready"] and ready["checks"]["orphans"] == {"ok": True, "unknown": 1, "lost": 1}
         assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
+        with monkeypatch.context() as patch:
+            patch.setattr(node.engine, "probe", failing(EngineError("it answers nonsense")))
+            assert get(node, "/api/v1/orphans")["lost"] == []  # the engine may have it
+            patch.setattr(node.engine, "list", failing(EngineDown("no daemon answers")))
+            cause = get(node, "/health/ready")["checks"]["orphans"]["cause"]
+            assert cause == "ENGINE_DOWN: no daemon answers"
+            patch.setattr(node.engine, "check", failing(EngineDown("no daemon answers")))
+            patch.setattr(node.store.jobs, "list", failing(DatabaseAway("the database does not answer")))
+            checks = get(node, "/health/ready", 503)["checks"]
+            assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
+            assert checks["database"] == {"ok": False, "cause": "DatabaseAway"} and "orphans" not in checks
     finally:
         node.engine.remove("bfia-orphan")
 

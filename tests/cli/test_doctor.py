@@ -1,16 +1,19 @@
 """``bfia-gateway doctor``: whatever a node lacks is named by its step, and nothing is changed by looking."""
 
+import errno
 import json
 import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -18,14 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sqlalchemy import make_url
 
 from adapter.bfia.examples import A_PROVIDER
-from engines.base import Capacity, Engine, Isolation, PullDenied
+from engines.base import Capacity, Engine, EngineError, Isolation, PullDenied
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
 from gateway.bootstrap.node import Gateway
 from gateway.config.engine import NamedEngine
 from gateway.config.loader import load
-from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
+from gateway.diagnostics import doctor as doctor_steps
+from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of, storages_of
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
 from gateway.http.server import claimed
@@ -48,6 +52,7 @@ from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
 
 FAR, GONE = "far", "gone"
+LAKE = {"url": "s3://127.0.0.1:1/joint", "username": "key"}
 
 
 @pytest.fixture
@@ -256,6 +261,63 @@ def test_a_certificate_for_partners_without_the_nodes_id_is_named(tmp_path: Path
         if result is Result.WARNING:
             assert step.cause == f"the certificate for partners lacks this node's id: {own.certificate}"
             assert "peer_certificate" in step.remedy and "请合作方设置" in translate(step.remedy, "zh")
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def raises(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raises
+
+
+def looked(step: Callable[..., Step], **about: Any) -> tuple[Result, str]:
+    """Take one step of a node of which only this matters; return how it went, and the cause."""
+    done = step(SimpleNamespace(**about))
+    assert done.result is Result.OK or done.remedy
+    return done.result, done.cause or done.found
+
+
+def test_what_fails_while_it_is_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    older = looked(doctor_steps._migrations, database_up=True, revisions=("0016_applications", "0020_gpus"))
+    assert older == (Result.WARNING, "the schema is 0016_applications, this version's is 0020_gpus")
+    engine = SimpleNamespace(isolation=raising(EngineError("it answers nonsense")))
+    assert looked(doctor_steps._isolation, engine_up=True, engine=engine)[0] is Result.FAILED
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor_steps, "try_to_write", raising(OSError(errno.ENOSPC, "No space left on device")))
+        full = doctor_steps._writable(tmp_path)
+        assert full.cause == f"{tmp_path} is full: No space left on device"
+        patch.setattr(socket, "create_connection", raising(OSError(errno.EHOSTUNREACH, "No route to host")))
+        away = doctor_steps._connection_problem(urlsplit("http://10.0.0.9:7380"))
+        assert away.startswith("10.0.0.9:7380 cannot be reached (")
+        patch.setattr(doctor_steps, "database_time", lambda store: 100.0)
+        clock = clock_of(tmp_path / "none", cast(Any, object()), lambda: 0.0)
+        assert "the clock of the database is 100 s off this machine's" in clock.cause
+        patch.setattr(doctor_steps, "bound", raising(PermissionError(errno.EACCES, "Permission denied")))
+        ports = doctor_steps._ports(cast(Any, SimpleNamespace(settings=settings(tmp_path / "node"))))
+        assert ports.result is Result.FAILED and ports.cause.startswith("peer: ")
+
+
+def test_what_peers_could_do_and_keys_that_end_or_cannot_be_read_are_named(tmp_path: Path):
+    authority = Authority(tmp_path / "ca", days=90)
+    soon = authority.sign("soon", days=3)
+    tls = {"certificate": str(soon.certificate), "key": str(soon.key)}
+    for more, result, words in (
+        ({}, Result.WARNING, "peers show no certificate"),
+        ({"client_ca": str(authority.file)}, Result.OK, "is bound to its node id"),
+    ):
+        listen = {"peer": {"bind": "0.0.0.0:0", "tls": tls | more}, "container": {"bind": "127.0.0.1:0"}}
+        made = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "listen": listen})
+        found = looked(doctor_steps._peers, settings=made)
+        assert found[0] is result and words in found[1]
+        ends = certificates_of(made)
+        assert ends.result is Result.WARNING and "these expire soon: " in ends.cause and "in 2 days" in ends.cause
+    over = {"state_dir": str(tmp_path / "state"), "storages": {"lake": LAKE | {"password_file": "none.txt"}}}
+    made = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}, **over})
+    assert storages_of(made).result is Result.FAILED
+    Keyring(made.state_dir).make("ed25519")
+    for file in made.state_dir.rglob("*.pem"):
+        file.write_text("no key")
+    assert doctor_steps.signing_of(made).result is Result.FAILED
 
 
 def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from adapter.bfia import platform
 from engines.base import LaunchSpec, labels
+from gateway.admin import streams
 from gateway.data import logs as data_logs
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
-from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
+from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, LogLine, RunLogs
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Party
@@ -249,6 +250,22 @@ def test_a_folder_that_cannot_be_written_is_told_and_what_was_copied_is_served(
     with pytest.raises(Busy, match="the logs cannot be read now: No space left") as caught:
         node.read()
     assert caught.value.reason == "LOGS_UNREADABLE"
+
+
+def test_a_reader_is_told_why_no_more_lines_come():
+    def gone(start: int, length: int | None) -> Excerpt:
+        raise Busy("the logs cannot be read now", reason="LOGS_UNREADABLE")
+
+    def some(start: int, length: int | None) -> Excerpt:
+        lines = tuple(LogLine(f"line {n}", "guest.0", "stdout") for n in range(start, min(start + 2, 3)))
+        return Excerpt(lines, start, 3, left_out=3 - start - len(lines), parties=())
+
+    assert list(streams._text(gone, 0, 5)) == [b"[LOGS_UNREADABLE: the logs cannot be read now]\n"]
+    assert b"".join(streams._text(some, 0, 9)) == b"line 0\nline 1\nline 2\n"
+    (ended,) = streams._lines(gone, lambda: a_run(), 0)
+    assert b"LOGS_UNREADABLE" in b"".join(ended[0]) and not ended[1]
+    first, waits = next(streams._lines(some, lambda: a_run(), 0))
+    assert len(first) == 2 and not waits  # the rest follows without a pause
 
 
 def test_a_file_that_shrinks_while_it_is_read_ends_there(tmp_path: Path):
