@@ -36,9 +36,10 @@ from gateway.cli.client import (
     connect,
     new_file,
 )
-from gateway.cli.language import t, translated
+from gateway.cli.language import spoken, t, translated
 from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
+from gateway.language.catalogue import CHINESE
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -152,7 +153,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         say("what to do:")
         for line in lines:
             if line[at]:
-                say(f"  {' '.join(filter(None, line[:about]))}: {line[at]}")
+                colon = "：" if spoken() == CHINESE else ": "
+                say(f"  {' '.join(filter(None, line[:about]))}{colon}{line[at]}")
         return
     widths = _widths(shown, room)
     if sum(widths) > room and len(shown) > 2:
