@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from adapter.bfia.peer import Peer
 from gateway.bootstrap.node import Gateway
 from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import Refused
+from gateway.errors import PeerUnreachable, Refused
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
@@ -73,14 +74,28 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
     assert "continues without" in events(world.me, spec)
 
 
-@pytest.mark.parametrize("common", [{}, {"min_parties": {"host": 1}, "required_parties": ["host.1"]}])
+@pytest.mark.parametrize(
+    ("common", "reason"),
+    [
+        ({}, "PEER_UNREACHABLE"),
+        ({"min_parties": {"host": 1}, "required_parties": ["host.1"]}, "ANSWER_NOT_SIGNED"),
+    ],
+)
 def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
-    world: World, scratch: list[str], common: dict[str, Any]
+    world: World, scratch: list[str], common: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ):
-    spec = a_job_of(scratch, **common)
+    spec, call = a_job_of(scratch, **common), Peer.raw
+
+    def raw(peer: Peer, *args: Any, **more: Any) -> tuple[int, Any]:
+        try:
+            return call(peer, *args, **more)
+        except PeerUnreachable as error:
+            raise PeerUnreachable(error.message, delivered=error.delivered, reason=reason) from error
+
+    monkeypatch.setattr(Peer, "raw", raw)
     with pytest.raises(Refused, match=THIRD) as caught:
         world.me.coordinator.submit_job(spec, ME)
-    assert caught.value.reason == "PEER_UNREACHABLE"
+    assert caught.value.reason == reason
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     states = {d.party: d.state for d in quorum.details(job)}
     assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
