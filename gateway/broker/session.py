@@ -371,9 +371,7 @@ class Session:
 
     def delivered(self, number: int) -> bool:
         """Records that a response with this message was sent. True when that freed capacity."""
-        flight = self._flights.get(number)
-        if flight is None:
-            return False
+        flight = self._flights[number]
         flight.sending -= 1
         first, flight.sent = not flight.sent, True
         if first:
@@ -387,9 +385,7 @@ class Session:
 
     def returned(self, number: int) -> bool:
         """Records that a response was not sent. True when the message is unread again."""
-        flight = self._flights.get(number)
-        if flight is None:
-            return False
+        flight = self._flights[number]
         flight.sending -= 1
         if flight.sending:
             return False

@@ -1,9 +1,12 @@
 import asyncio
 import resource
+import threading
 
 import pytest
 
 from gateway.broker import Broker, BrokerLimits, BufferFull, PartsMissing, SessionReleased
+from gateway.broker import broker as broker_module
+from gateway.broker.journal import Spool, folder_name
 from gateway.errors import Busy, TooLarge
 
 pytestmark = pytest.mark.anyio
@@ -370,3 +373,163 @@ async def test_a_full_disk_refuses_the_push_and_damages_nothing(opened, small_fi
     await broker.push("s", "t", "n", b"after")
     broker = opened(inline_bytes=inline)
     assert [await read(broker) for _ in range(3)] == [b"before", b"after", None]
+
+
+# ------------------------------------------------------------ what fails in between
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_message_that_was_given_back_is_unread_again(opened, restart):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await broker.push("s", "t", "n", b"two")
+    broker.returned(await broker.pop("s", "t", reader="r", timeout=0.0, pop_id="p"))
+    broker = opened() if restart else broker
+    assert [await read(broker), await read(broker)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_message_that_two_responses_carry_is_unread_only_if_neither_got_out(opened, first):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    one, two = [await broker.pop("s", "t", reader="r", timeout=0.0, pop_id="p") for _ in range(2)]
+    (broker.delivered if first else broker.returned)(one)
+    assert await read(broker, reader="other") is None
+    broker.returned(two)
+    assert await read(broker, reader="other") == (None if first else b"one")
+    if first:
+        assert await read(broker, pop_id="p") == b"one"
+
+
+async def test_a_full_disk_does_not_stop_reading(opened, monkeypatch, caplog):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Spool, "append", full)
+    assert await read(broker, pop_id="p") == b"one"
+    assert "journal not written" in caplog.text
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+async def test_a_file_that_lost_its_end_gives_no_shorter_message(opened, size):
+    broker = opened(inline_bytes=100, cache_bytes=0)
+    await broker.push("s", "t", "n", b"x" * size)
+    [file] = opened.root.glob("*/*.payload" if size > 100 else "*/journal")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(OSError, match="ends before byte"):
+        await read(broker)
+
+
+async def test_what_a_crash_left_in_a_folder_is_no_message(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await broker.push("s", "t", "n", b"two")
+    broker.close()
+    [journal] = opened.root.glob("*/journal")
+    journal.with_suffix(".new").write_bytes(b"a rewrite that was cut short")
+    journal.write_bytes(journal.read_bytes().replace(b'"n":1', b'"n":7'))  # by a disk that forgets
+    broker = opened()
+    assert [await read(broker), await read(broker)] == [b"one", None]
+    assert not journal.with_suffix(".new").exists()
+    broker.close()
+    journal.unlink()
+    assert opened().usage() == (0, 0, 0)
+
+
+async def test_a_run_over_its_share_goes_on_once_it_was_read(opened):
+    broker = opened(session_bytes=10)
+    await broker.push("s", "t", "n", b"0123", run="greedy")
+    push = await waiting(asyncio.ensure_future(broker.push("s", "t", "n", b"45", run="greedy", wait=100)))
+    assert await read(broker) == b"0123"
+    await push
+    assert await read(broker) == b"45"
+
+
+async def test_only_so_many_sessions_are_open_and_refusals_remembered(opened, monkeypatch):
+    monkeypatch.setattr(broker_module, "_MOST_REFUSED", 2)
+    broker = opened(sessions=1)
+    await broker.push("s", "t", "n", b"one")
+    with pytest.raises(BufferFull, match="1 sessions are open"):
+        await broker.push("other", "t", "n", b"one")
+    for session in "abc":
+        broker.push_refused(session, f"why {session}")
+    assert [broker.last_refused(session) for session in "abc"] == ["", "why b", "why c"]
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Makes a method of the spool wait until the test lets it, and then do its work, or fail."""
+
+    def hold(name, error=None):
+        begun, go_on, real = threading.Event(), threading.Event(), getattr(Spool, name)
+
+        def work(*given):
+            begun.set()
+            assert go_on.wait(60)
+            if error is not None:
+                raise error
+            return real(*given)
+
+        monkeypatch.setattr(Spool, name, work)
+        return begun, go_on
+
+    return hold
+
+
+async def until_set(event):
+    while not event.is_set():
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", [None, OSError(2, "No such file or directory")])
+@pytest.mark.parametrize("by", ["push", "part"])
+async def test_a_session_that_ends_while_its_message_is_written_has_ended(opened, held, by, error):
+    broker = opened(inline_bytes=2)
+    await broker.push("s", "t", "n", b"0")
+    begun_, go_on = held("write_payload" if by == "push" else "write_part", error)
+    coming = broker.push("s", "t", "n", b"one") if by == "push" else begun(broker, "a")
+    task = asyncio.ensure_future(coming)
+    await until_set(begun_)
+    await broker.end_session("s")
+    opened.root.joinpath(folder_name("s")).mkdir(exist_ok=True)
+    go_on.set()
+    with pytest.raises(SessionReleased):
+        await task
+    assert broker.usage() == (0, 0, 0)
+
+
+async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(opened, held, later):
+    broker = opened()
+    await begun(broker, "a")
+    started, go_on = held("write_part")
+    task = asyncio.ensure_future(begun(broker, "a", offset=4, data=b"x" * 12))
+    await until_set(started)
+    await later(121.0)
+    go_on.set()
+    await task
+    assert await read(broker) == b"part" + b"x" * 12
+
+
+async def test_a_message_whose_last_step_fails_is_refused_and_gone(opened, held):
+    broker = opened()
+    _, go_on = held("complete", OSError(28, "No space left on device"))
+    go_on.set()
+    with pytest.raises(BufferFull, match="cannot be stored: No space"):
+        await begun(broker, "a", data=b"x" * 16)
+    assert broker.usage().bytes == 0 and parts(opened) == 0
+
+
+async def test_a_session_whose_folder_cannot_be_moved_ends_all_the_same(opened, monkeypatch, caplog):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await begun(broker, "a")  # the timer that would drop it ends, too
+
+    def stuck(_):
+        raise OSError("Device or resource busy")
+
+    monkeypatch.setattr(Spool, "retire", stuck)
+    await broker.end_session("s")
+    assert broker.usage() == (0, 0, 0) and "folder not removed" in caplog.text
