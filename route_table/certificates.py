@@ -85,10 +85,10 @@ def bearer(pem: str) -> Bearer:
     """Return the names, key pin and serial number of a certificate in PEM form. Raises Unusable."""
     try:
         found = x509.load_pem_x509_certificate(pem.encode())
-        names = _names(found)
-    except ValueError as error:
-        raise Unusable("is not a certificate in PEM form") from error
-    return Bearer(frozenset({*names, pin(found)}), found.serial_number, found.issuer.public_bytes())
+        names = {*_names(found), pin(found)}
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        raise Unusable(f"is not a certificate that can be read: {error}") from error
+    return Bearer(frozenset(names), found.serial_number, found.issuer.public_bytes())
 
 
 def bears(file: str, name: str) -> bool:

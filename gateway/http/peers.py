@@ -23,7 +23,7 @@ from gateway.auth import ORIGIN, RequestOrigin
 from gateway.errors import Busy, GatewayError, NotAllowed
 from gateway.http.app import refusal
 from route_table import certificates
-from route_table.model import Bearer, Route, RouteTable, UnknownNode
+from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 
 _STATE = "speaks_for"
 _HELLO = "/v1/interconn/schedule/node/hello"
@@ -161,9 +161,12 @@ class PeerIdentity:
 
 
 def shown(scope: Scope) -> Bearer | None:
-    """Return the certificate that the client of a request showed; None where it showed none."""
+    """Return the certificate that a request's client showed; None where it showed none. Raises `NotAllowed`."""
     pem = _certificate(scope)
-    return certificates.bearer(pem) if pem else None
+    try:
+        return certificates.bearer(pem) if pem else None
+    except Unusable as error:
+        raise NotAllowed(f"the client certificate {error}", reason="CERTIFICATE_MISMATCH") from error
 
 
 def _certificate(scope: Scope) -> str:
@@ -200,8 +203,9 @@ def with_identity(
         try:
             identity.check(scope, claims)
             unknown(scope)
-        except NotAllowed as error:
-            await anyio.to_thread.run_sync(noted, scope, ", ".join(sorted(claims)), error, limiter=limiter)
+        except GatewayError as error:  # also one of the database, which tells whether the sender is known
+            if isinstance(error, NotAllowed):
+                await anyio.to_thread.run_sync(noted, scope, ", ".join(sorted(claims)), error, limiter=limiter)
             await denied(scope, error)(scope, receive, send)
             return
         scope.setdefault("state", {})[_STATE] = lambda nodes: identity.check(scope, nodes)
@@ -264,11 +268,13 @@ def with_quota(app: ASGIApp, per_minute: int, sender: Callable[[Scope], str | No
     bucket = TokenBucket(per_minute)
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        name = sender(scope)
-        if name is None or bucket.take(name):
-            await app(scope, receive, send)
+        try:
+            name = sender(scope)
+            if name is not None and not bucket.take(name):
+                raise QuotaReached(f"{name} sends more than {per_minute} requests a minute")
+        except GatewayError as error:  # also one of the database, which tells whether the sender is known
+            await refusal(error, scope)(scope, receive, send)
             return
-        error = QuotaReached(f"{name} sends more than {per_minute} requests a minute")
-        await refusal(error, scope)(scope, receive, send)
+        await app(scope, receive, send)
 
     return served

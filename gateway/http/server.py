@@ -404,8 +404,6 @@ class _Server(uvicorn.Server):
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        while not self.started:
-            await asyncio.sleep(0.01)
         with sock:
             while not self.should_exit:
                 try:

@@ -3,15 +3,18 @@
 import copy
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 import yaml
 from anyio import CapacityLimiter
+from fastapi import APIRouter
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,6 +24,9 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Reporting
 from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.errors import DatabaseAway
+from gateway.http import guard as guards
+from gateway.http.app import Mounted, PathTaken, create_app
 from gateway.http.guard import MOST, Guard, Refusals
 from gateway.language.catalogue import reasons
 from tests import forks
@@ -242,6 +248,51 @@ def test_a_change_is_in_the_log_before_its_answer_is_complete():
     assert happened == ["http.response.start", "operator POST /x 201", "http.response.body"]
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_change_that_breaks_off_is_in_the_log_and_an_answer_stands_without_it(
+    away: bool, caplog: pytest.LogCaptureFixture
+):
+    noted: list[int] = []
+
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        if away:
+            await PlainTextResponse("done", 201)(scope, receive, send)
+            return
+        raise ZeroDivisionError
+
+    async def send(message: Message) -> None: ...
+
+    def record(at: datetime, who: str, action: str, status: int, *_: object) -> None:
+        noted.append(status)
+        if away:
+            raise DatabaseAway("away")
+
+    guard = Guard(answering, None, record, lambda: NOW, CapacityLimiter(1))
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    with suppress(ZeroDivisionError):
+        anyio.run(guard, scope, None, send)
+    assert noted == [201 if away else 500]
+
+
+def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+    """Attack: each request has another token."""
+    monkeypatch.setattr(guards, "_MOST_CACHED", 2)
+    access = SimpleNamespace(identify=lambda token: token)
+    guard = Guard(None, access, None, lambda: NOW, CapacityLimiter(1))  # type: ignore[arg-type]
+    for number in range(9):
+        headers = [(b"authorization", b"Bearer %d" % number)]
+        scope = {"type": "http", "method": "GET", "path": "/x", "headers": headers}
+        assert anyio.run(guard._identity, scope) == f"{number}"
+        assert len(guard._cache) <= 2
+
+
+def test_a_path_that_two_routers_declare_is_refused_at_the_start():
+    router = APIRouter()
+    router.add_api_route("/x", lambda: None)
+    with pytest.raises(PathTaken, match="GET /x is declared twice"):
+        create_app("t", [Mounted(router, 1), Mounted(router, 1)])
+
+
 def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gateway):
     left_behind(node, "job-clean", 5)
     waits = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
@@ -308,3 +359,16 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
         assert send(node, method, f"/api/v1/{path}", content=large).status_code == 413, path
     many = b'{"dag": [' + b"[]," * 200_000 + b"[]]}"
     assert send(node, "POST", "/api/v1/jobs/plan", content=many).status_code == 400
+
+
+def test_refusals_are_counted_to_a_bound_and_stand_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guards, "_KEPT", 2)
+
+    def away(*_: object) -> None:
+        raise DatabaseAway("away")
+
+    refusals = Refusals(away, lambda: NOW)
+    for name in ("a", "a", "b", "c"):
+        if (write := refusals.due(name)) is not None:
+            write(name, "GET /", 401, {})
+    assert list(refusals._counts) == [("c",)] and refusals._others == 0

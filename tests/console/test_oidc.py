@@ -64,6 +64,7 @@ class Liar:
             "token_endpoint": f"{address}/token",
             "jwks_uri": f"{address}/keys",
         }
+        self.status, self.raw = 200, ""
         self.claims: dict[str, Any] = {}
         self.header: dict[str, Any] = {"alg": "RS256", "kid": "first"}
         self.key: Any = self.keys[0]
@@ -95,8 +96,9 @@ class Liar:
 def liar() -> Iterator[Liar]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = json.dumps(said.answer(self.path, self.rfile.read(int(self.headers["content-length"] or 0))))
-            self.send_response(200)
+            found = said.answer(self.path, self.rfile.read(int(self.headers["content-length"] or 0)))
+            content = said.raw or json.dumps(found)
+            self.send_response(said.status)
             self.send_header("content-type", "application/json")
             self.end_headers()
             self.wfile.write(content.encode())
@@ -289,6 +291,25 @@ def test_a_provider_that_is_not_what_it_should_be(lies: tuple[Liar, Provider], a
         with pytest.raises(LoginRefused) as found:
             work()
         assert found.value.reason == "OIDC_UNREACHABLE"
+
+
+@pytest.mark.parametrize(("status", "raw"), [(503, ""), (200, "<html>"), (200, "[1]")])
+def test_a_provider_that_answers_with_no_object(lies: tuple[Liar, Provider], status: int, raw: str):
+    one, _ = lies
+    one.status, one.raw = status, raw
+    with pytest.raises(LoginRefused, match="status 503" if status == 503 else "no JSON object") as found:
+        Provider(settings(one.issuer), lambda: NOW).begin(SECRET)
+    assert found.value.reason == "OIDC_UNREACHABLE"
+
+
+def test_the_secret_goes_in_the_form_where_the_provider_takes_no_header(lies: tuple[Liar, Provider]):
+    one, _ = lies
+    one.about["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
+    provider = Provider(settings(one.issuer), lambda: NOW)
+    query = {key: value for key, [value] in parse_qs(urlsplit(provider.begin(SECRET)).query).items()}
+    one.claims["nonce"], one.state = query["nonce"], query["state"]
+    come_back(one, provider)
+    assert one.asked["client_secret"] == openid.SECRET
 
 
 def test_a_denial_no_group_and_a_provider_that_is_away(lies: tuple[Liar, Provider]):

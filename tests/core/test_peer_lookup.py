@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.bootstrap.node import Gateway
+from gateway.errors import DatabaseAway
 from tests.inprocess import PEER, STRANGER, ask, running
 
 POLL = "/v1/interconn/schedule/task/poll"
@@ -67,3 +68,26 @@ def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkey
     assert answer.json()["code"] != 0
     read = {f"{name} 0" for name in (*control, *channel)}
     assert sorted(asked) == sorted(read)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", POLL, {"x-source-node-id": STRANGER}),
+        ("GET", "/v1/interconn/node/health", {"x-source-node-id": STRANGER}),
+        ("POST", "/v1/interconn/chan/invoke", {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER}),
+    ],
+)
+def test_while_the_database_is_away_an_unknown_node_gets_that_for_an_answer(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch, method: str, path: str, headers: dict[str, str]
+):
+    def away(*_: Any) -> Any:
+        raise DatabaseAway("the database is away")
+
+    monkeypatch.setattr(node.routes, "look", away)
+    answer = ask(node, "peer", method, path, headers=headers)
+    assert "the database is away" in answer.text
+
+
+def test_no_route_leads_to_this_node_itself(node: Gateway, statements: list[bool]):
+    assert node.peer_table.route_of(node.settings.node.id) is None and statements == []

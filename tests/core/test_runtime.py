@@ -475,3 +475,75 @@ def test_an_outage_of_the_database_does_not_count_as_silence(store: Store, monke
     monkeypatch.setattr(Gateways, "beat", away)
     mine.beat()
     assert mine._steady_since is None
+
+
+def test_a_job_that_cannot_be_taken_over_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch):
+    store.local_jobs.add(a_local_job(a_run(status=RunStatus.RUNNING, owner="other")), "flow")
+    mine = Heart(store, "me", lost_after=60)
+    Heart(store, "other").beat()
+    silence(store, "other", 100)
+    told = Mock(side_effect=[RuntimeError("no"), None])
+    monkeypatch.setattr(mine, "_record", told)
+    mine.beat()
+    mine.age()
+    mine.beat()
+    assert mine._left == set()
+    mine.beat()
+    assert told.call_count == 2 and mine._left == {"other"}
+
+
+# ------------------------------------------------------------ what raises
+
+
+def test_a_node_whose_return_cannot_be_told_keeps_no_other_waiting():
+    told: list[str] = []
+
+    def healed(node: str) -> None:
+        told.append(node)
+        raise ZeroDivisionError
+
+    outages = Outages(lambda _: True, healed, every=0.0)
+    outages._begun = True
+    for node in ("n2", "n3"):
+        outages.silent(node)
+    outages._advance("all")
+    assert told == ["n2", "n3"]
+
+
+def test_a_failure_that_cannot_be_reported_ends_no_worker():
+    seen = {"bad": threading.Event(), "good": threading.Event()}
+
+    def advance(key: str) -> None:
+        seen[key].set()
+        if key == "bad":
+            raise ZeroDivisionError
+
+    def failed(*_: object) -> None:
+        raise ZeroDivisionError
+
+    loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1, failed=failed)
+    loop.start()
+    for key in seen:
+        loop.wake(key)
+        assert seen[key].wait(LONG)
+    loop.stop()
+
+
+def test_a_change_that_was_left_and_cannot_be_made_harms_no_other():
+    shelf = Shelf()
+    shelf.go.set()
+
+    def bad(_: Record) -> Record:
+        raise ValueError("not so")
+
+    assert shelf.turns.leave("job", bad, 1)
+    assert shelf.turns.change("job", lambda record: (*record, "good")) == ("good",)
+
+
+def test_a_lane_that_is_closed_takes_nothing():
+    lanes, done = Lanes(), Mock()
+    lanes.submit("x", lambda: None)
+    lane = lanes._lanes["x"]
+    lanes.close()
+    lane.put("", done, 0)
+    assert lane.left("") == 0 and not done.called

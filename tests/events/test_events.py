@@ -15,6 +15,7 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.domain.events import KINDS
 from gateway.errors import Invalid
+from gateway.events import webhooks as webhooks_module
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Hook, Pace, Webhooks, signature
 from gateway.store import queries, schema
@@ -283,6 +284,29 @@ def test_a_new_receiver_gets_only_new_and_chosen_events_with_a_valid_signature(s
         assert headers["x-bfia-signature"] == signature("the secret", headers["x-bfia-timestamp"], body)
         assert headers["x-bfia-signature"] != signature("another", headers["x-bfia-timestamp"], body)
         assert headers["x-bfia-event-id"] == str(chosen.events[0]["id"])
+
+
+def test_deliveries_go_on_after_an_error_and_stop_once_another_gateway_delivers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    with receiving() as receiver:
+        with delivering(store, Hook(receiver.url)) as found:
+            real, failed = found._feed.after, list[int]()
+
+            def once(*given: Any, **named: Any) -> Page:
+                if not failed:
+                    failed.append(1)
+                    raise ZeroDivisionError
+                return real(*given, **named)
+
+            monkeypatch.setattr(found._feed, "after", once)
+            happen(store, *SIX[:3])
+        assert failed and receiver.of("job-1") == NAMES[:3]
+        happen(store, *SIX[3:])
+        monkeypatch.setattr(webhooks_module.stored, "move_cursor", lambda *_: False)
+        with httpx.Client(verify=NO_TLS) as http:
+            assert webhooks(store, Hook(receiver.url))._deliver_some(Hook(receiver.url), http) == QUICK.look
+        assert len(receiver.of("job-1")) == 4
 
 
 def test_one_of_two_gateways_on_a_database_delivers(store: Store):

@@ -237,6 +237,7 @@ def test_the_whole_value_has_to_match(pattern, value, matches):
         ("((((a{9}){9}){9}){9}){9}", "{9}"),
         (r"\pL{1000}", "too large"),
         ("a" * (MAX_PATTERN + 1), "longer than"),
+        ("\ud800", "surrogates not allowed"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_cause(pattern, cause):

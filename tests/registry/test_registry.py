@@ -6,16 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from provider_registry.model import MAX_PROBLEMS, MORE, Problem, bounded
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
     COMPONENT_UNKNOWN,
     PROVIDER_RETIRED,
     PROVIDER_UNKNOWN,
     VERSION_UNKNOWN,
+    Change,
     Registry,
     Unknown,
     changes,
     order,
+    parts,
 )
 from tests.builders import at
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider
@@ -312,3 +315,22 @@ def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
     assert list(provider.components) == ["A", "B"]
     assert (provider.image, provider.base_url) == ("a:1", "tcp://x:1")
     assert (provider.image_for("A"), provider.image_for("B")) == ("a:1", "b:1")
+
+
+def test_a_value_of_another_type_is_a_change_and_nameless_entries_are_compared_as_a_whole():
+    assert str(Change("p", 1, "1")) == '~ p: 1 → "1"'
+    assert parts([{"a": 1}]) is None and list(parts([{"name": "x"}])) == ["x"]
+
+
+def test_problems_without_end_are_cut():
+    found = bounded(Problem("p", "r") for _ in range(MAX_PROBLEMS + 5))
+    assert len(found) == MAX_PROBLEMS + 1 and found[-1] == MORE
+
+
+def test_what_is_not_registered_has_no_revision_and_is_neither_pinned_nor_retired(registry):
+    assert registry.pin("acme", "1.0.0", "image", "sha256:1") == "sha256:1"
+    with pytest.raises(Unknown):
+        registry.retire("acme:1.0.0@docker")
+    key = registry.register(a_provider()).revision.key
+    with pytest.raises(Unknown, match="has no revision 9"):
+        registry.revision(key, 9)

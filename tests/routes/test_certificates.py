@@ -2,15 +2,21 @@
 
 import shutil
 import ssl
+from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from route_table.certificates import expiries
+from route_table import sm2
+from route_table.certificates import bearer, expiries, pin, public_key
 from route_table.document import Change
 from route_table.live import LiveRoutes, MemoryVersions
-from route_table.model import Identity, InvalidRoutes
+from route_table.model import Identity, InvalidRoutes, Unusable, read_file
 from tests.certificates import Authority
 
 EC_P256, SM2 = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a811ccf5501822d")
@@ -135,3 +141,44 @@ def test_a_file_is_named_from_the_folder_of_the_route_file(authority: Authority,
     assert LiveRoutes(file, versions).table.routes == live.table.routes
     with pytest.raises(InvalidRoutes, match="nowhere"):
         live.edit(Change("A", {"ca": "nowhere.pem"}, whole=False), "ann")
+
+
+def test_what_is_not_valid_yet_is_refused_and_what_is_gone_has_no_end(files: dict[str, str], tmp_path: Path):
+    live = LiveRoutes(None, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC))
+    entry = {"url": "https://h", "certificate": files["certificate"], "key": files["key"]}
+    with pytest.raises(InvalidRoutes, match="is valid only from"):
+        live.edit(Change("JG1", entry), "ann")
+    assert list(expiries(Identity(ca=files["nowhere"]), "JG1")) == []
+
+
+def test_a_file_that_may_not_be_read_is_named(files: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(Unusable, match="cannot be read: Permission denied"):
+        read_file(files["ca"], 10)
+
+
+def test_a_certificate_without_other_names_bears_its_key_alone(files: dict[str, str]):
+    pem = Path(files["ca"]).read_text()
+    assert bearer(pem).bears == {pin(x509.load_pem_x509_certificate(pem.encode()))}
+    for other in ("sm2", "v2", "text"):
+        with pytest.raises(Unusable, match="is not a certificate that can be read"):
+            bearer(Path(files[other]).read_text())
+
+
+def test_a_key_of_an_unknown_curve_signs_nothing(files: dict[str, str]):
+    key = x509.load_pem_x509_certificate(Path(files["certificate"]).read_bytes()).public_key()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    with pytest.raises(ValueError):
+        public_key(b64encode(der.replace(EC_P256, EC_P256[:-1] + b"\x7f", 1)).decode())
+
+
+def test_a_python_without_sm2_says_so(monkeypatch: pytest.MonkeyPatch):
+    lacks = SimpleNamespace(**{name: Mock(return_value=None) for name in sm2._CALLS})
+    monkeypatch.setattr(sm2, "CDLL", lambda _: lacks)
+    with pytest.raises(sm2.Lacking, match="SM2 needs a Python"):
+        sm2._library.__wrapped__()
+    with pytest.raises(ValueError, match="is not a key for SM2"):
+        sm2.PublicKey(b"")

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route_table.document import KEYS, MAX_TEXT, parse
+from route_table.document import KEYS, MAX_PROBLEMS, MAX_TEXT, parse
 from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump
 
@@ -200,6 +200,13 @@ def test_all_problems_are_reported_together():
         ('[""]', "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters"),
         ('[""].url', "line 5: must begin with http:// or https://"),
     ]
+
+
+def test_problems_without_end_are_cut():
+    with pytest.raises(InvalidRoutes) as raised:
+        parse("".join(f"A{number}: 1\n" for number in range(MAX_PROBLEMS + 5)))
+    *listed, last = raised.value.problems
+    assert len(listed) == MAX_PROBLEMS and last.rule == f"has more than the {MAX_PROBLEMS} problems listed here"
 
 
 ids = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)

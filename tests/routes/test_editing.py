@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from route_table.document import Change, apply, parse
-from route_table.live import LiveRoutes, MemoryVersions, StaleVersion, UnknownVersion
+from route_table.live import LiveRoutes, MemoryVersions, StaleVersion, UnknownVersion, Version
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from tests.routes.builders import dump, entry_of
 
@@ -287,3 +287,20 @@ def test_edits_from_everywhere_leave_a_table_a_history_and_a_file_that_agree(tmp
     for table in [*seen[::5], live.table]:  # whoever looked saw an accepted version, whole
         assert parse(kept[table.version].text).routes == table.routes
     assert remarks(file.read_text()) == {f"node {i}" for i in range(10)}
+
+
+def test_an_edit_that_another_gateway_was_faster_than_is_made_again():
+    class Raced(MemoryVersions):
+        def add(self, version: Version) -> bool:
+            if version.number == 1:
+                super().add(replace(version, text="JG9: {url: 'http://other'}\n", author="other"))
+            return super().add(version)
+
+    live = LiveRoutes(None, Raced())
+    assert live.edit(Change("JG1", {"host": "h", "port": 1}), "ann").number == 2
+    assert live.table.knows("JG1") and live.table.knows("JG9")
+
+
+def test_a_table_that_cannot_be_edited_says_so():
+    with pytest.raises(InvalidRoutes, match="cannot be edited; correct it in the file"):
+        apply("A: [", Change("A", None))

@@ -4,15 +4,28 @@ import os
 import re
 import socket
 import subprocess
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
+from engines.base import EngineDown
+from engines.docker import ContainerdEngine
+from gateway.bootstrap import parts
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
+from gateway.config.schema import Listener
+from gateway.container_listener import ContainerDoor
+from gateway.errors import EngineFailed, Invalid
+from gateway.http.server import bound, claimed, port_of
+from gateway.http.server import serving as served_from
 from tests import forks
 from tests.e2e.nodes import Federation
 from tests.inprocess import ME, ask, running, serving
@@ -148,3 +161,58 @@ def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path: Path):
             node.stop()
             assert [line for line in lines if line.startswith("event: ")] == []
         assert " stopped " in node.log() and "[error" not in node.log()
+
+
+# ---------------------------------------------------------------- what is not there at the start
+
+
+def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
+    engine = ContainerdEngine("n", "i")
+    monkeypatch.setattr(engine, "network_id", lambda: "n1")
+    with closing(bound("127.0.0.2:0")) as first:
+        door = ContainerDoor(engine, Listener(bind="127.0.0.2:0"), first, lambda _: None)
+        with closing(bound(f"127.0.0.1:{port_of(first)}")):
+            for host, reason in (("192.0.2.1", "CREATE_FAILED"), ("127.0.0.1", "PORT_IN_USE")):
+                monkeypatch.setattr(engine, "gateway_address", lambda host=host: host)
+                with pytest.raises(EngineFailed) as refused:
+                    door.address()
+                assert refused.value.reason == reason
+
+
+def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(monkeypatch: pytest.MonkeyPatch):
+    def away() -> None:
+        raise EngineDown("away")
+
+    engine = ContainerdEngine("n", "i")
+    monkeypatch.setattr(engine, "isolation", away)
+    with closing(bound("127.0.0.1:0")) as first, capture_logs() as said:
+        ContainerDoor(engine, Listener(bind="127.0.0.1:0"), first, lambda _: None)._tell()
+    assert [line["event"] for line in said] == ["isolation of containers cannot be checked"]
+
+
+def test_a_database_file_that_cannot_be_made_and_a_library_that_is_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    settings: Any = SimpleNamespace(database=SimpleNamespace(url=f"sqlite:///{tmp_path}/file/node.db"))
+    with pytest.raises(Invalid, match=r"database\.url: cannot be used: ") as refused:
+        parts.only_process(settings)
+    assert refused.value.reason == "DATABASE_UNUSABLE"
+    monkeypatch.setitem(sys.modules, "engines.kubernetes", None)
+    with pytest.raises(Invalid, match=r"pip install 'bfia-gateway\[k8s\]'"):
+        parts._kubernetes(settings, settings, "i")
+
+
+def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    routes: Any = SimpleNamespace(rival="the other", problems=())
+    routes.reload = lambda: setattr(routes, "rival", "")
+    node: Any = SimpleNamespace(routes=routes)
+    Gateway._check_route_file(node)
+    assert routes.rival == ""
+
+
+def test_nothing_serves_from_a_folder_whose_gateway_has_ended(tmp_path: Path):
+    with closing(bound("127.0.0.1:0")) as sock, claimed(tmp_path, [sock]):
+        assert served_from(tmp_path) is not None
+    assert served_from(tmp_path) is None

@@ -8,11 +8,13 @@ import logging
 import socket
 import ssl
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,9 +24,10 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter import body
+from adapter.bfia.channel.calls import GrpcMissing
 from gateway.config.tls import Tls
-from gateway.errors import StorageAway
-from gateway.http import server
+from gateway.errors import NotAllowed, StorageAway
+from gateway.http import bodies, peers, server
 from gateway.http.bodies import Body
 from gateway.http.server import allow_descriptors, bound, serve
 from gateway.http.server import port_of as port_of_socket
@@ -366,3 +369,124 @@ def test_a_source_that_fails_ends_the_connection_before_the_end(caplog: pytest.L
             client.getresponse().read()
         assert source.closed.is_set()
     assert "Exception" not in caplog.text
+
+
+# ------------------------------------------------------------ what fails while serving
+
+
+def test_a_connection_that_cannot_be_accepted_ends_no_listener(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failed = asyncio.SelectorEventLoop.sock_accept, list[int]()
+
+    async def no_descriptor(self: Any, sock: socket.socket) -> Any:
+        if not failed:
+            failed.append(1)
+            raise OSError(24, "Too many open files")
+        return await real(self, sock)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", no_descriptor)
+    with listening(HELLO) as port, closing(HTTPConnection("127.0.0.1", port, timeout=30)) as client:
+        client.request("GET", "/")
+        assert client.getresponse().read() == b"hello"
+    assert "a connection cannot be accepted" in caplog.text
+
+
+def test_a_request_line_without_end_is_refused() -> None:
+    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        with suppress(ConnectionError):
+            for _ in range(40):
+                client.sendall((b"GET /" if not _ else b"") + b"a" * 4096)
+        assert client.recv(100).startswith(b"HTTP/1.1 431")
+
+
+def test_a_socket_that_comes_while_serving_is_served_and_later_closed() -> None:
+    arrivals = server.Arrivals()
+
+    async def main() -> None:
+        first, second, stopping, up = bound("127.0.0.1:0"), bound("127.0.0.1:0"), asyncio.Event(), asyncio.Event()
+        serving = asyncio.create_task(serve({"peer": HELLO}, {"peer": [first]}, up.set, stopping, arrivals))
+        await up.wait()
+        arrivals.put("peer", second)
+        reader, writer = await asyncio.open_connection(*second.getsockname())
+        writer.write(HEAD + b"connection: close\r\n\r\n")
+        assert (await reader.read()).endswith(b"hello")
+        writer.close()
+        stopping.set()
+        await serving
+
+    asyncio.run(main())
+    late = bound("127.0.0.1:0")
+    arrivals.put("peer", late)
+    assert late.fileno() == -1
+
+
+def test_files_of_tls_that_are_gone_end_the_start(tmp_path: Path) -> None:
+    gone = Tls(str(tmp_path / "no.pem"), str(tmp_path / "no.key"), None)
+    with closing(bound("127.0.0.1:0")) as sock, pytest.raises(OSError):
+        asyncio.run(serve({"peer": HELLO}, {"peer": [sock]}, lambda: None, asyncio.Event(), tls={"peer": gone}))
+
+
+@pytest.mark.parametrize("error", [GrpcMissing(), OSError("no such socket")])
+def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error: Exception) -> None:
+    class Away:
+        def connected(self, _: Any) -> Any:
+            raise error
+
+        async def close(self) -> None: ...
+
+    async def main() -> None:
+        sock, stopping, up = bound("127.0.0.1:0"), asyncio.Event(), asyncio.Event()
+        serving = asyncio.create_task(
+            serve({"peer": HELLO}, {"peer": [sock]}, up.set, stopping, http2={"peer": Away()})
+        )
+        await up.wait()
+        plain = HEAD + b"connection: close\r\n\r\n"
+        for sent, answer in ((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b""), (plain, b"hello")):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(sent)
+            assert (await reader.read()).endswith(answer)
+            writer.close()
+        stopping.set()
+        await serving
+
+    asyncio.run(main())
+
+
+def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
+    ours, theirs = socket.socketpair()
+    sizes = [3, 2, 1, 0]
+    transport = SimpleNamespace(get_write_buffer_size=lambda: sizes.pop(0), get_extra_info=lambda _: ours)
+    connection: Any = SimpleNamespace(
+        cycle=SimpleNamespace(response_started=True), transport=transport, lost=asyncio.Event()
+    )
+    asyncio.run(server.Connection._written(connection, (piece for piece in [b"body"])))
+    assert sizes == [] and theirs.recv(10) == b"body"
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_long_answer_is_written_in_turns_while_its_client_is_there(
+    monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setattr(bodies, "_TURN", 0.001)
+
+    def pieces() -> Iterator[bytes]:
+        for piece in (b"a", b"b", b"c"):
+            time.sleep(0.002)
+            yield piece
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert asyncio.run(bodies.written(ours, pieces(), lambda: gone)) is not gone
+
+
+def test_a_client_certificate_that_cannot_be_read_is_refused() -> None:
+    """Attack: an authority has signed what OpenSSL takes and nothing else can read."""
+    scope = {"extensions": {"tls": {"client_cert_chain": ["-----BEGIN CERTIFICATE-----\nAAAA\n"]}}}
+    with pytest.raises(
+        NotAllowed, match="the client certificate is not a certificate that can be read"
+    ) as refused:
+        peers.shown(scope)
+    assert refused.value.reason == "CERTIFICATE_MISMATCH"

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.bootstrap.node import Gateway
+from gateway.http import peers
 from gateway.http.peers import TokenBucket
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, two_nodes
@@ -32,6 +35,13 @@ def test_a_bucket_refills_within_a_minute_and_each_name_has_its_own():
     assert [bucket.take("a") for _ in range(2)] == [True, False]
     now[0] = 2000.0
     assert [bucket.take("a") for _ in range(4)] == [True, True, True, False]
+
+
+def test_names_without_end_are_kept_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+    """Attack: each request names another node."""
+    monkeypatch.setattr(peers, "_MOST_NODES", 2)
+    bucket = TokenBucket(3)
+    assert all(bucket.take(f"{number}") for number in range(9)) and len(bucket._left) <= 2
 
 
 def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path: Path):

@@ -20,7 +20,15 @@ from gateway.bootstrap.node import Gateway
 from gateway.errors import NotAllowed, NotFound
 from gateway.http.guard import MOST
 from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
-from gateway.identity.messages import VALID_SECONDS, Signable, Verifier, digest, sign, signature_base
+from gateway.identity.messages import (
+    VALID_SECONDS,
+    Signable,
+    UsedSignatures,
+    Verifier,
+    digest,
+    sign,
+    signature_base,
+)
 from gateway.runtime.checks import Result
 from gateway.store.repositories import SqlUsedSignatures
 from route_table.certificates import public_key
@@ -310,3 +318,27 @@ def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[
     edited = {"route": {"signing": "off"}}
     assert ask(me, "operator", "PATCH", f"/api/v1/routes/{OPEN}", json=edited).status_code == 200
     assert reason(unsigned.signed(PAIRS[PEER]).to(me)) == "TASK_UNKNOWN"
+
+
+def test_a_request_that_is_signed_for_another_node_is_refused():
+    """Attack: who was sent a request passes it on as one for us; or writes what is no base64 at all."""
+    pair = PAIRS[PEER]
+    verifier = Verifier(ME, lambda: datetime.now(UTC), lambda _, request, __: request)
+    for target in (ME, OTHER):
+        signable = Signable("POST", POLL, "", digest(b""), PEER, target)
+        value = sign(pair, signable, str(uuid4()), int(time.time()))
+        if target == ME:
+            assert verifier.check(signable, b"", value, [pair.public])
+            cut = value.rpartition("signature=:")[0] + "signature=:AAAAA:"
+            with pytest.raises(NotAllowed, match="is not one of this message"):
+                verifier.check(signable, b"", cut, [pair.public])
+            continue
+        with pytest.raises(NotAllowed, match=f"signed for '{OTHER}'"):
+            verifier.check(signable, b"", value, [pair.public])
+
+
+def test_what_is_no_longer_valid_is_not_remembered():
+    used = UsedSignatures(0.01)
+    assert used.accept("a", "first") and not used.accept("a", "second")
+    time.sleep(0.02)
+    assert used.accept("b", "third") and list(used._used) == ["b"]
