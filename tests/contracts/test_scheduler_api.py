@@ -15,6 +15,7 @@ import yaml
 from gateway.domain import rerun
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
+from gateway.domain.rerun import Order
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.agenda import call_of, with_call
 from gateway.domain.scheduling.messages import PollTaskAt
@@ -153,6 +154,8 @@ def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, w
             lambda: api.job_status(job_id, sender),
             lambda: api.confirm_job(job_id, None, sender),
             lambda: api.suspend_job(job_id, True, sender),
+            lambda: api.amend_job(job_id, {"common": {"a": {"x": 1}}}, "", sender),
+            lambda: api.rerun_job(Order(job_id, f"{job_id}-again", "a", {}), sender),
             lambda: api.stop_job(job_id, "", sender),
         ]
 
@@ -341,10 +344,19 @@ def test_a_suspended_job_starts_no_further_task(api: SchedulerApi, world: World,
     (b,) = [t for t in view.tasks if t.name == "b"]
     assert (b.status, b.waiting.reason) == (READY, "SUSPENDED")
     assert not world.me.store.local_jobs.get(spec.job_id).runs_of(b.task_id)
+    begun = {"common": {"a": {"x": 1}}}
+    assert refusal(api.amend_job, spec.job_id, begun, "", PEER)[1] == 400
+    assert api.amend_job(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
+    again = Order(spec.job_id, f"{spec.job_id}-again", "a", {})
+    assert refusal(api.rerun_job, again, PEER)[0] == "JOB_NOT_ENDED"
     api.suspend_job(spec.job_id, False, PEER)
     world.end_all(spec, "b")
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
     assert refusal(api.suspend_job, spec.job_id, True, PEER) == ("JOB_ENDED", 409)
+    made = api.rerun_job(again, PEER)
+    scratch.append(made.job_id)
+    assert (made.start, set(made.runs), list(made.inherits)) == ("a", {"a", "b"}, [])
+    api.stop_job(made.job_id, "", PEER)
 
 
 def test_stopping_ends_the_job_at_every_node(api: SchedulerApi, world: World, spec: JobSpec):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.client import Caller, ParticipantClient, SchedulerClient
+from adapter.fate import requests
+from adapter.fate.client import Caller, FateProtocol, ParticipantClient, SchedulerClient
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -230,7 +231,10 @@ def test_requests_that_fates_protocol_lacks_use_the_standards_client(
     scheduler.job_status("20241", ME)
     scheduler.resources_free("20241", ME)
     scheduler.stop_job("20241", "a", ME)
+    scheduler.amend_job("20241", {}, "", ME)
+    partner.dry_run(SPEC, ME)
     wanted = ["delete_job", "suspend_job", "confirm_job", "job_status", "resources_free", "stop_job"]
+    wanted += ["amend_job", "dry_run"]
     assert (there.beside.asked, there.asked) == (wanted, [])
 
 
@@ -289,6 +293,7 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, the
         ({"code": 6000, "message": "Exception('can not found the Job record to update')"}, Refused, "REFUSED"),
         ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
         ((404, None), NotServed, "NOT_SERVED_THERE"),
+        ({"code": 1, "data": {"reason": "NOT_SERVED_HERE"}}, NotServed, "NOT_SERVED_THERE"),
         ((200, ["no"]), Refused, "NO_ENVELOPE"),
         ({"message": "?"}, Refused, "REFUSED"),
         ({"code": False}, Refused, "REFUSED"),
@@ -302,6 +307,23 @@ def test_answers_that_are_not_a_success(
     with pytest.raises(GatewayError) as caught:
         partner.start_job("20241", ME)
     assert (type(caught.value), caught.value.reason) == (kind, reason)
+
+
+def test_a_refusal_that_is_no_repetition_is_raised(
+    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate
+):
+    no = {"code": 1, "message": "no", "data": {"reason": "NO"}}
+    there.answers |= dict.fromkeys(
+        ("/partner/job/status/update", "/partner/job/resource/return", "/scheduler/task/report"), no
+    )
+    for call in (
+        lambda: partner.create_job(SPEC, ME),
+        lambda: partner.give_back("20241", ME),
+        lambda: scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME),
+    ):
+        with pytest.raises(Refused) as caught:
+            call()
+        assert caught.value.reason == "NO"
 
 
 @pytest.mark.parametrize("answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}])
@@ -336,3 +358,22 @@ def test_the_state_of_a_job_cannot_be_learned_of_fate(there: Fate):
 
     with pytest.raises(NotServed, match="an id of its own"):
         scheduling(there, SimpleNamespace(job_status=unknown)).job_status("submitted", ME)
+
+    def denied(*_: Any) -> Any:
+        raise Refused("not now", reason="BUSY_NOW")
+
+    with pytest.raises(Refused, match="not now"):
+        scheduling(there, SimpleNamespace(job_status=denied)).job_status("submitted", ME)
+
+
+def test_a_container_is_asked_as_in_the_standards_protocol():
+    standard: Any = SimpleNamespace(container_status=lambda run, address: (run, address))
+    none: Any = None
+    protocol = FateProtocol(ME, none, standard, none, none, none, none)
+    assert protocol.container_status(none, "10.0.0.1") == (None, "10.0.0.1")
+
+
+def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(requests, "_MOST_TASKS", 2)
+    started = requests.StartedTasks()
+    assert [started.running(task, "guest") for task in "abbca"] == [False, False, True, False, False]

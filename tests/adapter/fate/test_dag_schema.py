@@ -159,6 +159,16 @@ def test_what_cannot_be_kept_is_refused_all_at_once(job: Described):
     assert "host.0" in found[f"tasks.{ALIGN}.parties"]
 
 
+def test_an_input_without_its_origin_is_refused(job: Described):
+    job.tasks[TRAIN]["inputs"]["data"]["train_data"] = {"task_output_artifact": {}}
+    job.tasks[TRAIN]["inputs"]["model"] = {"input_model": {"model_warehouse": {"model_id": "m"}}}
+    at = f"tasks.{TRAIN}.inputs"
+    found = job.refused()
+    for part in ("producer_task", "output_artifact_key"):
+        assert found[f"{at}.data.train_data.task_output_artifact.{part}"] == "is required"
+    assert "must have model_id and model_version" in found[f"{at}.model.input_model.model_warehouse"]
+
+
 def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(job: Described):
     job.dag["conf"] |= {
         "engine": {"name": "spark"},

@@ -4,19 +4,24 @@ Bodies, orders and codes are as FATE-Flow 2.2.0 was seen to send and answer them
 `tests/e2e/test_fate_flow.py`), but for what it breaks down over.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from adapter.fate import endpoints
 from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, coded
 from gateway.bootstrap.node import Gateway
+from gateway.domain.resources import Amounts, Pool
 from gateway.domain.run import Address
-from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import Conflict, DatabaseAway, Refused
+from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
+from gateway.errors import Conflict, DatabaseAway, NotFound, Refused
 from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
+from tests.builders import a_local_job, a_run
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
@@ -256,3 +261,22 @@ def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
         assert caught.value.reason == "PROTOCOL_OFF"
     finally:
         node.stop()
+
+
+def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoints, "_known_name", lambda *_: "b")
+    running = a_local_job(a_run(status=RunStatus.RUNNING), status=JobStatus.RUNNING)
+    local = replace(running, pool=Pool(Amounts(), 1))
+    at: Any = SimpleNamespace(
+        local=local, body=SimpleNamespace(key=SimpleNamespace(here="task-b")), undecided=False
+    )
+    with pytest.raises(Refused, match="holds resources for 1 tasks at the same time here") as refused:
+        endpoints._apply_task(at)
+    assert refused.value.reason == "RESOURCES_BUSY"
+
+
+def test_a_task_that_was_inherited_has_succeeded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endpoints, "_known_name", lambda *_: "a")
+    local: Any = SimpleNamespace(inherited=[a_run()], can_inherit=("a",))
+    body: Any = None
+    assert endpoints._not_started(local, body, NotFound("no")).status is TaskStatus.SUCCESS

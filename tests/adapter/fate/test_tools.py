@@ -21,12 +21,14 @@ import httpx
 import pytest
 import yaml
 
+from adapter.fate.tools import deps, jobs
 from adapter.fate.tools.rows import JobRecords, job_rows, records_of, task_rows
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Attempt
 from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
+from gateway.errors import NotFound
 from gateway.ports import JobView, TaskView
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 from tests.cleaning.ended import ago, left_behind
@@ -278,3 +280,39 @@ def test_each_attempt_of_a_task_has_a_row():
         ("t0", 0, "failed", "failed", "EXIT_3: exit code 3", rows[0]["end_time"] - rows[0]["start_time"]),
         ("t1", 1, "running", "running", "", None),
     ]
+
+
+def test_a_log_that_is_longer_than_one_response_goes_on_where_it_ended():
+    part = jobs._Part(5, lambda start, number: ([f"{n}" for n in range(start, start + 2)], False))
+    assert jobs._lines([part, part], 2, 9) == ["1", "2"]
+
+
+def test_a_log_that_another_gateway_has_is_named_in_the_archive():
+    def elsewhere(*_: Any) -> Any:
+        raise NotFound("another gateway has it", reason="LOG_ELSEWHERE")
+
+    parts: Any = SimpleNamespace(run_logs=SimpleNamespace(read_run=elsewhere))
+    members = jobs._member(parts, "job-1", a_run(), "stdout", "a/stdout.log")
+    assert [b"".join(member.chunks) for member in members] == [b"[LOG_ELSEWHERE: another gateway has it]\n"]
+
+
+def test_an_archive_of_a_file_that_changes_meanwhile_is_broken_off():
+    with pytest.raises(ValueError, match="a has 3 bytes and not 5"):
+        list(deps._plain_tar([deps.Member("a", 5, (b"abc",))]))
+
+
+def test_a_job_that_has_not_ended_is_stopped_and_not_cleaned(node: Gateway):
+    running = a_job(spec=a_spec("a", {"guest": (ME,)}, job_id="job-clean-1"), status=JobStatus.RUNNING)
+    assert node.store.jobs.add(running, "flow")
+    answer = asked(node, "POST", "/v2/job/clean", {"job_id": "job-clean-1"}).json()
+    assert (answer["data"]["reason"], node.store.jobs.find("job-clean-1") is None) == ("JOB_NOT_ENDED", False)
+
+
+def test_a_submission_that_steers_fates_own_engines_is_warned(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    asked(node, "POST", "/v2/provider/register", example("register_unionpay.json"))
+    monkeypatch.setattr(node.coordinator, "submit", lambda spec: spec.job_id)
+    schema = json.loads(json.dumps(DAG_SCHEMA))
+    schema["dag"]["conf"]["cores"] = 8
+    answer = asked(node, "POST", "/v2/job/submit", {"dag_schema": schema}).json()
+    [warning] = answer["data"]["warnings"]
+    assert warning.startswith("dag_schema.dag.conf.cores: steers FATE's own engines")
