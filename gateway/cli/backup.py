@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,8 +46,8 @@ def backup(
     settings = settings_of(config)
     new_file(file, force)
     part, counts = file.with_name(file.name + ".part"), {}
-    part.unlink(missing_ok=True)
     try:
+        part.unlink(missing_ok=True)
         with closing(store_of(config)) as store:
             sign_audit(store, config)
             stored = list(map(_shown, _stored(store)))
@@ -78,7 +78,8 @@ def backup(
     except OSError as error:
         raise CallFailed(f"{file} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
     size = file.stat().st_size
     left_out = _left_out(settings)
     yield {"file": str(file), "bytes": size, "tables": counts, "storage": len(stored), "left_out": left_out}
