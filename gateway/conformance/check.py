@@ -66,8 +66,7 @@ def described(body: Any) -> Described:
 
 def labelled(found: Described, sandbox: Sandbox) -> Described:
     """Add a warning for each place where the labels of the sandbox's image differ."""
-    if found.provider is None:
-        return found
+    assert found.provider is not None
     as_here = replace(found.provider, image=sandbox.image, images={})
     return replace(
         found, warnings=(*found.warnings, *image_labels.differences(sandbox.labels(), as_here, sandbox.image))

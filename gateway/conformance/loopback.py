@@ -69,9 +69,7 @@ class Station:
         """Return an application that passes requests on and records them; of callbacks the refused ones."""
 
         async def record(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-            elif scope["path"] == CALLBACK:
+            if scope["path"] == CALLBACK:
                 await self._call_back(app, scope, receive, send)
             elif scope["path"].removeprefix(CHANNEL) in OPERATIONS:
                 await self._channel_call(app, scope, receive, send)

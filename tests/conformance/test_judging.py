@@ -3,21 +3,27 @@
 import json
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from engines.base import ImageNotFound
 from gateway.conformance import evidence, sandbox
 from gateway.conformance.check import Checked, Given, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
-from gateway.conformance.loopback import Loopback, Station
-from gateway.conformance.sandbox import Plan, Sandbox, _problem
+from gateway.conformance.loopback import Loopback, Station, _topic
+from gateway.conformance.sandbox import Plan, Sandbox, _beginning, _problem
 from gateway.data.file_storage import FileStorage
 from gateway.domain.run import Address
+from gateway.domain.states import TaskStatus
+from gateway.errors import NotFound
 from gateway.language.catalogue import translate
+from gateway.ports import Callback
 from provider_registry.model import Component, DataSpec
 from tests.conformance.conftest import count
 from tests.registry.builders import a_data
@@ -257,6 +263,49 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
         assert found == [str(number) for number in range(40)] and station.requests.refused == []
 
 
+def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path: Path) -> None:
+    station = Station("guest.0", NODE, "run", "token")
+    with pytest.raises(NotFound) as caught:
+        station.callback(Callback(TaskStatus.SUCCESS, run_id="another"))
+    assert caught.value.reason == "RUN_UNKNOWN" and station.requests.reports == []
+    loopback = Loopback({NODE: station}, "127.0.0.1", tmp_path)
+    with loopback:
+        pass
+    loopback.await_callbacks(NODE)  # it serves nobody any more
+    with pytest.raises(OSError, match=r"assign|available"):
+        Loopback({NODE: station}, "192.0.2.1", tmp_path)
+    headers = [(b"x-ptp-topic", b"rows")]
+    assert _topic("push", b"", headers, "application/json") == "rows"
+
+
+def test_a_component_without_inputs_outputs_or_choices_does_not_show_how_it_treats_them() -> None:
+    bare = count(inputParam=[], inputData=[], outputData=[])
+    findings = {one.name: one.judge(Evidence(bare, Trial((WELL,)))).seen for one in CLAUSES}
+    for text in ("it has no optional parameter", "it has no input", "it has no output"):
+        assert text in findings.values()
+
+
+def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_path: Path) -> None:
+    removed: list[str] = []
+    engine = SimpleNamespace(
+        image_facts=failing(ImageNotFound("no such image")),
+        list=lambda: [SimpleNamespace(name="left")],
+        remove=removed.append,
+        close=lambda: None,
+    )
+    box = Sandbox(cast(Any, engine), "none:1", "test", tmp_path)
+    assert box.labels() == {}
+    box.close()
+    assert removed == ["left"]
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
 def test_the_pages_have_the_clauses_of_the_code() -> None:
     english, chinese = (
         (DOCS / name).read_text(encoding="utf-8").partition("<!-- clauses -->\n")[2].partition("\n<!-- end -->")[0]
@@ -292,6 +341,7 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
         ('{"total": 7}', GOOD, "has 0 rows, its metadata say count 2"),
         ("\n", GOOD, "has no header line"),
+        ("", GOOD, "is empty"),
     ],
 )
 def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata: Any, found: str):
@@ -301,3 +351,12 @@ def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata
     if metadata is not None:
         (storage.path(at) / "metadata").write_text(json.dumps(metadata))
     assert _problem(storage, at, TABLE) == found
+
+
+def test_an_output_that_goes_or_is_too_large_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    storage, at = FileStorage(tmp_path), Address("job", "total")
+    assert _problem(storage, at, TABLE).startswith("cannot be read: ") and _beginning(storage, at) == ""
+    storage.path(at).mkdir(parents=True)
+    (storage.path(at) / "data_0").write_text("no table at all")
+    monkeypatch.setattr(sandbox, "_LARGEST", 3)
+    assert _problem(storage, at, TABLE) == "" and _beginning(storage, at) == "no table at all"

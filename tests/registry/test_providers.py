@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import ImageMetadata
+from engines.base import Engine, EngineDown, ImageMetadata
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
@@ -122,6 +122,18 @@ def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
     assert providers.users(retired) == [spec.job_id]
     jobs.clear()
     assert providers.delete(ADMIN, provider_name=KEY).deleted == (KEY,)
+    with pytest.raises(Invalid, match="must be given, or device, version or provider_name"):
+        providers.delete(ADMIN)
+
+
+def test_an_engine_that_fails_or_is_not_allowed_is_the_reason_of_each_image():
+    def broken(place: str) -> Engine:
+        raise EngineDown("no daemon answers")
+
+    (down,) = Images(broken, 0.0).look(["a:1"], "far")
+    assert (down.reason, down.message) == ("ENGINE_DOWN", "no daemon answers")
+    (closed,) = Images(lambda place: None, 0.0).look(["a:1"], "far")
+    assert (closed.reason, closed.message) == ("DAEMON_NOT_ALLOWED", "far is not among engines")
 
 
 def compared(labels, *descriptions):
