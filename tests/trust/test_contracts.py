@@ -4,12 +4,17 @@ import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from adapter.bfia.management.client import Card, ManagementClient
 from gateway.bootstrap.node import Gateway
+from gateway.domain import applications as domain
+from gateway.domain.applications import Kind, Side
+from gateway.errors import Refused
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
 from gateway.language.catalogue import translate
@@ -204,11 +209,20 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes
         unusable = {"node_id": ME, "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1))}
         said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | unusable, "")
         assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
+    for odd in ("soon", 1e300):
+        said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"expired_time": odd}, "")
+        assert "expired_time" in {p["path"] for p in said["data"]["problems"]}
+    said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": STRANGER}, ME)
+    assert [(p["path"], p["rule"]) for p in said["data"]["problems"]] == [("node_id", f"is not the sender, {ME}")]
+    assert requested(peer, "GET", "/node/health", {}, "")["data"] == {"status": "ok"}
     own = requested(peer, "POST", "/node/contract/apply", credentials(peer), "")
     assert own["data"]["reason"] == "OWN_NODE_ID"
     assert person(peer, "GET", "/applications")["applications"] == []
-    wrong = person(peer, "POST", "/applications", {"kind": "contract", "partner": PEER, "url": "x"}, 400)
-    assert {p["path"] for p in wrong["data"]["problems"]} == {"partner", "url"}
+    past = {"expires_at": "2020-01-01T00:00:00Z"}
+    wrong = person(peer, "POST", "/applications", {"kind": "contract", "partner": PEER, "url": "x", **past}, 400)
+    assert {p["path"] for p in wrong["data"]["problems"]} >= {"partner", "url", "expires_at"}
+    unknown = {"kind": "contract", "partner": ME, "url": "http://127.0.0.1:9", "fields": {"address": "ftp://x"}}
+    assert person(peer, "POST", "/applications", unknown, 400)["data"]["problems"]
 
 
 def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
@@ -232,3 +246,19 @@ def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
     said = person(me, "POST", "/applications", body, 409)
     assert said["data"]["reason"] == "NOT_SERVED_THERE"
     assert person(me, "GET", "/applications")["applications"] == []
+
+
+def test_a_partner_that_answers_with_nothing_that_counts_is_named():
+    answers = iter([{}, {"contract_id": "c" * 101}, {"status": "PERHAPS"}])
+    peer: Any = SimpleNamespace(manage=lambda *_: next(answers))
+    card = Card(ME, "bank", lambda: "http://here", lambda: None)
+    client = ManagementClient(card, lambda *_: peer, lambda _: None)
+    new = domain.applied(
+        Kind.CONTRACT, "c1", PEER, Side.MINE, PEER, {}, datetime.now(UTC), None, None, "http://there"
+    )
+    for call in (client.apply, client.apply, client.query):
+        with pytest.raises(Refused) as refused:
+            call(new)
+        assert refused.value.reason == "NO_ENVELOPE" and PEER in refused.value.message
+    with pytest.raises(Refused, match="identity rotate makes one"):
+        card.credentials()

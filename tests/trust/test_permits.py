@@ -15,7 +15,7 @@ from gateway.domain.applications import Kind
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotFound
 from gateway.identity.keys import Keyring
 from gateway.jobs.contracts import presented
 from tests.builders import a_spec
@@ -306,6 +306,8 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
     query = {"contract_id": known, "code": "vendor/Thing", "version": "1.0.0"}
     found = peer.manage("GET", "/v1/interconn/component/query", {}, query)
     assert (found["status"], found["outputs"][0]["name"]) == ("ENABLED", "out")
+    with pytest.raises(NotFound, match="no component of that code and version"):
+        peer.manage("GET", "/v1/interconn/component/query", {}, query | {"version": "9"})
     person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "other/*"}})
     assert person(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
     person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": None}})

@@ -8,11 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+from anyio import CapacityLimiter
 
+from adapter.bfia import requests
 from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
-from gateway.identity.messages import Answer, Signable, digest, headers, sign
+from gateway.identity.messages import Answer, Signable, check_answer, digest, headers, sign
 from gateway.runtime.checks import Result
 from tests.inprocess import ME, PEER, running
 from tests.plain import NO_TLS
@@ -205,3 +207,36 @@ def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Be
         params, signature = (lower[n].removeprefix("bfia=") for n in ("signature-input", "signature"))
         assert lower["x-auth-sign"] == f"input={params}, signature={signature}"
         assert lower["content-digest"] == digest(one.body)
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
+    pair, sent = KeyPair(MAKERS["ed25519"]()), list[Any]()
+    asked = Signable("POST", "/v1/interconn/schedule/task/poll", "", digest(b""), PEER, ME)
+    nonce = "0123456789abcdef"
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"][requests._ANSWERED] = True
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    made = headers(asked, sign(pair, asked, nonce, 1))
+    named = [(b"x-source-node-id", PEER.encode()), (b"x-target-node-id", ME.encode())]
+    raw = [*named, *((name.lower().encode(), value.encode()) for name, value in made.items())]
+    scope = {"type": "http", "method": "POST", "path": asked.path, "raw_path": asked.path.encode()}
+    scope |= {"query_string": b"", "headers": raw, "state": {}}
+    signing = requests.signing_answers(app, lambda: pair, lambda _: None, CapacityLimiter(1))
+    await signing(scope, None, send)  # type: ignore[arg-type]
+    start, body = sent
+    said = {name.decode(): value.decode() for name, value in start["headers"]}
+    assert body["body"] == b"one two"
+    check_answer(Answer(200, digest(b"one two"), asked), said["x-auth-sign"], nonce, [pair.public])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -31,8 +31,6 @@ AUTH_TYPES = {
 
 def moment(value: Any) -> datetime | None:
     """Read a time of the standard's: 0 or nothing is none."""
-    if isinstance(value, datetime):
-        return value
     if value in (None, 0, "0", ""):
         return None
     try:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.types import ASGIApp
 
 from adapter.bfia import envelope
@@ -33,6 +33,13 @@ def served() -> tuple[ASGIApp, list[str]]:
         if body.job_id == "job-taken":
             raise Conflict("it is taken")
         return ok(JobData(job_id=f"{body.job_id} of {sender.source} by {by}"))
+
+    async def denied() -> None:
+        raise NotAllowed("not here")
+
+    @router.post("/closed", dependencies=[Depends(denied)])
+    async def closed(body: Annotated[JobId, "example"]) -> Done:
+        return ok()
 
     @router.get("/page")
     async def page(number: int) -> Done:
@@ -91,6 +98,7 @@ async def test_a_well_formed_request_is_served_before_the_application(
         ({"content": b'{"job_id": "job-1"}'.ljust(300), "headers": {"content-length": "000000000300"}}, 413),
         ({"method": "GET"}, 405),
         ({"url": "/none"}, 404),
+        ({"url": "/closed", "json": {"job_id": "job-1"}}, NotAllowed.code),
         ({"method": "GET", "url": "/page", "params": {"number": "x"}}, Invalid.code),
     ],
 )

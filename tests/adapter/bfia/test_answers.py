@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia import translate
+from adapter.bfia import connections, interconn, translate
 from adapter.bfia.client import BfiaProtocol
+from adapter.bfia.connections import Client, NotConnected, Request
 from adapter.bfia.profiles import PROFILES
+from gateway.data.outputs import Wanted
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews
 from gateway.runtime.context import traced
 from route_table.live import LiveRoutes
+from route_table.model import NO_IDENTITY, Identity
 from tests.adapter.bfia.conftest import As
 from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, raw, says, silence, text, trickle
 from tests.builders import a_spec
+from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, STRANGER
 
@@ -192,6 +196,51 @@ def test_a_node_without_a_route_is_refused_by_name(tmp_path: Path):
         found.peer.node = STRANGER  # a client lives as long as one call; its route may go before
         error = error_of(lambda: found.participant.start_job("job-1", ME))
     assert error.reason == "NODE_UNKNOWN" and STRANGER in error.message
+
+
+def test_an_answer_in_the_place_of_a_body_that_is_missing_is_none(peer: ScriptedPeer, spec_peer: Clients):
+    peer.will(raw(b"HTTP/1.0 200 OK\r\n\r\n"))
+    assert unreachable(spec_peer).delivered is True
+
+
+def test_more_requests_than_a_peer_has_connections_are_not_sent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connections, "_MOST", 0)
+    with pytest.raises(NotConnected, match="0 requests are under way"):
+        Client("http://127.0.0.1:9", None).send(Request("GET", "/", {}, b""), 0.01)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("target", "name"), [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")])
+def test_no_text_becomes_a_header_of_its_own(peer: ScriptedPeer, spec_peer: Clients, target: str, name: str):
+    """Attack: what a node is given goes into its own requests."""
+    client = spec_peer.peer._connections.to(spec_peer.peer._route.url)
+    with pytest.raises(ValueError, match="control characters"):
+        client.send(Request("GET", target, {name: "v"}, b""), 5.0)
+    assert peer.asked == []
+
+
+def test_a_certificate_of_ones_own_goes_with_the_usual_authorities(tmp_path: Path):
+    own = Authority(tmp_path).sign("own")
+    made = connections.context(Identity(certificate=own.certificate, key=own.key))
+    assert len(made.get_ca_certs()) == len(connections.context(NO_IDENTITY).get_ca_certs()) > 10
+
+
+def test_a_transport_that_is_away_has_not_answered(tmp_path: Path):
+    with clients(tmp_path, f"http://127.0.0.1:{free_ports(1)[0]}") as found:
+        error = error_of(lambda: found.peer.invoke("/v1/interconn/chan/invoke", b"", {}))
+    assert isinstance(error, PeerUnreachable) and "no answer from http://" in error.message
+
+
+def test_what_is_gone_at_a_peer_is_deleted(peer: ScriptedPeer, spec_peer: Clients):
+    peer.will(says({"code": 404, "msg": "no", "data": {"reason": "JOB_UNKNOWN"}}))
+    spec_peer.participant.delete_job("job-1", False, ME)
+    peer.will(says({"code": 404, "msg": "no", "data": {"reason": "NODE_UNKNOWN"}}))
+    assert error_of(lambda: spec_peer.participant.delete_job("job-1", False, ME)).reason == "NODE_UNKNOWN"
+
+
+def test_a_description_of_outputs_that_is_none_is_named(peer: ScriptedPeer, spec_peer: Clients):
+    peer.will(says(data={"outputs": [{"rows": "many"}]}))
+    error = error_of(lambda: interconn.asked(spec_peer.peer, Wanted("job-1", "a", "guest", "out")))
+    assert error.reason == "NO_ENVELOPE" and "description of its outputs is invalid: 0." in error.message
 
 
 # ---------------------------------------------------------------- a task

@@ -200,6 +200,8 @@ def raw(site: Site, *parts: bytes, boundary: str = "b") -> dict[str, Any]:
         b"--b\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\nx\r\n--b--\r\n",
         HEAD + b"id\n1\n\r\n" + HEAD + b"id\n1\n\r\n--b--\r\n",
         b'--b\r\nContent-Disposition: form-data; name="k"\r\n\r\n\r\n' * 101 + b"--b--\r\n",
+        FIELDS + b"--b--\r\n",
+        FIELDS + HEAD.replace(b'"file"', b'"table"') + b"id\n1\n\r\n--b--\r\n",
         FIELDS + FIELDS + HEAD + b"id\n1\n\r\n--b--\r\n",
     ],
 )

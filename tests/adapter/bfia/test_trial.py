@@ -27,6 +27,7 @@ from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step, good
 from route_table.live import LiveRoutes
+from route_table.model import Identity
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
 from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, ask, running
@@ -49,10 +50,10 @@ def a_peer(answer: Answer = healthy, secure: ssl.SSLContext | None = None) -> It
         yield int(url.rpartition(":")[2])
 
 
-def tried(tmp_path: Path, entry: dict[str, Any] | None) -> dict[str, Step]:
-    """Try the route to the peer with this entry."""
+def tried(tmp_path: Path, entry: dict[str, Any] | None, **more: Any) -> dict[str, Step]:
+    """Try the route to the peer with this entry, and others."""
     file = tmp_path / "routes.yml"
-    file.write_text(yaml.safe_dump({} if entry is None else {PEER: entry}))
+    file.write_text(yaml.safe_dump(({} if entry is None else {PEER: entry}) | more))
     routes = LiveRoutes(file)
     connections = Connections()
     try:
@@ -123,6 +124,107 @@ def test_what_ends_before_the_peer_is_named_and_the_rest_is_skipped(
     assert entry is not None or f"bfia-gateway route add {PEER} --to" in steps[step].remedy
     after = list(STEPS)[list(STEPS).index(step) + 1 :]
     assert {steps[name].result for name in after} == {Result.SKIPPED}
+
+
+def no_hello_and_then_nothing(handler: BaseHTTPRequestHandler) -> None:
+    known = handler.path.endswith(route_test.HELLO)
+    (says({"code": 404, "msg": "no"}, 404) if known else text(b"", 503))(handler)
+
+
+def test_a_peer_that_falls_silent_while_it_is_tried_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with a_peer(no_hello_and_then_nothing) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert wrong(steps) == ["answer"]
+    assert "HTTP 503" in steps["answer"].cause and steps["answer"].remedy == route_test._AGAIN
+
+    real, asked = route_test.hello, list[dict[str, Any]]()
+
+    def hello(peer: Peer, me: str, padding: int = 0, *, call_back: bool = False) -> Any:
+        asked.append({"padding": padding, "call_back": call_back})
+        if call_back or len(asked) == 4:  # of latency
+            raise PeerUnreachable("it is gone")
+        return real(peer, me, padding)
+
+    monkeypatch.setattr(route_test, "hello", hello)
+    with a_peer() as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert wrong(steps) == ["latency", "way back"]
+
+
+def test_another_product_that_falls_silent_is_named(tmp_path: Path):
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if handler.command == "GET":
+            text(b"", 503)(handler)
+            return
+        code = 100 if handler.path.endswith("/task/poll") else 404
+        says({"code": code, "msg": "no"}, 404 if code == 404 else 200)(handler)
+
+    with a_peer(answer) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert wrong(steps)[0] == "profile" and steps["answer"].result is Result.WARNING
+    assert "HTTP 503" in steps["profile"].cause
+
+
+def test_a_peer_that_says_no_time_and_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(route_test.statistics, "median", lambda _: 6.0)
+    with a_peer(says(data=greeting(time_ms="late"))) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert steps["clock"].result is Result.SKIPPED
+    assert wrong(steps) == ["latency"] and "half of the route's deadline of 10 s" in steps["latency"].cause
+
+
+def test_a_peer_that_no_packet_reaches_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def unreachable(*_: Any) -> Any:
+        raise OSError(113, "No route to host")
+
+    monkeypatch.setattr(route_test.socket, "create_connection", unreachable)
+    steps = tried(tmp_path, {"host": "127.0.0.1", "port": 9})
+    assert wrong(steps) == ["tcp"] and "No route to host" in steps["tcp"].cause
+
+
+RELAYED = {"code": 1, "msg": "no", "data": {"reason": "RELAY_NOT_ALLOWED", "relay": "HOP"}}
+
+
+def test_an_address_that_is_another_relays_is_named(tmp_path: Path):
+    with a_peer(says(RELAYED)) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert wrong(steps) == ["identity"] and "it is HOP" in steps["identity"].cause
+    assert steps["clock"].result is Result.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "remedy"),
+    [
+        (text(b"", 503), "HTTP 503", "look at the gateway of HOP"),
+        (says(data=greeting(node_id="HOP")), "HOP responds itself", "bring its gateway up to date"),
+        (says(RELAYED), "HOP, which answers in the place of", "relay: true"),
+    ],
+)
+def test_a_next_hop_that_does_not_pass_on_is_named(tmp_path: Path, answer: Answer, cause: str, remedy: str):
+    with a_peer(answer) as port:
+        steps = tried(tmp_path, {"via": "HOP"}, HOP={"host": "127.0.0.1", "port": port})
+    assert wrong(steps) == ["relay"] and cause in steps["relay"].cause
+    assert remedy in steps["relay"].remedy
+
+
+def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Authority):
+    with a_peer(secure=served(authority.sign("here"))) as port:
+        step = route_test._tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
+    assert step.result is Result.FAILED and "certificates that the route names" in step.cause
+    assert "correct ca, certificate and key" in step.remedy
+
+
+def test_who_is_called_back_and_is_another_says_so():
+    class Other:
+        def ask(self, path: str, body: Any) -> Any:
+            return {"node_id": "OTHER"}
+
+    other: Any = Other()
+    assert route_test.called_back(lambda _: other, ME, PEER) == {
+        "ok": False,
+        "reason": "OTHER_NODE",
+        "message": "at its address there responds OTHER",
+    }
 
 
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
