@@ -129,8 +129,11 @@ def approval_of(local: LocalJob) -> dict[str, Any] | None:
     return {name: value for name, value in vars(local.approval).items() if name != "confirm"}
 
 
-def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, str]]:
-    """Return what a job would run at this node, of which image, and which dataset each task would read."""
+_DATASET = ("dataset_id", "namespace", "name")
+
+
+def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
+    """Return what a job would run at this node: image, parameters, and which dataset each task would read."""
     found = []
     for task in local.spec.dag.nodes:
         ref, image, digest, roles = task.component, "", "", None
@@ -143,6 +146,8 @@ def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, str]]:
                 where = data_location(local.spec.task_params, party, task.name) or {}
                 names = [where[key] for key in ("namespace", "name") if key in where]
                 about = {"image": image, "digest": digest, "dataset": where.get("dataset_id") or "#".join(names)}
+                set_ = {k: v.value for k, v in effective(local.spec.task_params, party, task.name).items()}
+                about |= {"parameters": without_secrets({k: v for k, v in set_.items() if k not in _DATASET})}
                 component_ = f"{ref.provider}/{ref.name} {ref.version}"
                 found.append({"task": task.name, "party": party.label, "component": component_, **about})
     return found

@@ -102,7 +102,10 @@ _asked = View(
     ),
     approval=(Object | None, approval_of),
 )
-_PIECE = shape("ApprovalTask", task=str, party=str, component=str, image=str, digest=str, dataset=str)
+_GIVEN = Annotated[Object, Field(description="the parameters that the job sets for it")]
+_PIECE = shape(
+    "ApprovalTask", task=str, party=str, component=str, image=str, digest=str, dataset=str, parameters=_GIVEN
+)
 _APPROVALS = paged("approvals", shape("ApprovalInFull", **_asked.types, tasks=[_PIECE]))
 _DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
 _AMENDED = shape("ParametersChanged", job_id=str, version=int)

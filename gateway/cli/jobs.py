@@ -21,6 +21,7 @@ from gateway.cli.client import (
 from gateway.cli.command import (
     After,
     AsJson,
+    Column,
     Columns,
     DryRun,
     JobId,
@@ -307,9 +308,21 @@ def approvals(node: Client, after: After = "", limit: Limit = 100) -> Output:
     """List the jobs that wait for a person's approval at this node."""
     found = node.get("/api/v1/approvals", after=after, limit=limit)
     yield found
-    columns = {"job": "job_id", "requested by": "initiator", "as": "roles", "components": "components"}
-    until = {"until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace("T", " ")}
-    listing(found, "approvals", "", {**columns, **until}, counted(found["total"], "job waits", "jobs wait"))
+    columns: Columns = {
+        "job": "job_id",
+        "requested by": "initiator",
+        "as": "roles",
+        "components": _of_tasks("component"),
+        "image": _of_tasks("image"),
+        "dataset": _of_tasks("dataset"),
+        "parameters": lambda one: {f"{of['task']} {of['party']}:": of["parameters"] for of in one["tasks"]},
+        "until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace("T", " "),
+    }
+    listing(found, "approvals", "", columns, counted(found["total"], "job waits", "jobs wait"))
+
+
+def _of_tasks(key: str) -> Column:
+    return lambda one: list(dict.fromkeys(task[key] for task in one["tasks"] if task[key]))
 
 
 @command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
@@ -489,8 +502,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
 def _begun(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield whose job it is, when it was created, and how long it has run."""
     if created := job.get("created_at"):
-        took = lasted(job.get("started_at"), job.get("ended_at"))
-        took = f", {'took' if job.get('ended_at') else 'running for'} {took}" if took else ""
+        ended = job.get("ended_at")
+        took = lasted(created if ended else job.get("started_at"), ended)
+        took = f", {'took' if ended else 'running for'} {took}" if took else ""
         owner = job.get("user") or job.get("initiator") or ""
         yield f"of {owner}, created {created[:19].replace('T', ' ')} UTC{took}"
 

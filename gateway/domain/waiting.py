@@ -115,8 +115,8 @@ def _of_pending(job: Job) -> Waiting:
     if asked and all(consent.waits_for for consent in asked.values()):
         what = "; ".join(f"{node}: {consent.waits_for}" for node, consent in asked.items())
         return Waiting("PREPARING", what, first)
-    until = "; ".join(f"{node} until {moment(consent.decides_by)}" for node, consent in asked.items())
-    return Waiting("APPROVAL", f"waits for approval: {until}", first)
+    until = ", ".join(f"{moment(consent.decides_by)} ({node})" for node, consent in asked.items())
+    return Waiting("APPROVAL", f"waits for approval until {until}", first)
 
 
 def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:

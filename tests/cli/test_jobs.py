@@ -18,7 +18,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
 from gateway.cli.command import cell
 from gateway.cli.jobs import _watch, in_short
-from gateway.language.catalogue import reasons
+from gateway.language.catalogue import reasons, translate
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of
 from tests.e2e.nodes import process_engine, wait_for
@@ -75,7 +75,9 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
     for word in (job_id, job_id[:20], "last"):
         shown = cli(node, "show", word).stdout
         assert shown.startswith(job_id) and "SUCCESS" in shown and ME in shown
-    assert f"of {ME}, created 20" in shown and ", took " in shown
+    assert f"of {ME}, created 20" in shown
+    (took,) = re.findall(r", took (\d+ s)\n", shown)
+    assert f"│ {took} " in re.sub(" +", " ", listed), "one meaning: since it was created"
     assert "job-nothing" in cli(node, "show", "job-nothing").stderr
     assert [e["event"] for e in printed(cli(node, "timeline", job_id, "--json"))["timeline"]].count(
         "job RUNNING"
@@ -209,13 +211,22 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         reading_what_is_not_there(partner, job, "host")
         theirs = cli(bank, "submit", "-", stdin=json.dumps(reading_what_is_not_there(bank, job, "host")))
         assert "bank#rosw" in theirs.stderr and "bank#rows" not in theirs.stderr  # names of others are theirs
+        for role, dataset in (("guest", ""), ("host", "bank#rows")):
+            job["config"]["task_params"][role] = {"0": {"a": {"dataset_id": dataset}}}
         handed = cli(bank, "submit", "-", stdin=json.dumps(job))
         job_id = handed.stdout.strip()
         at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
-        assert re.search(f"waits for approval: {PEER} until {at}$", handed.stderr, re.MULTILINE)
+        waits = re.search(rf"waits for approval until {at} \({PEER}\)$", handed.stderr, re.MULTILINE)
+        assert waits
+        chinese = translate(f"warning: {waits[0]}", "zh")
+        assert re.fullmatch(rf"警告：等待审批，截止 {at} \({PEER}\)", chinese), chinese
         asked = printed(cli(partner, "approvals", "--json"))["approvals"]
         assert [a["job_id"] for a in asked] == [job_id]
-        assert job_id in cli(partner, "approvals").stdout
+        (task,) = asked[0]["tasks"]
+        assert (task["dataset"], task["parameters"]["lasts"]) == ("bank#rows", 0)
+        shown = cli(partner, "approvals", COLUMNS="400").stdout
+        for one in (job_id, "example/Echo 1.0.0", "example:1.0.0", "bank#rows", "a host.0: lasts 0; register /"):
+            assert re.search(rf"(^|│) *{one}", shown, re.MULTILINE), one
         assert "APPROVAL" in cli(bank, "show", job_id).stdout
         assert cli(bank, "suspend", job_id).stdout == f"{job_id} starts no further task\n"
         assert cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"

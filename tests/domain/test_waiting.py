@@ -43,7 +43,7 @@ AGREES = Acceptance(waits=True, within=60.0)
 JOBS: dict[str, tuple[Job, str, str, float]] = {
     "an answer to the creation is missing": (CREATING, "CREATING", "n2", 1),
     "the creation is lost": (after(CREATING, unsent(C2, 3)), "UNREACHABLE", "n2", 3),
-    "an approval": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "n2 until", 3),
+    "an approval": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "UTC (n2)", 3),
     "images": (after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))), "PREPARING", "1 image", 3),
     "a node has too little free": (after(HOLDS, no(ReserveAt("n2"), 5, BUSY)), "RESOURCES", "held by job-7", 5),
     "nor has it answered": (HOLDS, "RESOURCES", "asking for resources at n2", 0),
