@@ -164,7 +164,7 @@ class Access:
         """Return whose token it is. Raises `Unauthenticated` with the reason."""
         if not text:
             raise Unauthenticated(
-                "send Authorization: Bearer <token>; an admin makes one by: bfia-gateway token create"
+                "send Authorization: Bearer <token>; an admin makes one by bfia-gateway token create"
             )
         found = digest(text)
         if self._configured and secrets.compare_digest(found, self._configured):

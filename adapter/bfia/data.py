@@ -39,6 +39,7 @@ from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
     Upload,
+    dataset_rule,
     delimiter_rule,
     encoding_rule,
     follows,
@@ -47,7 +48,7 @@ from gateway.data.upload import (
     text_rule,
 )
 from gateway.domain.datasets import Dataset
-from gateway.domain.problems import Problem, name_rule
+from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
 from gateway.http.bodies import READ, Rest
@@ -333,7 +334,7 @@ class UploadKeys(BaseModel):
         default=Meta(), description="What the columns mean; an object or its JSON text."
     )
     namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
-    name: Annotated[str, follows(name_rule)] = Field(description="Second part: the id is namespace#name.")
+    name: Annotated[str, follows(dataset_rule)] = Field(description="Second part: the id is namespace#name.")
     overwrite: bool = Field(default=False, description="Replace a dataset of the same namespace and name.")
     drop: bool = Field(default=False, description="The same as overwrite.")
     description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")

@@ -164,6 +164,11 @@ def rotate_identity(
     yield {"keys": keys}
     newest = keys[-1]
     say(f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key")
+    if not finish and len(keys) > 1:
+        say("next: have partners add what bfia-gateway identity export prints to their routes")
+        say("then: bfia-gateway identity rotate --finish")
+    elif finish:
+        say("next: have partners remove the old key from their routes")
 
 
 def _identity(config: Path) -> list[dict[str, str]]:

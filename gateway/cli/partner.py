@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="partner")
 
 
-Pem = Annotated[
-    Path | None, typer.Option(help="PEM file for TLS with the partner; default: that of the route, or none.")
-]
+_AUTHORITY = (
+    "PEM file: the authority of the partner's certificate, where no public one issued it; default: the route's."
+)
+_CERTIFICATE = "PEM file: this node's certificate, which it shows the partner; default: the route's."
+_KEY = "PEM file: the private key of that certificate; default: the route's."
 Address = Annotated[str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")]
 
 
@@ -75,9 +77,9 @@ def accept(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace address and keys of the node's route, and enable it.")
     ] = False,
-    ca: Pem = None,
-    certificate: Pem = None,
-    key: Pem = None,
+    ca: Annotated[Path | None, typer.Option(help=_AUTHORITY)] = None,
+    certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
+    key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
     config: Config = DEFAULT_CONFIG,
 ) -> Output:
     """Accept a partner's invitation: once both see the same six words, write its route; it must sign its requests.
@@ -89,6 +91,9 @@ def accept(
     from gateway.identity.keys import invitation_of, six_words
 
     own, theirs = _own(settings_of(config), address), read_object(file)
+    if theirs.get("node") == own["node"]:
+        text = f"{file} is this node's own invitation: send it to the partner, and accept the partner's"
+        raise CallFailed(text, EXIT_BAD_INPUT)
     try:
         theirs = invitation_of(theirs, own["node"])
     except Invalid as error:

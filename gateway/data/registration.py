@@ -32,6 +32,7 @@ from gateway.data.table_reader import (
 from gateway.data.upload import (
     MAX_PARTITIONS,
     check_header,
+    dataset_rule,
     follows,
     meta_rule,
     namespace_rule,
@@ -39,7 +40,7 @@ from gateway.data.upload import (
     with_names,
 )
 from gateway.domain.datasets import Dataset
-from gateway.domain.problems import Problem, name_rule
+from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Invalid, NotFound, counted
 
@@ -60,7 +61,7 @@ class Registration(BaseModel):
         examples=["s3://joint/warehouse/customers"],
     )
     namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
-    name: Annotated[str, follows(name_rule)] = Field(description="Second part.")
+    name: Annotated[str, follows(dataset_rule)] = Field(description="Second part.")
     match_id_name: str = Field(default="", description="Column that holds the ids.")
     label_name: str = Field(default="", description="Column that holds the label.")
     description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")

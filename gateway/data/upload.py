@@ -55,9 +55,14 @@ def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
 
 def namespace_rule(text: str) -> str | None:
     """Return the rule that a dataset's namespace breaks, None where it is fine."""
+    return dataset_rule(text) or name_rule(text, LARGEST_NAMESPACE)
+
+
+def dataset_rule(text: str) -> str | None:
+    """Return the rule that the name of a new dataset breaks, None where it is fine."""
     if "#" in text:
         return "must not hold #, which separates namespace and name in a dataset id"
-    return name_rule(text, LARGEST_NAMESPACE)
+    return name_rule(text)
 
 
 def delimiter_rule(text: str) -> str | None:

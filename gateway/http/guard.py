@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may, origin
-from gateway.errors import GatewayError, NotAllowed
+from gateway.errors import GatewayError, NotAllowed, NotFound
 from gateway.http.app import refusal
 from gateway.ports import Clock
 from gateway.runtime.context import acting
@@ -32,6 +32,7 @@ OIDC = "/api/v1/session/oidc"
 _OPEN = ("/health/live", "/health/ready", "/docs", "/", "/api/v1/session/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
+_OF_PEERS = "/v1/interconn/"
 BY_PAGE = "x-console"
 """a header that a page of ours sends with each change: a page of another site cannot"""
 _READS = ("GET", "HEAD", "OPTIONS")
@@ -94,6 +95,9 @@ class Guard:
         try:
             identity = await self._identity(scope)
             state["asker"] = identity.name
+            if scope["path"].startswith(_OF_PEERS):
+                text = f"no such path on this listener: {scope['path']}; other nodes use listen.peer"
+                raise NotFound(text, reason="PATH_UNKNOWN")
             if not may(identity.role, scope["method"], scope["path"]):
                 roles = ", ".join(allowed(scope["method"], scope["path"]))
                 request = f"{scope['method']} {scope['path']}"

@@ -100,7 +100,9 @@ def invitation_of(found: Mapping[str, Any], me: str) -> dict[str, Any]:
     node, url, keys = theirs.values()
     texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
     # text with spaces or line feeds could show other words in a prompt
-    if any(not isinstance(text, str) or text.split() != [text] for text in texts) or node == me:
+    if node == me:
+        raise Invalid([Problem("invitation", "must be another node's; this is your own: send it to the partner")])
+    if any(not isinstance(text, str) or text.split() != [text] for text in texts):
         raise Invalid([Problem("invitation", "must be another node's, with node, address and keys")])
     return theirs
 

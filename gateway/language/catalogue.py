@@ -109,7 +109,8 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     known = reason_of(reason)
     text = translate(case, language)
     if known:
-        text = f"{known.means[language]}{known.next_step[language]}（{text}）"
+        same = case.lower() == known.next_step[ENGLISH].rstrip(".").lower()
+        text = f"{known.means[language]}{known.next_step[language]}" + ("" if same else f"（{text}）")
     return {**body, "msg": f"{reason}: {text}"}
 
 

@@ -133,7 +133,7 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
     node.tokens.add(of_expired)
     node.tokens.add(replace(of_revoked, revoked_at=NOW))
     for token, reason, words in (
-        ("", "NO_TOKEN", "请求头须为"),
+        ("", "NO_TOKEN", "管理员用 bfia-gateway token create 创建。"),
         ("other", "TOKEN_UNKNOWN", "未知令牌"),
         (expired, "TOKEN_EXPIRED", "ann 的令牌已于"),
         (revoked, "TOKEN_REVOKED", "bob 的令牌已被撤销"),
@@ -142,7 +142,15 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
         headers = {"accept-language": "zh-CN"} | ({"authorization": f"Bearer {token}"} if token else {})
         body = ask(node, "operator", "GET", "/api/v1/audit", headers=headers).json()
         assert body["data"]["reason"] == reason and words in body["msg"]
-        assert reasons()[reason].means["zh"] in body["msg"]
+        assert reasons()[reason].means["zh"] in body["msg"] and body["msg"].count("Bearer") <= 1
+
+
+def test_a_path_of_other_nodes_is_not_here_whoever_asks(node: Gateway):
+    for token in (OWN, token_of(node, Role.VIEWER)):
+        answer = send(node, "POST", "/v1/interconn/schedule/job/create", token, json={})
+        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "PATH_UNKNOWN")
+        assert answer.json()["msg"].endswith("/job/create; other nodes use listen.peer")
+        assert answer.json()["data"]["next_step"] == reasons()["PATH_UNKNOWN"].next_step["en"]
 
 
 def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):

@@ -248,6 +248,14 @@ def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gate
         assert bad.exit_code == 2 and "must be a node id" in bad.stderr
 
 
+def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(node: Gateway, tmp_path: Path):
+    for namespace, name, where in (("ns", "b#c", "name"), ("n#s", "b", "namespace")):
+        file = tmp_path / "t.csv"
+        file.write_text("id\n1\n")
+        refused = cli(node, "upload", str(file), "--namespace", namespace, "--name", name)
+        assert refused.exit_code == 2 and f"{where}: must not hold #, which separates" in refused.stderr
+
+
 def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
     assert bad.status_code == 400

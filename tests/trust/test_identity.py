@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import Invalid
 from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
+from gateway.language.catalogue import translate
 from route_table import sm2
 from route_table.certificates import key_pin, public_key
 from tests.cli import call
@@ -124,13 +125,21 @@ def test_both_keys_are_exported_during_a_rotation_and_the_old_one_signs_until_it
     (old,) = run(config, "show")
     ring = Keyring(config.parent / "var")
     assert call("identity", "rotate", "--finish", "--config", str(config)).exit_code == 1
-    assert [key["use"] for key in run(config, "rotate", "--algorithm", "ecdsa-p256-sha256")] == ["signing", "next"]
+    steps = call("identity", "rotate", "--algorithm", "ecdsa-p256-sha256", "--config", str(config)).stdout
+    assert [key["use"] for key in run(config, "show")] == ["signing", "next"]
+    assert steps.splitlines()[1:] == [
+        "next: have partners add what bfia-gateway identity export prints to their routes",
+        "then: bfia-gateway identity rotate --finish",
+    ]
+    assert translate(steps.splitlines()[1], "zh").startswith("下一步：请合作方将")
     assert ring.signing is not None and ring.signing.id == old["id"]
     _, new = run(config, "export")
     printed = call("identity", "export", "--config", str(config)).stdout
     pems = [part + "-----END PUBLIC KEY-----" for part in printed.split("-----END PUBLIC KEY-----")[:-1]]
     assert [key_pin(load_pem_public_key(pem.strip().encode())) for pem in pems] == [old["id"], new["id"]]
-    (left,) = run(config, "rotate", "--finish")
+    finished = call("identity", "rotate", "--finish", "--config", str(config)).stdout.splitlines()
+    assert finished == [f"{new['id']} signs", "next: have partners remove the old key from their routes"]
+    (left,) = run(config, "show")
     assert left == new | {"use": "signing"}
     assert ring.signing is not None and ring.signing.id == new["id"]
     assert [path.name for path in ring.folder.iterdir()] == ["signing.pem"]

@@ -13,6 +13,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import Keyring, six_words
+from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result
 from tests.certificates import Authority
 from tests.cli import call
@@ -114,5 +115,9 @@ def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
     refused = call("partner", "accept", str(file), "--config", str(config))
     assert refused.exit_code == 2 and "give --address" in refused.stderr
     assert call("partner", "invite", "--config", str(config)).exit_code == 2
+    file.write_text(json.dumps({"node": ME, "address": "https://me", "keys": ["key"]}))
+    own = call("partner", "accept", str(file), "--address", "https://me", "--config", str(config)).stderr
+    assert own == f"{file} is this node's own invitation: send it to the partner, and accept the partner's\n"
+    assert "是本节点自己的邀请：请发给合作方，并接受合作方的邀请" in translate(own, "zh")
     bare = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", str(config))
     assert bare.exit_code == 2 and "must begin with https:// or http://" in bare.stderr

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from adapter.bfia.platform import SCHEDULE
 from gateway.auth import Role, allowed
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
@@ -48,25 +49,31 @@ def page(language: str) -> str:
     parts = [_INTRO[language]]
     for listener, title in _LISTENERS.items():
         rows = [
-            (method, code(path), translated(summary, language), _roles(method, path, language))[
+            (method, code(path), translated(summary, language) + query, _roles(method, path, language))[
                 : 4 if listener == "operator" else 3
             ]
-            for method, path, summary in paths(listener)
+            for method, path, summary, query in paths(listener)
         ]
         columns = _COLUMNS[language][: 4 if listener == "operator" else 3]
         parts.append(f"## {title[language]} (`listen.{listener}`)\n\n{table(columns, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
-def paths(listener: str) -> list[tuple[str, str, str]]:
-    """Return (method, path, summary) of everything that a listener describes, by path."""
+def paths(listener: str) -> list[tuple[str, str, str, str]]:
+    """Return (method, path, summary, parameters) of everything that a listener describes, by path."""
     found = [
-        (method.upper(), path, str(operation.get("summary", "")))
+        (method.upper(), path, str(operation.get("summary", "")), _query(path, method, operation))
         for path, methods in described()[listener]["paths"].items()
         for method, operation in methods.items()
         if method in ("get", "put", "post", "patch", "delete")
     ]
     return sorted(found, key=lambda one: (one[1], one[0]))
+
+
+def _query(path: str, method: str, operation: Any) -> str:
+    """Return the parameters of a path of the standard's that is read."""
+    given = operation.get("parameters", ()) if path.startswith(SCHEDULE) and method == "get" else ()
+    return f" ({', '.join(code(one['name']) for one in given)})" if given else ""
 
 
 def _roles(method: str, path: str, language: str) -> str:
