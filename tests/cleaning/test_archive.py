@@ -6,14 +6,19 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gateway.admin import job_view
 from gateway.bootstrap.node import Gateway
+from gateway.domain.spec import Ending
+from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
+from tests.builders import OK, a_job, a_spec
 from tests.cleaning.ended import left_behind, logs_of, played
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ask, pair, running
@@ -57,6 +62,27 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
             assert environment["config.token"] == "***" and environment["system.callback"].endswith("run=***")
             lines = [json.loads(line)["event"] for line in files["timeline.jsonl"].splitlines()]
             assert lines and lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
+
+
+def test_an_archive_of_a_job_elsewhere_and_of_one_that_its_scheduling_node_forgot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuses(*_: object, **__: object) -> None:
+        raise NotFound("another gateway has it", reason="LOGS_ELSEWHERE")
+
+    with running(tmp_path) as node:
+        scheduled = a_job(spec=a_spec("a", job_id="job-scheduled"))
+        done = {name: replace(one, stop=OK) for name, one in scheduled.nodes.items()}
+        ending = Ending(Outcome.STOPPED, NOW)
+        over = replace(scheduled, status=JobStatus.FINISHED, nodes=done, ending=ending, outcome=ending.outcome)
+        assert node.store.jobs.add(replace(over, ended_at=NOW), "flow")
+        assert set(archived(node, "job-scheduled")) == {"job.json", "state.json", "timeline.jsonl"}
+        run = left_behind(node, "job-1", 5).runs[0]
+        monkeypatch.setattr(node.run_logs, "check_here", refuses)
+        monkeypatch.setattr(job_view, "job_in_full", refuses)
+        files = archived(node, "job-1")
+        assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
+        assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"] and run.task_name in str(files)
 
 
 def test_secrets_are_masked_everywhere_in_an_archive(tmp_path: Path):

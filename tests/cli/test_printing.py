@@ -20,6 +20,7 @@ from gateway.cli.access import _difference
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
 from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
+from gateway.cli.jobs import _lineage, _print_created
 from gateway.cli.outputs import _gist, _print_report
 from gateway.cli.providers import _from_file, _print_change, _required
 from gateway.data import reading
@@ -140,6 +141,34 @@ def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers
     answers["POST /api/v1/jobs/job-0123/reject"] = {"repeated": True, "approval": before}
     said = listed("job", "reject", "job-0123", "-m", "really")
     assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in said
+
+
+def test_a_new_job_that_cannot_be_looked_at_and_one_that_is_continued_are_named_all_the_same(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+):
+    answers["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
+    _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
+    assert capsys.readouterr().out.strip() == "job-0123"
+    assert list(_lineage({"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]})) == [
+        "continues job-1; taken over: a"
+    ]
+
+
+def test_a_drain_that_another_one_cancels_and_a_dataset_that_is_kept_after_all(answers: dict[str, Any]):
+    answers["POST /api/v1/drain"] = {"draining": True, "jobs": [], "process": {}}
+    answers["GET /api/v1/drain"] = {"draining": False, "jobs": [], "process": {}}
+    cancelled = asked("drain")
+    assert cancelled.exit_code == 1 and "draining was cancelled by another user" in cancelled.stderr
+    left = written_by("drain", "--no-wait", "--json")
+    assert left["draining"] is True
+    answers["GET /api/v1/drain"] = CallFailed("not allowed", 1, "NOT_AUTHORISED")
+    assert "not allowed" in asked("drain").stderr
+    kept = asked("data", "delete", "ns#t")
+    assert kept.exit_code == 1 and "Delete ns#t for good?" in kept.stderr
+
+
+def written_by(*words: str) -> Any:
+    return json.loads(asked(*words).stdout)
 
 
 def test_a_beginning_that_several_jobs_have_is_refused(answers: dict[str, Any]):

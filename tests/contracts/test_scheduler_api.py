@@ -18,7 +18,7 @@ from gateway.domain.job import Job
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.agenda import call_of, with_call
-from gateway.domain.scheduling.messages import PollTaskAt
+from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound
@@ -264,6 +264,24 @@ def test_what_a_poll_that_fails_means_for_the_task(
     world.me.scheduler._perform(job, poll, now)
     (note,) = changed[0].notes
     assert note.event == event and detail.items() <= note.detail.items()
+
+
+def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
+    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+):
+    job = submitted(world.me.coordinator, world, spec)
+    start, long_ago = StartTaskAt(PEER, "a"), T0
+    claimed = with_call(job, start, call_of(job, start).sent(long_ago))
+    world.me.scheduler.change(job.id, lambda known: with_call(known, start, call_of(claimed, start)))
+    assert world.me.scheduler._still_mine(claimed, start, long_ago)
+    stale = replace(start, attempt=7)
+    assert not world.me.scheduler._still_mine(claimed, stale, long_ago)
+    monkeypatch.setattr(world.me.scheduler, "_peers", Agreeing())
+    left_out = world.me.scheduler._refused(start, GatewayError("no role", reason="NO_ROLE_HERE"))(
+        world.job(job.id)
+    )
+    assert PEER not in left_out.tasks["a"].nodes
+    assert world.me.scheduler._reached(job, "JG404") is job
 
 
 def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(world: World, scratch: list[str]):

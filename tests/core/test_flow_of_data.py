@@ -45,6 +45,19 @@ def a_job(dag: str | Dag = "a", *roles: str, strict: bool = False, **params: Any
     )
 
 
+def test_what_keeps_a_finished_task_from_being_taken_over_is_named(world: World):
+    [node] = a_job().dag.nodes
+    [new] = world.me.planner.first_runs(a_job(), node)
+    old = replace(new, output_keys={}, outputs={})
+    changed = world.me.inheritance._changed
+    assert changed(replace(old, inputs={}), replace(new, inputs={"in": Address("space", "mine")}), node, {}) == (
+        "the inputs of guest.0 differ"
+    )
+    assert changed(old, replace(new, inputs=old.inputs), node, {}) == "guest.0 has no output out"
+    lost = replace(new, image="nowhere:1")
+    assert changed(old, lost, replace(node, outputs=()), {}).startswith("image nowhere:1 cannot be looked at (")
+
+
 def warnings(world: World, spec: JobSpec) -> list[str]:
     world.me.participant.create_job(spec, "")
     return list(world.local(spec.job_id).warnings)

@@ -102,6 +102,13 @@ def test_a_plain_file_is_read_too(storage: FileStorage) -> None:
         assert file.read(2) == b"\xef\xbb"
 
 
+def test_parts_beside_metadata_that_cannot_be_read_are_no_table(storage: FileStorage) -> None:
+    path = lay(storage, data_0="a\n1\n", data_1="a\n2\n", metadata="[]")
+    assert b"".join(storage.stream(HERE)) == b"a\n1\na\n2\n"
+    (path / "metadata").write_text('{"file_type": "csv"}')
+    assert b"".join(storage.stream(HERE)) == b"a\n1\n2\n"
+
+
 def test_whatever_is_broken_is_named(storage: FileStorage) -> None:
     lay(storage)
     data = storage.path(HERE) / "data_0"
