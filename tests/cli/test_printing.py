@@ -16,6 +16,7 @@ from engines.base import EngineDown
 from engines.process.engine import ProcessEngine
 from gateway.cli import client as cli_client
 from gateway.cli import main as cli_main
+from gateway.cli import node as cli_node
 from gateway.cli.access import _difference
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
 from gateway.cli.command import reporting
@@ -25,7 +26,8 @@ from gateway.cli.outputs import _gist, _print_report
 from gateway.cli.providers import _from_file, _print_change, _required
 from gateway.data import reading
 from gateway.data.reading import NotFit
-from gateway.errors import DatabaseAway
+from gateway.domain.problems import Problem
+from gateway.errors import DatabaseAway, Invalid
 from gateway.identity.keys import Keyring
 from tests.cli import NOBODY, call
 from tests.registry.builders import a_request
@@ -154,7 +156,10 @@ def test_a_new_job_that_cannot_be_looked_at_and_one_that_is_continued_are_named_
     ]
 
 
-def test_a_drain_that_another_one_cancels_and_a_dataset_that_is_kept_after_all(answers: dict[str, Any]):
+def test_a_drain_that_another_one_cancels_and_a_dataset_that_is_kept_after_all(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cli_node.time, "sleep", lambda seconds: None)
     answers["POST /api/v1/drain"] = {"draining": True, "jobs": [], "process": {}}
     answers["GET /api/v1/drain"] = {"draining": False, "jobs": [], "process": {}}
     cancelled = asked("drain")
@@ -304,12 +309,17 @@ def test_a_check_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.Mo
     assert "no component that is checked reads data of nobody.model" in refused(
         "--command", "/bin/true", "--data", f"nobody.model={table}"
     )
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(a_request() | {"name": "a b"}))
+    shown = call("provider", "check", str(broken))
+    assert shown.exit_code == 1 and "error" in shown.stdout and "where" in shown.stdout
     monkeypatch.setattr(ProcessEngine, "check", raising(EngineDown("no daemon answers")))
     assert "no daemon answers; start Docker, or give --command" in refused("--command", "/bin/true")
     monkeypatch.undo()
     for error, words in (
         (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "is Docker on another machine?"),
         (EngineDown("no daemon answers"), "the sandbox cannot be used: no daemon answers"),
+        (Invalid([Problem("file:2", "must have 2 cells")]), "a table of --data cannot be used: file:2: must have"),
     ):
         monkeypatch.setattr("gateway.conformance.check.check", raising(error))
         assert words in refused("--command", "/bin/true")

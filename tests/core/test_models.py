@@ -1,13 +1,15 @@
 """Who may predict with a model and who may not, each for a reason of its own; archives of models that race."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gateway.admin.models import _save
 from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
 from gateway.data.file_storage import FileStorage
@@ -18,7 +20,7 @@ from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
-from gateway.errors import Conflict, Invalid
+from gateway.errors import Conflict, Invalid, TooLarge
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.store import Store
@@ -125,6 +127,16 @@ def test_a_training_is_deleted_only_after_its_model(node: Gateway):
     assert node.models.damaged(MODEL, VERSION) == []
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
+
+
+def test_an_archive_larger_than_the_admin_allows_is_cut_off(tmp_path: Path):
+    class Body:
+        async def stream(self) -> AsyncIterator[bytes]:
+            yield bytes(3)
+            yield bytes(3)
+
+    with pytest.raises(TooLarge, match=r"more than 5 bytes \(data\.max_upload_bytes\)"):
+        asyncio.run(_save(cast(Any, Body()), tmp_path / "archive", 5))
 
 
 class LateSight(SqlModels):
