@@ -358,6 +358,14 @@ def test_a_broken_table_is_refused_with_its_line(site: Site, content: bytes, pat
     assert any(p == path and word in rule for p, rule in found), found
 
 
+def test_files_with_byte_order_marks_that_were_put_together_are_read_row_by_row() -> None:
+    """Each mark at the beginning of a line goes; a block that is stored as it came would keep it."""
+    form = table_reader.Format(table_reader.UTF8_BOM, ",")
+    blocks = table_reader.PlainBlocks(form, None)
+    assert blocks.stored("王,1\n".encode(), ["string", "int"]) == "王,1\n".encode()
+    assert blocks.stored("\ufeffz,1\n".encode(), ["string", "int"]) == b""
+
+
 def test_an_endless_line_or_row_is_refused_early(site: Site) -> None:
     assert paths(site.problems(b"x" * 9_000_000)) == ["file:1"]
     assert paths(site.problems(b'id\n"' + b'\n","' * 2_000_000)) != []
