@@ -354,19 +354,29 @@ async def test_nobody_calls_past_the_listener(beta, tmp_path):
     assert beta.broker.usage() == (0, 0, 0)
 
 
-async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
-    begun, ended = [], []
+@contextlib.asynccontextmanager
+async def a_silent_peer():
+    """Yield a server that answers nothing, and its connections: those that came, and those that ended."""
+    begun, ended = set(), set()
 
     async def silent(reader, writer):
-        begun.append(writer)
+        begun.add(writer)
         with contextlib.suppress(OSError):
             await reader.read()
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-        ended.append(writer)
+        ended.add(writer)
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        yield server, begun, ended
+        for writer in begun:
+            writer.close()
+        await until(lambda: begun == ended)
+
+
+async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
+    async with a_silent_peer() as (server, begun, ended):
         address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         route = Route("beta", address, deadline=0.2)
         with pytest.raises(PeerUnreachable, match="gRPC"):
@@ -376,7 +386,7 @@ async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
 
 
 async def test_a_call_that_is_under_way_when_its_connection_is_closed_gave_no_answer():
-    async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
+    async with a_silent_peer() as (server, _, _):
         url = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         one = calls.Calls(url, Identity(), ssl.create_default_context())
         posted = asyncio.create_task(one.post("/v1/interconn/chan/invoke", b"", [], 60.0))
