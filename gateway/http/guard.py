@@ -32,7 +32,7 @@ OIDC = "/api/v1/session/oidc"
 _OPEN = ("/health/live", "/health/ready", "/docs", "/", "/api/v1/session/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
-_OF_PEERS = "/v1/interconn/"
+_OF_PEERS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
 BY_PAGE = "x-console"
 """a header that a page of ours sends with each change: a page of another site cannot"""
 _READS = ("GET", "HEAD", "OPTIONS")

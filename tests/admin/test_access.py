@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,8 +147,9 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
 
 
 def test_a_path_of_other_nodes_is_not_here_whoever_asks(node: Gateway):
-    for token in (OWN, token_of(node, Role.VIEWER)):
-        answer = send(node, "POST", "/v1/interconn/schedule/job/create", token, json={})
+    paths = ("/v1/interconn/schedule/job/create", "/v2/partner/job/create")
+    for token, path in product((OWN, token_of(node, Role.VIEWER)), paths):
+        answer = send(node, "POST", path, token, json={})
         assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "PATH_UNKNOWN")
         assert answer.json()["msg"].endswith("/job/create; other nodes use listen.peer")
         assert answer.json()["data"]["next_step"] == reasons()["PATH_UNKNOWN"].next_step["en"]
