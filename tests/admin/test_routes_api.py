@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.admin import routes
 from tests.inprocess import ME, PEER, ask, running
 
 API = "/api/v1/routes"
@@ -19,6 +20,13 @@ def node(tmp_path):
 def call(gateway, method, path, **kwargs):
     answer = ask(gateway, "operator", method, path, **kwargs)
     return answer.status_code, answer.json()
+
+
+def test_the_test_of_a_route_ends_in_time(node, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(routes, "_LONGEST_TEST", 0.0)
+    status, refused = call(node, "POST", f"{API}/{PEER}/test")
+    assert (status, refused["data"]["reason"]) == (503, "PEER_UNREACHABLE")
+    assert f"the test of the route to {PEER} did not end within 0 s" in refused["msg"]
 
 
 def test_an_edit_beside_a_broken_file_says_so_and_lasts_until_its_repair(node, tmp_path):

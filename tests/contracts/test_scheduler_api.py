@@ -272,7 +272,7 @@ def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
     job = submitted(world.me.coordinator, world, spec)
     start, long_ago = StartTaskAt(PEER, "a"), T0
     claimed = with_call(job, start, call_of(job, start).sent(long_ago))
-    world.me.scheduler.change(job.id, lambda known: with_call(known, start, call_of(claimed, start)))
+    monkeypatch.setattr(world.me.scheduler, "change", lambda _, change: change(claimed))
     assert world.me.scheduler._still_mine(claimed, start, long_ago)
     stale = replace(start, attempt=7)
     assert not world.me.scheduler._still_mine(claimed, stale, long_ago)
