@@ -5,6 +5,7 @@ from pathlib import Path
 
 from engines.base import Capacity
 from gateway.domain.resources import Amounts, Pool
+from gateway.domain.spec import moment
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec
@@ -54,7 +55,7 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         shown = cli(node)
         assert shown.exit_code == 0
         assert f"node {ME}" in shown.stdout
-        assert "job-first" in shown.stdout and claim.held_at.isoformat()[:19] in shown.stdout
+        assert "job-first" in shown.stdout and moment(claim.held_at) in shown.stdout
         assert said.split(",")[0] in " ".join(shown.stdout.split())
         node.resources.give_back("job-first")
         node.resources.hold(job)  # the second, which has waited: it holds since now, not since it asked
