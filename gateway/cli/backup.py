@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import typer
-from pydantic import BaseModel
 
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in, new_file, settings_of
 from gateway.cli.command import Config, Output, amount, command, say, table
@@ -155,6 +154,8 @@ def _left_out(settings: "Settings") -> list[str]:
 
 
 def _paths(value: Any) -> Iterator[Path]:
+    from pydantic import BaseModel
+
     if isinstance(value, Path):
         yield value
         return
