@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightkube.core.exceptions import ApiError
 
 from engines.base import CreateFailed, EngineDown, EngineError, Exited, PullDenied, PullFailed, PullTimeout
 from engines.docker import PullRules
@@ -175,6 +176,7 @@ def test_a_refusal_keeps_the_clusters_words(
         (200, {"type": "ERROR", "object": {"code": 410}}, Gone),
         (410, {"kind": "Status", "code": 410, "message": "too old"}, Gone),
         (200, {"type": "ERROR", "object": {"code": 500, "message": "no leader"}}, EngineDown),
+        (403, {"kind": "Status", "code": 403, "message": "not you"}, ApiError),
     ],
 )
 def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, kind: type[Exception]):

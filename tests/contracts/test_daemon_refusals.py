@@ -5,15 +5,17 @@ import queue
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from engines.base import CommandNotFound, CreateFailed, EngineDown, EngineError, Limits
+from engines.base import CommandNotFound, CreateFailed, EngineDown, EngineError, Limits, Written
 from engines.base import ImageNotFound as NoImage
 from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, reach
+from engines.docker import engine as containers
 from engines.docker.client import Connection, remove, translated
 from engines.docker.images import Image, Images
 from engines.docker.network import Firewall, NodeNetwork
@@ -67,6 +69,8 @@ def quiet(_: str) -> None: ...
 def test_a_refusal_keeps_the_daemons_words():
     with pytest.raises(EngineError, match="odd words"), translated():
         raise says(500, "odd words")
+    with pytest.raises(NoImage), translated(CreateFailed):
+        raise says(404, "No such image: sha256:1")
     remove(Daemon(remove_container=[says(409)]), "c")
     with pytest.raises(APIError):
         remove(Daemon(remove_container=[says(500)]), "c")
@@ -90,6 +94,36 @@ def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
     events.put(OSError("reset"))
     with pytest.raises(EngineDown, match="while it pulled shop:5000/a:1: reset"):
         images._follow("shop:5000/a:1", events, time.monotonic() + 60, quiet)
+    events.put({"error": "manifest unknown"})
+    with pytest.raises(EngineError, match="shop:5000/a:1 cannot be pulled: manifest unknown"):
+        images._follow("shop:5000/a:1", events, time.monotonic() + 60, quiet)
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"create_container": [says(500, "no cgroup")]}, "no cgroup"),
+        (
+            {"create_container": [says(409)], "inspect_container": [says(404, "no", NotFound)]},
+            "taken by a container that the daemon hides",
+        ),
+    ],
+)
+def test_a_container_that_cannot_be_created(monkeypatch: pytest.MonkeyPatch, answers: Any, words: str):
+    monkeypatch.setattr(containers, "_NAME_TIMEOUT", -1.0)
+    engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
+    engine._client = Daemon(create_host_config=[{}], **answers)
+    engine._images = SimpleNamespace(find=lambda _: Image("i", {}))
+    engine._gpus = containers.Gpus(engine._client)
+    with pytest.raises(CreateFailed, match=words):
+        engine.launch(a_spec(MemoryHarness(), exits(0), limits=Limits()))
+
+
+def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch: pytest.MonkeyPatch):
+    engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
+    monkeypatch.setattr(engine, "_inspect", lambda _: {})
+    engine._client = Daemon(containers=[says(404, "no", NotFound)])
+    assert engine.written("bfia-run", 10) == Written() and engine.no_way_to(()) == ""
 
 
 def test_an_image_without_a_command():
@@ -188,6 +222,12 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
     def unknown(_: str) -> str:
         raise OSError(2, "Name or service not known")
 
+    services = ServiceNetworks(far, "net", {}, "o")
+    one, _ = a_network()
+    one.ensure()
+    services._known[("lake:9000",)] = one, Firewall("b", "o")
+    services.forget()
+    assert one._id is None
     monkeypatch.setattr(reach.socket, "gethostbyname", unknown)
     with pytest.raises(CreateFailed, match="lake cannot be resolved: Name or service not known"):
         reach.addresses(("lake:9000",))
@@ -238,6 +278,9 @@ def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_
         assert found == ""
     pool._end()  # the daemon refuses
     assert daemon.asked.count("remove_container") == 1
+    pool._ready.append(("net", "s"))  # and no start was lately
+    pool._swept = True
+    assert pool._next() == pool._clear and not pool._ready
 
 
 # ------------------------------------------------------------ a Swarm

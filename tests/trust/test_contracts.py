@@ -212,6 +212,8 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes
     for odd in ("soon", 1e300):
         said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"expired_time": odd}, "")
         assert "expired_time" in {p["path"] for p in said["data"]["problems"]}
+    said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": "-x"}, "")
+    assert [p["path"] for p in said["data"]["problems"]] == ["node_id"]
     said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": STRANGER}, ME)
     assert [(p["path"], p["rule"]) for p in said["data"]["problems"]] == [("node_id", f"is not the sender, {ME}")]
     assert requested(peer, "GET", "/node/health", {}, "")["data"] == {"status": "ok"}

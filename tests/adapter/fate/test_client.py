@@ -371,6 +371,7 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
     none: Any = None
     protocol = FateProtocol(ME, none, standard, none, none, none, none)
     assert protocol.container_status(none, "10.0.0.1") == (None, "10.0.0.1")
+    assert FateProtocol(ME, PLAIN, standard, none, none, none, none).request(SPEC)["kind"] == "fate"
 
 
 def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):

@@ -134,3 +134,4 @@ async def test_a_body_that_stands_still_is_refused(make_node):
     writer.write(CHUNKED.replace("\r\n\r\n", f"\r\n{headers}\r\n").encode() + b"1\r\n{\r\n")
     assert b"pauses of more than 0.05 s" in await reader.readuntil(b"}")
     writer.close()
+    await writer.wait_closed()

@@ -141,6 +141,14 @@ async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, first):
         assert whole.raw == LONG
 
 
+async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
+    with scripted() as (peer, url):
+        alpha.routes["peer"] = Route("peer", url)
+        peer.will(says({"code": OK}), says({"code": "E0000000608", "message": "the session has ended"}))
+        assert code_of(await pushing(client, alpha, LONG, x_ptp_target_node_id="peer")) == "E0000000608"
+        assert len(peer.asked) == 2
+
+
 async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, client):
     """The first connection of each part ends within its body, the second after it: its answer is lost."""
     cut = []
