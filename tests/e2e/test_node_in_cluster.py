@@ -102,7 +102,7 @@ def _pushed(built: str) -> str:
         _docker("tag", known, pushed)
         _docker("push", pushed)
     digest = _docker("inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image)
-    _docker("rmi", image, f"{registry}/unionpay:2.0.0")
+    _docker("rmi", "-f", image, f"{registry}/unionpay:2.0.0")  # the names alone: others run containers of them
     return next(one for one in digest.split() if one.startswith(registry)).replace(registry, by_tls)
 
 
