@@ -8,7 +8,7 @@ FATE_CLIENT := .venv-fate-client
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
 RUN := $(VENV)/bin/python
-WORKERS ?= 4
+WORKERS ?= 5
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python
