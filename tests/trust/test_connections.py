@@ -8,11 +8,11 @@ import logging
 import socket
 import ssl
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -470,16 +470,12 @@ def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
 def test_a_long_answer_is_written_in_turns_while_its_client_is_there(
     monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
-    monkeypatch.setattr(bodies, "_TURN", 0.001)
-
-    def pieces() -> Iterator[bytes]:
-        for piece in (b"a", b"b", b"c"):
-            time.sleep(0.002)
-            yield piece
-
+    times = count()  # by them, a turn is over after one piece
+    monkeypatch.setattr(bodies, "time", SimpleNamespace(monotonic=lambda: next(times) * bodies._TURN * 0.75))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert asyncio.run(bodies.written(ours, pieces(), lambda: gone)) is not gone
+        pieces = (piece for piece in (b"a", b"b", b"c"))
+        assert asyncio.run(bodies.written(ours, pieces, lambda: gone)) is not gone
 
 
 def test_a_client_certificate_that_cannot_be_read_is_refused() -> None:
