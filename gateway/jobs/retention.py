@@ -55,7 +55,7 @@ _COPYING = 60.0
 _MOST_NAMED = 20
 _FREE_THEM = (
     "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
-    "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or leave this job as it is"
+    "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or keep this job"
 )
 
 

@@ -146,7 +146,7 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
         assert reasons()[reason].means["zh"] in body["msg"] and body["msg"].count("Bearer") <= 1
 
 
-def test_a_path_of_other_nodes_is_not_here_whoever_asks(node: Gateway):
+def test_a_path_of_other_nodes_is_not_here_for_any_role(node: Gateway):
     paths = ("/v1/interconn/schedule/job/create", "/v2/partner/job/create")
     for token, path in product((OWN, token_of(node, Role.VIEWER)), paths):
         answer = send(node, "POST", path, token, json={})
