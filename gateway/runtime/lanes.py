@@ -18,6 +18,8 @@ _COMPUTING = 2
 """threads of a lane whose work never waits: more would only take turns on the interpreter"""
 _GIVES_WAY = 0.5
 """seconds that work waits at most for what is first, and that a job which is being taken in counts as such"""
+_RESPONSE = 0.004
+"""seconds that other work waits after a job has been taken in: until the client has its response"""
 _BURST = 4.0
 """seconds from the beginning of a burst of new jobs in which work waits for them however long that takes"""
 
@@ -27,8 +29,8 @@ class Lanes:
 
     Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
     threads: one with a thousand calls to make hardly delays another. While jobs are being taken in, all other
-    work waits: for four seconds of a burst, so that clients get their responses before the first jobs go on, and
-    for half a second each afterwards.
+    work waits until the response is out: for four seconds of a burst, so that clients get their responses before
+    the first jobs go on, and for half a second each afterwards.
     """
 
     def __init__(self, threads: int = 8, own: str = "") -> None:
@@ -56,8 +58,11 @@ class Lanes:
             yield
         finally:
             with self._lock:
-                del self._taken_in[one]
-                lanes = [] if self._taken_in else list(self._lanes.values())
+                now = time.monotonic()
+                last = now + _RESPONSE
+                self._taken_in[one] = last
+                self._taken_in = {other: until for other, until in self._taken_in.items() if until >= now}
+                lanes = [] if max(self._taken_in.values()) > last else list(self._lanes.values())
             for lane in lanes:
                 lane.go_on()
 

@@ -201,6 +201,18 @@ def test_while_a_job_is_taken_in_only_what_that_needs_is_begun(monkeypatch: pyte
     lanes.close()
 
 
+def test_other_work_waits_until_the_response_is_out(monkeypatch: pytest.MonkeyPatch):
+    clock = Mock(monotonic=Mock(return_value=0.0))
+    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
+    lanes, begun = Lanes(threads=1), threading.Event()
+    with lanes.taking_in():
+        lanes.submit("peer", begun.set, "other")
+    assert not begun.wait(0.05)
+    clock.monotonic.return_value = 0.004
+    assert begun.wait(30)
+    lanes.close()
+
+
 def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)
     clock = Mock(monotonic=Mock(return_value=0.0))
