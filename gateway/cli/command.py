@@ -112,8 +112,13 @@ _WORDED = frozenset({"state", "until", "result", "seen", "what", _REMEDY, "repor
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 
-def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "") -> None:
-    """Print one page of a list as a table, and how to get the next page; of an empty list what to do next."""
+def listing(
+    found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "", spare: Sequence[str] = ()
+) -> None:
+    """Print one page of a list as a table, and how to get the next page; of an empty list what to do next.
+
+    ``spare``: columns that are left out, the first before others, where there is no room for all.
+    """
     entries = found[key]
     if not title:
         total = int(found.get("total", len(entries)))
@@ -123,7 +128,15 @@ def listing(found: Mapping[str, Any], key: str, noun: str, columns: Columns, tit
         say(title)
         say(_NEXT[key])
         return
-    table(title, list(columns), rows)
+    entries = [[name, *(cell(row[n]) for row in rows)] for n, name in enumerate(columns)]
+    widths = {name: 3 + _width([t(name), *of]) for name, *of in entries if any(of)}
+    spared = list[str]()
+    while len(spared) < len(spare) and sum(widths.values()) > _console().width + 1:
+        spared.append(spare[len(spared)])
+        widths.pop(spared[-1], 0)
+    kept = [n for n, name in enumerate(columns) if name not in spared]
+    table(title, [list(columns)[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    _say_left_out(len(spared))
     if found.get("next"):
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)
 
@@ -180,8 +193,12 @@ def excerpt(columns: Sequence[str], rows: Sequence[Sequence[Any]], first: Collec
         kept.append(n)
     kept.sort()
     table("", [columns[n] for n in kept], [[row[n] for n in kept] for row in rows])
-    if more := len(columns) - len(kept):
-        say(f"and {counted(more, 'column')} more: --json has all", err=True)
+    _say_left_out(len(columns) - len(kept))
+
+
+def _say_left_out(columns: int) -> None:
+    if columns:
+        say(f"and {counted(columns, 'column')} more: --json has all", err=True)
 
 
 def _console() -> Any:

@@ -226,9 +226,24 @@ def timeline(node: Client, job_id: JobId) -> Output:
         "as": lambda e: t(e["side"]),
         "what": "event",
         "by": "by",
-        "more": lambda e: cell({k: v for k, v in e["detail"].items() if v != e["by"] and k != "trace_id"})[:300],
+        "more": lambda e: cell(_compact({k: v for k, v in e["detail"].items() if v != e["by"]}))[:300],
     }
     listing(found, "timeline", "", columns, title)
+
+
+def _compact(detail: dict[str, Any]) -> dict[str, Any]:
+    """Return what people read of an event's detail: --json has ids, proofs and successful answers too."""
+    detail = {k: v for k, v in detail.items() if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]}
+    if origin := detail.get("origin"):
+        detail["origin"] = origin.get("from", "")
+    if not {"method", "path", "seconds"} <= detail.keys():
+        return {t(k): v for k, v in detail.items()}
+    path = "/".join(detail.pop("path").split("/")[-2:])
+    took = f"{1000 * detail.pop('seconds'):.0f} ms"
+    called = {detail.pop("method"): ", ".join(str(v) for v in (path, detail.pop("http", None), took) if v)}
+    if detail.get("code") == 0:
+        detail = {k: v for k, v in detail.items() if k not in ("code", "message")}
+    return called | detail
 
 
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")

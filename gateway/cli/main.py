@@ -18,6 +18,7 @@ from gateway.errors import Invalid
 from gateway.version import VERSION
 
 app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
     name="",
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,

@@ -48,7 +48,7 @@ def list_models(
     ids = dict(zip(jobs, short(jobs), strict=True))
     origin = {"from": lambda one: "imported" if one["imported"] else ids[one["job_id"]]}
     more = {"made (UTC)": when("created_at"), "size": size("bytes")}
-    listing(found, "models", "version", {**columns, **origin, **more})
+    listing(found, "models", "version", {**columns, **origin, **more}, spare=("from", "deployed"))
 
 
 @command(commands, "show", "credit 3 --verify")

@@ -76,7 +76,7 @@ def list_routes(node: Client, after: After = "", limit: Limit = 100) -> Output:
         "enabled": "enabled",
     }
     say(f"version {found['version']}")
-    listing(found, "routes", "route", columns)
+    listing(found, "routes", "route", columns, spare=("deadline", "relay", "profile"))
     for problem in found["problems"]:
         say(f"not in force, {problem}", err=True)
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import excerpt, lasted, print_json, reporting, say, short, table
+from gateway.cli.command import excerpt, lasted, listing, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
 from gateway.config.loader import load
@@ -48,6 +48,7 @@ def test_every_command_shows_an_example():
     assert {"gc", "serve", "job submit", "job plan", "data grant", "route test", "provider check"} < set(said)
     without = [n for n, text in said.items() if f"Example: bfia-gateway {n}" not in " ".join(text.split())]
     assert without == []
+    assert call("route", "test", "-h").stdout == call("route", "test", "--help").stdout
     done = call("route", "test", "--help")
     assert done.exit_code == 0 and "Example: bfia-gateway route test" in " ".join(done.stdout.split())
 
@@ -246,6 +247,21 @@ def test_a_table_fits_80_columns_in_a_pipe_or_as_many_as_columns_says(
     table("2 jobs", ["job", "state", "why"], rows)
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if job_id in line).count("sentence") == 9
+
+
+def test_of_a_wide_list_what_can_be_spared_is_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    url = "https://gateway.partner.example:7380"
+    route = {"node": "JG0100001100000010", "address": url, "profile": "spec", "deadline": "10 s", "relay": False}
+    found, columns = {"routes": [route]}, {name: name for name in route}
+    for width, kept, more in (("72", 3, "2 columns"), ("80", 4, "1 column"), ("90", 5, "")):
+        monkeypatch.setenv("COLUMNS", width)
+        listing(found, "routes", "route", columns, spare=("deadline", "relay"))
+        shown = capsys.readouterr()
+        _, heading, _, line = shown.out.splitlines()
+        assert len(heading.split("┃")) == kept and url in line
+        assert shown.err == (f"and {more} more: --json has all\n" if more else "")
 
 
 def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_itself(
