@@ -1,7 +1,8 @@
 """The language of one command: of its help, its messages and the node's responses to it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partialmethod
 from typing import Any
 
@@ -11,6 +12,9 @@ _PANELS = (
     *("ARGUMENTS_PANEL_TITLE", "OPTIONS_PANEL_TITLE", "COMMANDS_PANEL_TITLE", "ERRORS_PANEL_TITLE"),
     *("REQUIRED_LONG_STRING", "DEFAULT_STRING", "ENVVAR_STRING", "ABORTED_TEXT", "RICH_HELP"),
 )
+_WIDE, _OPENS, _CLOSES = "\u2e80-\u9fff\uff00-\uffef", "（《“", "，。、；：！？）》”…"
+_WORD = re.compile(rf"\s*[{_OPENS}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSES}]*\s*")
+"""what stays in one line: a Chinese character, or a word of others, with the punctuation around it"""
 _chosen = [ENGLISH]
 
 
@@ -42,6 +46,7 @@ def asked(words: Sequence[str]) -> str:
 
 def translated(command: Any) -> Any:
     """Translate the help of a command, and of those below it that are loaded."""
+    _fold()
     if spoken() == ENGLISH:
         return command
     import click  # it takes long, and only help needs it
@@ -56,10 +61,41 @@ def translated(command: Any) -> Any:
 
 
 @cache
+def _fold() -> None:
+    """Have help fold what its columns have no room for, instead of cutting it."""
+    from typer import core
+
+    for kind in (core.TyperCommand, core.TyperGroup):
+        kind.format_help = _folding(kind.format_help)  # type: ignore[method-assign]
+
+
+def _folding(show: Callable[..., None]) -> Callable[..., None]:
+    def format_help(*given: Any) -> None:
+        from typer import rich_utils
+
+        vars(rich_utils)["Columns"] = _folded
+        show(*given)
+
+    return format_help
+
+
+def _folded(texts: Sequence[Any]) -> Any:
+    from rich.columns import Columns
+
+    for text in texts:
+        text.overflow = "fold"
+    return Columns(texts)
+
+
+@cache
 def _frame() -> None:
-    """Translate what is around help, and what the parser refuses."""
+    """Translate what is around help, and what the parser refuses; fold Chinese between any two characters."""
     from typer import Context, rich_utils
 
+    with suppress(ImportError):
+        from rich import _wrap
+
+        _wrap.re_word = _WORD
     usage = partialmethod(Context.formatter_class.write_usage, prefix=t("Usage:"))
     Context.formatter_class.write_usage = usage  # type: ignore[assignment,method-assign]
     for panel in _PANELS:

@@ -77,6 +77,28 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
     assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == ["zh", "zh", "en"]
 
 
+ALL_HELPS = """
+import sys, typer
+from click.testing import CliRunner
+from gateway.cli.language import speak, translated
+from gateway.cli.main import app
+from tests.cli import everything
+speak(sys.argv[1])
+program = translated(typer.main.get_command(app))
+for words in everything(program):
+    print(CliRunner().invoke(program, [*words.split(), "--help"]).output)
+"""
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_help_is_folded_in_80_columns_and_never_cut(language: str):
+    line = [sys.executable, "-c", ALL_HELPS, language]
+    environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"} | {"COLUMNS": "80"}
+    shown = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert shown.count("--help") > 90 and ("用法" in shown) is (language == "zh")
+    assert re.findall(r".*…[ │]*$", shown, re.M) == []
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running(tmp_path_factory.mktemp("node")) as gateway:
