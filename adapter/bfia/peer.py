@@ -32,6 +32,7 @@ from gateway.errors import (
     shorten,
     shown,
 )
+from gateway.http.peers import QUOTA
 from gateway.identity import messages
 from gateway.identity.keys import KeyPair
 from gateway.identity.messages import Answer, Signable, digest, sign
@@ -239,7 +240,9 @@ class Peer:
             raise PeerUnreachable(text, delivered=beyond.delivered or required, reason=beyond.reason)
         if status in (429, 502, 503, 504):
             cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
-            raise PeerUnreachable(f"{called} answers HTTP {status}" + (f": {cause}" if cause else ""))
+            reason = QUOTA if as_mapping(envelope.get("data")).get("reason") == QUOTA else None
+            text = f"{called} answers HTTP {status}" + (f": {cause}" if cause else "")
+            raise PeerUnreachable(text, reason=reason)
         if required or (route.signed == "accepted" and route.keys and signature):
             try:
                 found = Answer(status, digest(response.body), signable)

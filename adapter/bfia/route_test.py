@@ -29,6 +29,7 @@ from adapter.bfia.peer import (
 from adapter.bfia.profiles import profile_named
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
+from gateway.http.peers import QUOTA
 from gateway.ports import as_mapping
 from gateway.runtime.checks import Result, Step, Stopped, Trial
 from route_table.certificates import expiries
@@ -79,6 +80,7 @@ _ALERTS = tuple(
     for name in ("CERTIFICATE", "BAD_CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "ACCESS_DENIED")
 )
 """beginnings of OpenSSL's names for what a peer reports about this node's certificate"""
+_RENEW = "renew it; the file is read again by itself"
 _PEERS_TLS = "look at the peer's TLS settings"
 _SIGN = (
     "have the partner accept this node's invitation (bfia-gateway partner accept) and use a version that signs its"
@@ -90,6 +92,7 @@ _REFUSED = (
     " ask the partner for its audit line"
 )
 _AGAIN = "try again, then look at the peer"
+_WAIT = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
 _ANOTHER_PORT = "check that the address is a gateway's peer port"
 _REMEDIES = {
     "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
@@ -183,7 +186,11 @@ class _Test:
             self._take(name, work, needed=False)
 
     def _take(self, name: str, work: Callable[[], Step], *, needed: bool = True) -> Step:
-        return self._trial.take(name, lambda: replace(work(), name=name), needed=needed)
+        def step() -> Step:
+            found = work()
+            return replace(found, name=name, remedy=_WAIT if f"{QUOTA}: " in found.cause else found.remedy)
+
+        return self._trial.take(name, step, needed=needed)
 
     def _dns(self) -> Step:
         name = self._url.hostname
@@ -393,6 +400,8 @@ class _Test:
         if back.get("ok"):
             return _ok(f"{back.get('ms', '?')} ms")
         text = f"the peer does not reach this node: {back.get('reason', '?')} {back.get('message', '')}".strip()
+        if "SSL" in text:
+            return _failed(text, f"have its admin set ca, certificate and key in the route to {me}")
         return _failed(text, f"correct the address of {me} in the peer's route table, or the firewalls")
 
 
@@ -443,6 +452,10 @@ def speaks_tls(host: str, port: int) -> bool:
 
 def _without_certificate(reason: str, identity: Identity) -> Step:
     if identity.certificate:
+        for found in expiries(Identity(certificate=identity.certificate), "entry"):
+            if found.ends < datetime.now(UTC):
+                text = f"this node's certificate in {found.file} has expired on {found.ends.date()}"
+                return _failed(text, _RENEW)
         text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
         return _failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
     remedy = "set certificate and key in the entry to one that the peer's authority has signed"
@@ -455,7 +468,7 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
     all_ends = [("the peer's certificate", ends, "have the peer renew it")]
     for found in expiries(identity, "entry"):
         what = f"{found.path.partition('.')[2]} in {found.file}"
-        all_ends.append((what, found.ends, "renew it; the file is read again by itself"))
+        all_ends.append((what, found.ends, _RENEW))
     for what, at, remedy in all_ends:
         if (left := (at - now).days) < EXPIRES_SOON:
             return _warning(version, f"{what} expires in {left} days", remedy)

@@ -99,6 +99,23 @@ FAULTS: dict[str, tuple[Answer | dict[str, Any], str]] = {
 }
 
 
+QUOTA = {"code": 429, "msg": "PARTNER_QUOTA: JG1 sends more", "data": {"reason": "PARTNER_QUOTA"}}
+UNTRUSTED = {"ok": False, "reason": "PEER_UNREACHABLE", "message": "[SSL: CERTIFICATE_VERIFY_FAILED] no"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "step", "remedy"),
+    [
+        (says(QUOTA, 429), "answer", "raise limits.partner_requests_per_minute"),
+        (says(data=greeting(back=UNTRUSTED)), "way back", f"set ca, certificate and key in the route to {ME}"),
+    ],
+)
+def test_the_remedy_is_that_of_the_cause(tmp_path: Path, answer: Answer, step: str, remedy: str):
+    with a_peer(answer) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+    assert wrong(steps) == [step] and remedy in steps[step].remedy
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path: Path, fault: str):
     answer, step = FAULTS[fault]
@@ -212,6 +229,13 @@ def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Aut
         step = route_test._tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
     assert step.result is Result.FAILED and "certificates that the route names" in step.cause
     assert "correct ca, certificate and key" in step.remedy
+
+
+def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named(authority: Authority):
+    old = authority.sign("expired", days=-1)
+    with a_peer(secure=served(authority.sign("there"), authority.file)) as port:
+        step = route_test._tls("127.0.0.1", port, Identity(authority.file, old.certificate, old.key))
+    assert f"this node's certificate in {old.certificate} has expired on" in step.cause and "renew" in step.remedy
 
 
 def test_who_is_called_back_and_is_another_says_so():
