@@ -229,6 +229,8 @@ def read_status(value: Any) -> TaskStatus:
 
     Raises `Invalid` for what is not a state.
     """
+    if value is None:
+        raise Invalid([Problem("status", "is missing")], reason="STATUS_UNKNOWN")
     return TaskStatus.PENDING if value == "" else task_status(str(value))
 
 

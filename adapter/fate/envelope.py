@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from adapter.body import JsonRoute, Words, refusal, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, shown
@@ -207,6 +208,8 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
             return refusal(request, error)
         case HTTPException():
             return GatewayError(str(error.detail), reason="INVALID")
+        case ClientDisconnect():
+            return GatewayError("the body must be sent to its end", reason="BROKEN_OFF")
         case _:
             log.error("unexpected error", path=request.url.path, exc_info=error)
             return GatewayError("internal error; the gateway's log has the details")

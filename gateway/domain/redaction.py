@@ -90,6 +90,7 @@ def _datasets(entry: Any) -> Iterator[str]:
 
 _PATH = re.compile(
     r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # where a word begins: inside of an address it stays
+    r"(?<!refuses )"  # as a peer does a path of the protocol
     r"/(?!v\d+/|api/|bfia/)"  # our paths on the wire, and the folders that every container has
     r"(?:[^\s/'\":,;()<>]+/)+"
     r"(?P<last>[^\s/'\":,;()<>]*)"

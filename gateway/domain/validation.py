@@ -5,6 +5,7 @@ warning, as other platforms may know it. With ``strict`` in the common settings 
 Where a job is submitted (with ``roles_of``) more rejects it: an entry that no task gets, a forgotten dataset.
 """
 
+import json
 import math
 import re
 from collections import Counter
@@ -28,6 +29,8 @@ MOST_AT_NODE = 50
 _MOST_SECONDS = 1e9
 _MOST_RETRIES = 100
 _MOST_PRIORITY = 1_000_000
+_LARGEST_PARAMETER = 131_000
+"""bytes of one with its name: a container gets each as a variable, and Linux passes 128 KiB with what we add"""
 _LONGEST_WORD, _MOST_KNOWN = 40, 100
 """characters of a mistyped name, and names that it is compared with"""
 
@@ -38,6 +41,7 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         *flow.check(spec.dag),
         *_names_and_parties(spec),
         *_indices(spec),
+        *_parameters(spec),
         *_common_settings(spec),
         *_party_settings(spec),
         *_providers(spec),
@@ -77,6 +81,8 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     for at, name in (("job_id", spec.job_id), *((f"config.role.{p.role}", p.role) for p in spec.parties)):
         if rule := name_rule(name, LARGEST_NAME // 3):
             yield Problem(at, rule, name)
+    if re.search(r"[\x00-\x1f\x7f]", spec.flow_id):
+        yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
     for role in dict.fromkeys(p.role for p in spec.parties if "," in p.role):
         rule = "must be one role, with the nodes that play it"
         yield Problem(f"config.role.{role}", rule, role, " and ".join(re.findall("[^ ,]+", role)))
@@ -102,6 +108,28 @@ def _indices(spec: JobSpec) -> Iterator[Problem]:
 
 def _bounded(by_index: Mapping[str, Any]) -> bool:
     return len(by_index) <= MOST_KEYS and all(len(key) <= LONGEST_KEY for key in by_index)
+
+
+def _parameters(spec: JobSpec) -> Iterator[Problem]:
+    """Find parameters that no container can get."""
+    for role, entry in _objects(spec.task_params):
+        places = [(role, entry)] if role == "common" else [(f"{role}.{key}", one) for key, one in _objects(entry)]
+        for place, by_task in places:
+            for task, values in _objects(by_task):
+                for name, value in values.items():
+                    if rule := _parameter_rule(name, value):
+                        yield Problem(f"config.task_params.{place}.{task}.{name}", rule, value)
+
+
+def _parameter_rule(name: str, value: Any) -> str:
+    """Return what is wrong with a parameter; empty for nothing."""
+    if not name or "=" in name or "\0" in name:
+        return "must have a name without = and without zero characters"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if "\0" in text:
+        return "must not hold zero characters"
+    large = len(name.encode()) + len(text.encode()) > _LARGEST_PARAMETER
+    return f"must have at most {_LARGEST_PARAMETER} bytes with its name" if large else ""
 
 
 def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -323,7 +351,8 @@ def _amount_rule(kind: str, number: float | None) -> str:
     if kind == "gpu":
         whole = number is not None and number.is_integer() and number >= -1
         return "" if whole else "must be a whole number of devices, 0 or -1 for none"
-    return "" if number is not None else "must be a number that a machine can have, or -1 for the node's default"
+    valid = number is not None and (number >= 0 or number == -1)
+    return "" if valid else "must be a number that a machine can have, or -1 for the node's default"
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:

@@ -43,6 +43,7 @@ def test_only_the_last_part_of_a_path_is_shown(text: str, told: str):
     [
         "",
         "no such path on this listener: /v1/interconn/schedule/job/none",
+        "JG2 refuses /task/start with code 7: no",
         "http://10.0.0.5:7381/v1/platform/schedule and https://shop.example/a/b/c",
         "there is no image shop.example:5000/algorithms/psi:1.0",
         "read /bfia/storage/space/name/data_0",

@@ -16,7 +16,7 @@ from tests.builders import a_dag, a_node, a_spec
 
 HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
 NUMBERS = (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)
-NO_NUMBERS = ("much", [], {}, True, 1e308, "nan", "inf", "")
+NO_NUMBERS = ("much", [], {}, True, 1e308, "nan", "inf", "", -5)
 
 
 def flow(*nodes: Any) -> JobSpec:
@@ -73,6 +73,19 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         [(f"{FLOW}[0].output[1].key", "must be unique"), (f"{FLOW}[0].output[2].key", "must not be empty")],
     ),
     # parties and their entries
+    "what no container can get": (
+        a_spec(
+            "a",
+            flow_id="a\0",
+            task_params={"common": {"a": {"x": "\0", "y": "z" * 2**17}}, "guest": {"0": {"a": {"=": 1}}}},
+        ),
+        [
+            ("flow_id", "control characters"),
+            (f"{PARAMETER}common.a.x", "must not hold zero characters"),
+            (f"{PARAMETER}common.a.y", "must have at most 131000 bytes with its name"),
+            (f"{PARAMETER}guest.0.a.=", "must have a name without ="),
+        ],
+    ),
     "no party": (a_spec("a", {}), [("config.role", "at least one node")]),
     "the initiator's role": (
         a_spec(initiator_role="host"),

@@ -81,6 +81,12 @@ def test_an_ended_job_waits_for_nothing():
 TASKS: dict[str, tuple[Job, str, str, str]] = {
     "its job waits": (CREATING, "a", "JOB", "CREATING"),
     "it runs": (UNDER_WAY, "a", "RUNNING", "n1"),
+    "how it is, a node refuses to say": (
+        after(UNDER_WAY, 10, no(POLL_2, 13, Failure("STATUS_UNKNOWN", "must be one of READY"))),
+        "a",
+        "POLL_REFUSED",
+        "at n2: must be one of READY",
+    ),
     "its start is not answered": (after(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
     "it is about to start": (a_job("a -> b", RUNNING), "a", "STARTING", "due"),
     "it needs another's output": (UNDER_WAY, "b", "UPSTREAM", "output of a"),

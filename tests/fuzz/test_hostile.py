@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
-from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import NEIGHBOUR, a_node, judged
 from tests.inprocess import ME, containers
 from tests.plain import NO_TLS
@@ -78,7 +78,7 @@ def pulse() -> list[Beat]:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[Beat]) -> Iterator[Target]:
-    with a_node(tmp_path_factory.mktemp("node")) as node:
+    with a_node(tmp_path_factory.mktemp("node"), fate={"enabled": True}) as node:
         found = Target(node)
         assert found.post("operator", REGISTRATION, A_PROVIDER)["code"] == 0
         with beating(node, pulse):
@@ -214,10 +214,9 @@ def test_json_that_no_other_reader_takes(target: Target, text: str):
     assert said["code"] in ("E0000000000", "E0000000400")
 
 
-def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
-    job_id = target.submit(with_parameter(r'"a\u0000b"'))["data"]["job_id"]
-    job = wait_for(lambda: (j := target.get(f"/api/v1/jobs/{job_id}"))["status"] == "FINISHED" and j, SOON)
-    assert job["failure"]["reason"] == "CREATE_FAILED" and "zero byte" in job["failure"]["message"]
+def test_zero_characters_are_refused(target: Target):
+    found = target.submit(with_parameter(r'"a\u0000b"'))
+    assert found["code"] == 400 and "zero characters" in found["data"]["problems"][0]["rule"]
     for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
         target.post("operator", path, a_job(flow_id="\0", name="\0", file="a\0b", namespace="\0"))
     assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
@@ -281,6 +280,28 @@ def test_bodies_that_never_end_delay_no_other_request(target: Target):
         assert target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})["code"] == 404
         said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **target.as_container)
         assert said["code"] == "E0000000000"
+
+
+def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog: pytest.LogCaptureFixture):
+    paths = {
+        "operator": [SUBMIT, REGISTRATION, "/v2/job/submit", "/api/v1/models"],
+        "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
+        "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
+    }
+    with capture_logs() as lines:
+        for listener, path in [(one, path) for one, all_ in paths.items() for path in all_]:
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            head += "".join(
+                f"{k}: {v}\r\n" for k, v in (target.as_container | {"x-source-node-id": NEIGHBOUR}).items()
+            )
+            target.raw(listener, f"{head}content-length: 1000\r\n\r\n{{".encode()).close()
+            with target.raw(
+                listener, f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\nzz\r\n".encode()
+            ) as sock:
+                assert sock.recv(4096).startswith(b"HTTP/1.1 400 ")
+        assert target.submit(a_job())["code"] == 0
+    assert not [line for line in lines if line["log_level"] == "error"]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_health_answered_all_the_while(target: Target, pulse: list[Beat], capsys: pytest.CaptureFixture[str]):
