@@ -63,11 +63,12 @@ test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the w
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
-test-fast: setup ## only what takes milliseconds
-	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store
+test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
+	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \
+	  tests/cli/test_languages.py tests/test_documents.py tests/test_reference.py
 
 check: setup ## format, lint, types, the rooms' import rules, words
-	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff format --check . || { echo "run: make fmt" >&2; exit 1; }
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports

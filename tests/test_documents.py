@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engines.base import EngineError
 from gateway.domain.states import JOB, RUN, TASK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,3 +64,12 @@ def test_every_attack_in_the_table_has_its_test():
     named = {name for row in rows[0] for name in re.findall(r"`([^`]+)`", row)}
     files = {name: f"{name}.py" if "/" in name else f"trust/test_{name}.py" for name in named}
     assert [file for file in files.values() if not (ROOT / "tests" / file).exists()] == []
+
+
+def test_the_reasons_of_an_engine_are_in_the_table_of_both_pages():
+    for name in ("containers.md", "containers.zh-CN.md"):
+        listed = re.findall(
+            r"^\| (`[A-Z].*`) \|", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE
+        )
+        reasons = {kind.reason for kind in (EngineError, *EngineError.__subclasses__())}
+        assert reasons - set(re.findall(r"\w+", " ".join(listed))) == set(), f"docs/{name} lacks them: add them"

@@ -46,6 +46,7 @@ from gateway.data.upload import (
     meta_rule,
     namespace_rule,
     text_rule,
+    too_large,
 )
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
@@ -91,7 +92,7 @@ async def receive(
         raise Invalid([Problem("content-type", "must be multipart/form-data with a boundary", got)])
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_file + 2 * _LARGEST_FIELDS:
-        raise TooLarge(f"the body has {announced} bytes; a file may have {max_file}")
+        raise too_large(max_file)
     reader = _Reader(request, options[b"boundary"], write, lambda items: begin(_form(items)), follow)
     try:
         received = await reader.parse()

@@ -33,10 +33,11 @@ from gateway.admin.outputs import attachment
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storages import Storages
+from gateway.data.upload import too_large
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
 from gateway.domain.spec import JobSpec, Party
-from gateway.errors import Invalid, NotFound, TooLarge
+from gateway.errors import Invalid, NotFound
 from gateway.http.pagination import page_of
 from gateway.runtime.context import current_trace, new_trace_id
 
@@ -238,7 +239,7 @@ async def _save(request: Request, path: Path, largest: int) -> None:
         async for data in request.stream():
             size += len(data)
             if size > largest:
-                raise TooLarge(f"the archive has more than {largest} bytes (data.max_upload_bytes)")
+                raise too_large(largest)
             await file.write(data)
 
 

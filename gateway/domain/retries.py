@@ -40,34 +40,14 @@ def following(job_id: str, task: str, attempt: int, before: str) -> str:
     return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
 
 
-NOT_WORTH_IT = frozenset(
-    {
-        "COMMAND_NOT_FOUND",
-        "COMPONENT_UNKNOWN",
-        "DATASET_DISABLED",
-        "IMAGE_NOT_FOUND",
-        "INPUT_MISSING",
-        "INVALID",
-        "JOB_ENDED",
-        "JOB_UNKNOWN",
-        "NOT_AUTHORISED",
-        "NOT_STOPPED",
-        "NO_ROLE_HERE",
-        "PROVIDER_RETIRED",
-        "PROVIDER_UNKNOWN",
-        "PULL_DENIED",
-        "RESOURCES_NEVER",
-        "SIGNATURE_INVALID",
-        "SIGNATURE_ABSENT",
-        "STOPPED",
-        "STORAGE_DENIED",
-        "STORAGE_GONE",
-        "STORAGE_MISMATCH",
-        "TASK_ID_CONFLICT",
-        "TASK_UNKNOWN",
-        "VERSION_UNKNOWN",
-    }
-)
+_REPEATED = """
+    COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED DATASET_CHANGED DATASET_DISABLED DATASET_UNKNOWN
+    DATA_MISSING DIGEST_CHANGED IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN NOT_AUTHORISED
+    NOT_STOPPED NOT_SUPPORTED NO_ROLE_HERE PROVIDER_RETIRED PROVIDER_UNKNOWN PULL_DENIED RESOURCES_NEVER
+    SIGNATURE_ABSENT SIGNATURE_INVALID STOPPED STORAGE_DENIED STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN
+    TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
+"""
+NOT_WORTH_IT = frozenset(_REPEATED.split())
 """Reasons that another attempt would meet again, or that were intended."""
 
 

@@ -26,6 +26,7 @@ from gateway.domain.scheduling.messages import (
 )
 from gateway.domain.spec import Amendment, CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
+from gateway.language.catalogue import groups
 from tests.builders import IDLE, a_job, a_spec, at, sent
 from tests.domain.calls import A1, A2, B1, B2, POLL_2, S1, S2, X1, X2
 from tests.domain.plot import Fate, Outage, Plot
@@ -183,6 +184,36 @@ def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
     one, two = retries.begun_again(failed, "a", at(2)), retries.begun_again(failed, "a", at(3))
     assert one.tasks["a"].task_id == two.tasks["a"].task_id == task.task_id
     assert one.tasks["a"].nodes["n1"].start.state is CallState.IDLE
+
+
+MAY_HELP = """
+    BUFFER_FULL CANNOT_SCHEDULE CHANNEL_LOST CREATE_FAILED ENGINE_DOWN ENGINE_FAILED EXIT_n FAILED
+    FAILED_TO_RUN GONE NETWORK_LOST NO_CALLBACK NO_SPACE OOM_KILLED PARTS_MISSING POLL_REFUSED PORT_IN_USE
+    PULL_FAILED PULL_TIMEOUT REPORTED_FAILED RESOURCES_BUSY SESSION_RELEASED SIGNATURE_UNCHECKED
+    STORAGE_FAILED STORAGE_FULL STORAGE_NOT_WRITABLE STORAGE_SLOW STORAGE_UNREACHABLE TIMEOUT TRANSPORT_DOWN
+"""
+NO_TASKS = """
+    ABNORMAL ALREADY_DECIDED APPROVAL_REJECTED APPROVAL_TIMEOUT APPROVAL_UNSUPPORTED AUDIT_ID_CONFLICT
+    AUDIT_UNKNOWN AUDIT_UNUSED AUDIT_WITHDRAWN CLAUSE_UNKNOWN CODEC DATASET_EXISTS DATASET_IN_USE
+    DATASET_NOT_UPLOADED DATA_BROKEN ENGINE_NOT_HERE FILE_NOT_FOUND FORMAT_MISMATCH GRANT_UNKNOWN GRPC_MISSING
+    IMAGE_NOT_USABLE IMAGE_UNKNOWN INHERITANCE_FAILED INPUT_UNKNOWN JOB_AMBIGUOUS JOB_ID_CONFLICT
+    JOB_NOT_ENDED JOB_NOT_RUNNING JOB_STARTED LOGS_UNREADABLE LOG_ELSEWHERE NAME_NOT_ALLOWED NOT_APPROVED
+    NOT_A_PARTY NOT_ONE_FILE NOT_OWNER NOT_READY NOT_WAITING NO_PLOT NO_REPORT OUTPUTS_IN_USE OUTPUT_MISSING
+    OUTPUT_UNKNOWN PARAMETER_UNKNOWN PARQUET_NOT_INSTALLED PARTY_UNKNOWN PATH_NOT_ALLOWED PROVIDER_AMBIGUOUS
+    ROLE_UNKNOWN RUN_TOKEN_REQUIRED RUN_UNKNOWN SAME_PERSON SANDBOX_FAILED SCHEDULER_FORGOT
+    SCHEDULER_UNREACHABLE SCHEMA_UNKNOWN SOURCE_UNUSABLE STATUS_UNKNOWN TASK_BEGUN TEMPLATE_UNKNOWN
+    UPSTREAM_FAILED
+"""
+"""reasons of those groups for which no task fails"""
+
+
+def test_of_every_reason_of_a_task_it_is_decided_whether_another_attempt_may_help():
+    titles = ("Jobs", "Containers", "Channel", "Data and outputs")
+    found = {one.name for group in groups() if group.title["en"] in titles for one in group.reasons}
+    decided = [{*MAY_HELP.split()}, {*NO_TASKS.split()}, retries.NOT_WORTH_IT]
+    undecided = found.difference(*decided)
+    assert undecided == set(), "to NOT_WORTH_IT of gateway/domain/retries.py, or MAY_HELP or NO_TASKS here"
+    assert sum(len(names & found) for names in decided) == len(found)
 
 
 @pytest.mark.parametrize("reason", sorted(retries.NOT_WORTH_IT))
