@@ -241,7 +241,7 @@ def _usable(certificate: x509.Certificate) -> None:
     try:
         certificate.public_key()
     except (UnsupportedAlgorithm, ValueError) as error:
-        rule = "is for a key of a kind that TLS cannot use here (such as SM2); get one for an RSA or EC P-256 key"
+        rule = "is for a key of a kind that TLS cannot use here, such as SM2; get one for an RSA or EC P-256 key"
         raise Unusable(rule) from error
 
 

@@ -82,7 +82,7 @@ _ITEMS = shape("Items", items=[Item], bytes=int)
 _DRAINING = shape(
     "Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object
 )
-_SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None)
+_SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None, changed=bool)
 
 
 def health_router(parts: AdminParts) -> APIRouter:
@@ -281,7 +281,8 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         shape("Settings", settings=[_SETTING]),
     )
     def shown() -> Response:
-        """``origin``: default, file (``where``: file and line), environment (the variable), or command.
+        """``origin``: default, file (``where``: file and line), environment (the variable), or command;
+        ``changed``: the value is not the default.
 
         Secrets and passwords are masked.
         """

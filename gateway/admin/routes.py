@@ -104,9 +104,8 @@ def router(
         """Change an entry; ``entry``: what it would hold."""
         if change.node == me and entry is not None and not any(entry.get(key) for key in _FILES):
             rule = (
-                "is this node's own id, and a node needs no route to itself: name the partner's id (an entry that"
-                " is there does nothing, and can be removed); only several gateways of one node on one database"
-                f" have such an entry, for their {', '.join(_FILES)}"
+                "is this node's own id, and a node needs no route to itself: name the partner's id; only several"
+                f" gateways of one node on one database have such an entry, for their {', '.join(_FILES)}"
             )
             raise Invalid([Problem(me, rule)], reason="ROUTE_INVALID")
         author = named(request, edit.author)

@@ -204,7 +204,10 @@ def reject(node: Client, number: Number, reason: Reason = "") -> Output:
 @command(commands, "terminate", '3 --reason "end of the project"')
 def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
     """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
-    yield from _changed(node, number, "terminate", {"reason": reason})
+    for done in _changed(node, number, "terminate", {"reason": reason}):
+        yield done
+    if done["kind"] == "contract" and ", disabled" in _route(node, done["partner"]):
+        say(f"the route to {done['partner']} is disabled")
 
 
 @command(commands, "refresh", "3")

@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
-from gateway.config.schema import PREFIX, Origin, Settings
+from gateway.config.engine import EngineSettings
+from gateway.config.schema import PREFIX, Node, Origin, Settings
 from gateway.config.values import DEFAULT_STORAGE, without_password
 from gateway.data.reading import MIB, NotFit, whole
 from gateway.domain.problems import Problem
@@ -71,7 +72,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
     if unknown or removed:
         raise Invalid([*unknown, *removed])
     settings = _anchored(settings, base)
-    settings._origins = _origins(path, text, overrides or {})
+    settings._origins, settings._base = _origins(path, text, overrides or {}), base
     return settings
 
 
@@ -246,11 +247,18 @@ def _leaves(data: Any, at: str = "") -> Iterator[str]:
 
 
 def effective(settings: Settings) -> list[dict[str, Any]]:
-    """Return every value: ``path``, ``value``, ``origin`` (default, file, environment, command), ``where``."""
+    """Return every value: ``path``, ``value``, ``origin`` (default, file, environment, command), ``where``.
+
+    ``changed``: it is not the default.
+    """
+    required: Mapping[str, Any] = {"node": Node, "engine": EngineSettings}
+    blank = Settings.model_construct(**{name: section.model_construct() for name, section in required.items()})
+    defaults = dict(_values(_anchored(blank, settings.base), ""))
     found = []
     for path, value in _values(settings, ""):
         origin = _origin_of(path, settings.origins)
-        found.append({"path": path, "value": shown(path, value), "origin": origin.kind, "where": origin.where})
+        one = {"path": path, "value": shown(path, value), "origin": origin.kind, "where": origin.where}
+        found.append(one | {"changed": path not in defaults or value != defaults[path]})
     return found
 
 
@@ -272,7 +280,7 @@ def shown(path: str, value: Any) -> Any:
 
 def _values(section: BaseModel, at: str) -> Iterator[tuple[str, Any]]:
     for name in type(section).model_fields:
-        value = getattr(section, name)
+        value = getattr(section, name, None)
         path = f"{at}{name}"
         if isinstance(value, BaseModel):
             yield from _values(value, f"{path}.")

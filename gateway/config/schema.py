@@ -476,6 +476,7 @@ class Settings(BaseSettings):
     )
 
     _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)
+    _base: Path = PrivateAttr(default=Path())
 
     @classmethod
     def settings_customise_sources(
@@ -493,6 +494,11 @@ class Settings(BaseSettings):
     def origins(self) -> Mapping[str, Origin]:
         """Where each value that was set comes from, by its path, such as ``engine.kind``."""
         return self._origins
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths are relative to."""
+        return self._base
 
     @model_validator(mode="after")
     def _ports_fit(self) -> "Settings":

@@ -37,7 +37,7 @@ from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step, Trial
 from gateway.store.database import connect, next_step, revisions
 from gateway.store.queries import database_time
-from gateway.store.repositories import SqlProviders, SqlRouteVersions
+from gateway.store.repositories import SqlProviders, SqlRouteVersions, SqlTokens
 from gateway.store.store import Store
 from gateway.version import VERSION
 from provider_registry.model import Provider
@@ -232,10 +232,8 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     tls = [engine.docker.tls, engine.swarm.tls, *(one.tls for one in further)]
     clusters = [engine.kubernetes, *(one.kubernetes for one in further)]
     named = [*(one.key for one in (*tls, peer) if one), *(one.kubeconfig for one in clusters if one)]
-    named += [
-        *Keyring(settings.state_dir).files.values(),
-        *(one.password_file for one in settings.storages.values()),
-    ]
+    named += Keyring(settings.state_dir).files.values()
+    named += (one.password_file for one in settings.storages.values())
     files += filter(None, named)
     routes = _routes(settings).table.routes.values()
     files += [Path(route.identity.key) for route in routes if route.identity.key]
@@ -339,7 +337,7 @@ def _images(node: Installation) -> Step:
         for image in provider.every_image() if not provider.retired else ():
             images.setdefault((image, provider.place), []).append(provider)
     if not images:
-        return _ok("no provider is registered: nothing to check")
+        return _ok("no provider is in use: nothing to check")
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         found = list(pool.map(lambda one: _image(node, *one), sorted(images.items())))
     total = f"{counted(len(images), 'image')} registered"
@@ -453,7 +451,8 @@ def certificates_of(settings: Settings) -> Step:
         signers = ()
         broken += map(str, error.problems)
     if broken:
-        return _failed("; ".join(broken), "replace the files; a running node reloads those of routes by itself")
+        remedy = "replace the files; those of routes are reloaded by themselves, the listener's at the next start"
+        return _failed("; ".join(broken), remedy)
     keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
     causes, remedies = [], []
@@ -479,6 +478,16 @@ def certificates_of(settings: Settings) -> Step:
         first = min(one.ends for one in found)
         keys.insert(0, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
     return _ok("; ".join(keys) or "none are named")
+
+
+def _tokens(node: Installation) -> Step:
+    mode, now, valid = node.settings.auth.mode, datetime.now(UTC), 0
+    if mode == "off" and node.database_up and node.revisions[0] == node.revisions[1]:
+        valid = sum(not t.revoked_at and (t.expires_at or now) >= now for t in SqlTokens(node.store).list())
+    if not valid:
+        return _ok(f"mode {mode}")
+    remedy = 'set auth.mode: "on" and restart the node, or revoke the tokens'
+    return _warning(f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy)
 
 
 def _peers(node: Installation) -> Step:
@@ -582,6 +591,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "images": _images,
     "ports": _ports,
     "certificates": lambda node: certificates_of(node.settings),
+    "tokens": _tokens,
     "peers": _peers,
     "signing": lambda node: signing_of(node.settings),
     "approval": _approval,

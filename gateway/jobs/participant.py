@@ -24,6 +24,7 @@ from gateway.jobs.retention import Deleting
 from gateway.ports import Callback, SchedulerApi, TaskNews
 from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import while_away
+from gateway.store.queries import is_known
 from gateway.store.repositories import SqlJobAudits
 from provider_registry.registry import Unknown
 
@@ -118,8 +119,10 @@ class Participant:
         Returns the job, and whether this decision is the one that counts: False where the same was decided
         before, whose words stay.
         """
-        local = self._store.local_jobs.get(job_id)
-        if local.approval is None or approval.alone(local):
+        local = self._store.local_jobs.find(job_id)
+        if local is None and not is_known(self._store, job_id):
+            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+        if local is None or local.approval is None or approval.alone(local):
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
         event = Decided(approve, by, words, self._clock())
         local = self._executor.record(job_id, event)

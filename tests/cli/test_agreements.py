@@ -68,7 +68,8 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         mine = str(listed(me)[-1]["number"])
         wait_for(lambda: "REJECTED" in done(me, "refresh", mine))
         assert asking("data", peer, "unpublish", "bank#credit").exit_code == 0
-        done(me, "terminate", str(listed(me)[0]["number"]))
+        ended = done(me, "terminate", str(listed(me)[0]["number"]))
+        assert f"the route to {PEER} is disabled" in ended
         assert not me.routes.table.routes[PEER].enabled
         noted = [line.detail["after"]["status"] for line in peer.audit.list(action="/applications/", limit=9)]
         assert noted == ["REJECTED", "APPROVED", "APPROVED"]

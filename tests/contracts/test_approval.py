@@ -118,6 +118,11 @@ def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     answer = world.decide(own, "reject")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "NOT_WAITING")
     world.me.coordinator.stop_job(spec.job_id, "", ME)
+    away = replace(spec, job_id=f"{spec.job_id}-away", scheduler=ME)  # it is only scheduled here
+    away = replace(away, parties=tuple(replace(p, node=PEER) for p in spec.parties))
+    world.me.coordinator.submit_job(away, PEER)
+    answer = world.decide(away, "approve")
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "NOT_WAITING")
     wrong = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"})
     assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
 

@@ -143,19 +143,26 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
         federation.__exit__(True)
 
 
-def test_first_hour_of_an_admin(pair: Federation, tmp_path: Path):
+@pytest.mark.parametrize(("page", "language"), [("admin", "C.UTF-8"), ("admin.zh-CN", "zh_CN.UTF-8")])
+def test_first_hour_of_an_admin(
+    pair: Federation, tmp_path: Path, page: str, language: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("LC_ALL", raising=False)
+    monkeypatch.setenv("LANG", language)
     own = pair[ME].settings["listen"]
     ports = {"7380": own["peer"]["bind"], "7381": own["container"]["bind"], "7382": own["operator"]["bind"]}
     # the addresses that `init` writes are others here, as an admin would change them
     moved = "; ".join(f's/bind: "[0-9.]*:{port}"/bind: "{bind}"/' for port, bind in ports.items())
-    create = "bfia-gateway token create"
+    create, healthy = "bfia-gateway token create", f"curl -s {ports['7382']}/health/ready"
+    audit = f"curl -s -o /dev/null -w '%{{http_code}}' {ports['7382']}/api/v1/audit"
     names = {
         PARTNERS_ADDRESS: pair[PARTNER].peer.removeprefix("http://"),
         "127.0.0.1:7382": ports["7382"],
         create: f"sed -i '{moved}' node.yml; {create}",
+        healthy: f'[ "$({audit})" = 401 ]; {healthy}',
     }
     (tmp_path / "admin").mkdir()
-    assert "data partner, contract 17" in typed(told("admin", names), tmp_path / "admin")
+    assert "data partner, contract 17" in typed(told(page, names), tmp_path / "admin")
 
 
 def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):

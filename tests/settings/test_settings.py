@@ -362,6 +362,16 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
     assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     assert SECRET not in shown.stdout
+    monkeypatch.undo()
+    CliRunner().invoke(app, ["init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml")])
+    new = {e["path"]: e for e in effective(load(tmp_path / "new/node.yml"))}
+    assert {path for path, e in new.items() if e["origin"] != "default"} == new.keys()  # `init` writes all of them
+    changed = {"node.id", "engine.kind", "route_table.file", "data.grants"}
+    assert {path for path, e in new.items() if e["changed"]} == {
+        *changed,
+        "resources.memory_gib",
+        "resources.disk_gib",
+    }
 
 
 def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it_is_named(tmp_path: Path):
