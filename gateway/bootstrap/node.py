@@ -36,7 +36,7 @@ from gateway.data.logs import RunLogs
 from gateway.data.models import Models
 from gateway.data.outputs import OutputCatalog
 from gateway.data.remote_storage import Remote
-from gateway.data.sharing import KnownJobs, Sharing
+from gateway.data.sharing import Sharing
 from gateway.data.workspace import DiskWatch, Workspace, check_storage, made, try_to_write
 from gateway.domain import rerun
 from gateway.domain.applications import Kind
@@ -222,10 +222,7 @@ class Gateway:
             SqlGrants(store),
             Default(settings.data.grants),
             partial(roles_of, self.registry),
-            KnownJobs(
-                self._unfinished,
-                lambda job_id: local.spec if (local := store.local_jobs.find(job_id)) else None,
-            ),
+            self._unfinished,
             self.clock,
         )
         self.kept_applications = SqlApplications(store)

@@ -6,14 +6,13 @@ A job is checked when it comes and again before anything of it starts, because g
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
 
 from gateway.data.datasets import Datasets, used_by
 from gateway.domain import datasets
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.datasets import Dataset, Default, Grant
 from gateway.domain.problems import Problem
-from gateway.domain.run import Address, job_of
+from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId, moment
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
@@ -36,13 +35,6 @@ class NotShared(NotAllowed):
         return self._problems
 
 
-class KnownJobs(NamedTuple):
-    """The jobs that this node has a part in."""
-
-    unfinished: Callable[[], Iterable[JobSpec]]
-    find: Callable[[str], JobSpec | None]
-
-
 class Sharing:
     """The datasets of this node as its admin and its partners see them."""
 
@@ -53,7 +45,7 @@ class Sharing:
         grants: SqlGrants,
         default: Default,
         roles_of: RolesOf,
-        jobs: KnownJobs,
+        unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
     ) -> None:
         self._node = node
@@ -61,7 +53,7 @@ class Sharing:
         self.grants = grants
         self.default = default
         self._roles_of = roles_of
-        self._jobs = jobs
+        self._unfinished = unfinished
         self._clock = clock
 
     # ------------------------------------------------------------ for jobs
@@ -75,7 +67,7 @@ class Sharing:
         for want in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
             if own and not self._datasets.exists(want.dataset):
                 continue  # reported as a problem of the job
-            if others and (why := self._not_granted(want.dataset, others, now, spec)):
+            if others and (why := self._not_granted(want.dataset, others, now)):
                 seen_here = datasets.refused(want, self._node, why)
                 ungranted.append(seen_here if own else datasets.not_here(want, self._node, others))
                 whys.append(str(seen_here))
@@ -90,7 +82,7 @@ class Sharing:
         """Return the jobs here that are not over and name a dataset."""
         found = (
             spec.job_id
-            for spec in self._jobs.unfinished()
+            for spec in self._unfinished()
             if any(want.dataset == dataset for want in datasets.wanted(spec, self._node, self._roles_of))
         )
         return list(dict.fromkeys(found))
@@ -160,24 +152,6 @@ class Sharing:
     def _known(self, dataset: Address, node: NodeId) -> Grant | None:
         return next((g for g in self.grants.of(dataset) if g.node == node), None)
 
-    def _not_granted(
-        self, dataset: Address, others: Sequence[NodeId], now: datetime, spec: JobSpec
-    ) -> list[tuple[NodeId, str]]:
-        uploaded = self._datasets.uploaded(dataset)
-        if not uploaded and self._left_by(dataset, spec):
-            return []
-        default = self.default if uploaded else Default.LISTED
+    def _not_granted(self, dataset: Address, others: Sequence[NodeId], now: datetime) -> list[tuple[NodeId, str]]:
+        default = self.default if self._datasets.uploaded(dataset) else Default.LISTED
         return datasets.without_grant(self.grants.of(dataset), others, default, now)
-
-    def _left_by(self, output: Address, spec: JobSpec) -> bool:
-        """Tell whether an output was left by a job that this one is a rerun of, or inherits from."""
-        wanted, passed, earlier = job_of(output), set[str](), spec.old_job_id
-        while earlier and earlier not in passed:
-            passed.add(earlier)
-            old = self._jobs.find(earlier)
-            if old is None or not datasets.same_family(old, spec):
-                return False
-            if earlier == wanted:
-                return True
-            earlier = old.old_job_id
-        return False

@@ -3,7 +3,7 @@
 A job shows what follows from a dataset to all participants, so every other node of the job counts, and the
 one whose platform submitted it. Jobs among the own parties alone need no grant.
 
-What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
+What a job left needs a grant as well, whatever the setting, before another job may name it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,11 +80,6 @@ def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
     """Return the other nodes of a job, who submitted it and who schedules it, each once."""
     nodes = (*(party.node for party in spec.parties), spec.initiator, spec.scheduler)
     return [other for other in dict.fromkeys(nodes) if other and other != node]
-
-
-def same_family(old: JobSpec, new: JobSpec) -> bool:
-    """Tell whether a job may go on with what an earlier one left: same scheduling node, same parties."""
-    return (new.scheduler, new.parties) == (old.scheduler, old.parties)
 
 
 def without_grant(

@@ -153,6 +153,27 @@ def _inherited(task: Task, kept: bool, at: datetime) -> Task:
 # what the same task left there.
 
 
+def may_go_on(old: JobSpec, new: JobSpec, task: str, parties: Collection[Party]) -> bool:
+    """Tell whether a task may have what the same one of an earlier job left at these parties.
+
+    The scheduling node and the parties are the same; so are components and data of the task and of all before it,
+    which the new job therefore names, and needs grants for. Parameters may differ.
+    """
+    if (new.scheduler, new.parties) != (old.scheduler, old.parties):
+        return False
+    needed = {task}
+    for name in reversed(order(new.dag)):
+        if name in needed:
+            before, now = old.dag.get(name), new.dag[name]
+            if before is None or (before.component, before.inputs) != (now.component, now.inputs):
+                return False
+            data = [[data_location(job.task_params, one, name) for one in parties] for job in (old, new)]
+            if data[0] != data[1]:
+                return False
+            needed |= now.upstream
+    return True
+
+
 def checkpoints(
     spec: JobSpec, task: str, party: Party, storage: str = ""
 ) -> tuple[Address | None, Address | None]:

@@ -17,7 +17,6 @@ from gateway.data.registration import CSV
 from gateway.data.storages import Storages
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagInput, DagNode, once_per_component, order
-from gateway.domain.datasets import same_family
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run, job_of
@@ -218,7 +217,7 @@ class TaskPlanner:
                 name=run_name(self._node, local.id, task_id, run.party.role, run.party.index, attempt),
                 attempt=attempt,
                 created_at=self._clock(),
-                checkpoint_from=run.checkpoint_from if self.follows(local.spec) else None,
+                checkpoint_from=run.checkpoint_from if self._goes_on(local.spec, node.name) else None,
                 owner=local.home or self._owner,
                 warnings=tuple(map(str, missing)),
             )
@@ -242,10 +241,9 @@ class TaskPlanner:
         """Return each party's run of a task here as it would be without the outputs of other tasks."""
         return [self._plan(part).run for part in self._parts(spec, node)]
 
-    def follows(self, spec: JobSpec) -> bool:
-        """Tell whether a job may have the checkpoints of the earlier one that it names."""
+    def _goes_on(self, spec: JobSpec, task: str) -> bool:
         old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
-        return old is not None and same_family(old.spec, spec)
+        return old is not None and rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
 
     def _plan(self, part: _Part, task_id: str = "", runs: Sequence[Run] = ()) -> _Planned:
         spec, node, party, provider, component = part

@@ -23,14 +23,12 @@ from hypothesis import strategies as st
 from gateway.data import table_reader
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import Buckets, FileStorage
-from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.storages import Storages
 from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import Upload, write_table
-from gateway.domain.datasets import Dataset, Default, MemoryDatasets
+from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
-from tests.builders import a_spec
 from tests.storages import upload
 
 HERE = Address("testspace", "test_guest")
@@ -501,20 +499,6 @@ def test_no_path_leads_to_a_file_outside_the_roots(parts: list[str]) -> None:
 
 
 # ---------------------------------------------------------------- finding it again
-
-
-def test_an_output_of_the_job_before_the_last_is_still_of_the_family(site: Site) -> None:
-    jobs = {f"job-{n}": a_spec(job_id=f"job-{n}", old_job_id=f"job-{n - 1}") for n in (2, 3)}
-    jobs["job-1"] = a_spec(job_id="job-1")
-    known = KnownJobs(list, jobs.get)
-    grants: Any = None
-    sharing = Sharing(
-        "n1", site.datasets, grants, Default.LISTED, lambda node: (), known, lambda: datetime.now(UTC)
-    )
-    left = Address("job-1-guest-0", "task-out")
-    assert sharing._left_by(left, jobs["job-3"]) and not sharing._left_by(left, jobs["job-1"])
-    jobs["job-2"] = replace(jobs["job-2"], scheduler="n9")
-    assert not sharing._left_by(left, jobs["job-3"])
 
 
 def test_a_dataset_is_found_by_either_form(site: Site) -> None:

@@ -77,6 +77,27 @@ def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, 
         assert set(found) == {"d"} and lacking["b"] == "it needs the output of a, which is not inherited"
 
 
+@pytest.mark.parametrize(
+    ("change", "goes_on"),
+    [
+        ({}, True),
+        ({"task_params": {}}, True),
+        ({"scheduler": "n9"}, False),
+        ({"parties": parties({"guest": ("n1",), "host": ("n3",)})}, False),
+        ({"dag": other_component(DAG, "b", ComponentRef("vendor", "1.0.0", "Other"))}, False),
+        ({"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))}, False),
+        ({"dag": Dag((a_node("b"), *DAG.nodes[2:]))}, False),
+        ({"dag": Dag((*DAG.nodes[:2], a_node("z")))}, True),
+        ({"task_params": {"host": {"0": {"a": {"dataset_id": "n#d"}}}}}, False),
+    ],
+)
+def test_checkpoints_are_for_the_same_work_on_the_same_data(change: dict[str, Any], goes_on: bool):
+    """Or another component would read at a partner what was left of data that is granted no more."""
+    old = an_ended_job().spec
+    assert rerun.may_go_on(old, replace(old, **change), "b", old.parties) is goes_on
+    assert not rerun.may_go_on(old, replace(old, dag=Dag((*DAG.nodes, a_node("z")))), "z", old.parties)
+
+
 def test_a_task_that_the_old_job_lacks_differs():
     old = an_ended_job().spec
     new = replace(old, dag=Dag((*DAG.nodes, a_node("new"))))
