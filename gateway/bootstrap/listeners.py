@@ -39,7 +39,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
-from gateway.http.guard import Guard, Refusals, cookie_name, noting_refusals
+from gateway.http.guard import Guard, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
@@ -58,8 +58,8 @@ def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
     return node.dry_run.plan(node.offers.expanded(spec))
 
 
-def mounted(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
-    """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
+def _of_fate(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
+    """Return the routers of FATE's paths for operators: none while its protocol is switched off."""
     if not node.settings.fate.enabled:
         return []
     body = node.settings.limits.body_bytes
@@ -95,18 +95,124 @@ OPEN_PER_MINUTE = 60
 MEDIUM = 1024**2
 SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
+Layer = Callable[[ASGIApp], ASGIApp]
+"""what puts something around an application"""
 
 
-def applications(node: "Gateway") -> dict[str, ASGIApp]:
-    """Return what each listener answers."""
+def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
+    """Return what each listener answers: its paths, and around them the layers that a request passes before."""
+    chan = _channel(node)
+    of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
+    one_port, taken = node.settings.listen.container is None, node.participant.callback
+    callbacks = platform.container_router(taken, node.limiters, node.run_tokens.id_of, by_address=not one_port)
+    mounts = {
+        "operator": _for_operators(node),
+        "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node)],
+        "container": [Mounted(of_containers, None, bfia.ChannelRefusal), *_bounded(node, callbacks)],
+    }
+    all_ = [one for some in mounts.values() for one in some]
+    node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
+    titles = {"operator": "operators", "peer": "peers", "container": "containers"}
+    channel = {"operator": (), "peer": (of_peers,), "container": (of_containers,)}
+    if one_port:
+        titles["peer"], channel["peer"] = "peers and containers", (of_peers, of_containers)
+        mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
+    verifier = Verifier(node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
+    signed = [
+        requests.signed(verifier, node.peer_table.entry, node.limiters.rest),
+        node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
+    ]
+    first: dict[str, list[Any]] = {"operator": [in_language], "peer": signed, "container": []}
+    body, as_200, elsewhere = node.settings.limits.body_bytes, node.peer_table.as_200, node.fate.elsewhere
+    layers, apps = _layers(node, chan), {}
+    for name, routers in mounts.items():
+        app = create_app(titles[name], routers, documented=True, first=first[name])
+        if name == "operator":
+            session.mount(app)
+        elif name == "peer":
+            app.state.before_body = signed[0]  # a dependency comes after the body was parsed
+        envelope.install(app, as_200, elsewhere, for_others if name == "peer" else None)
+        usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
+        control = (one.router for one in routers if one.max_body == body and not one.first)
+        apps[name] = router.ahead(ahead(usual, app, control, body), *channel[name])
+        for layer in layers[name]:
+            apps[name] = layer(apps[name])
+    return apps
+
+
+def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]]:
+    """Return what stands around each listener's paths, the innermost first; a request meets the last first."""
+    settings, here, peer_table = node.settings, node.settings.node.id, node.peer_table
+    largest = (settings.limits.body_bytes, chan.max_body)
+    refusals = Refusals(node.audit.add, node.clock)
+    partners = (peer_table.knows, Refusals(node.audit.add, node.clock), Refusals(node.audit.add, node.clock))
+    noting, asking = CapacityLimiter(2), CapacityLimiter(2)
+
+    def counted(scope: Scope) -> str | None:
+        """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
+        if _of_container(scope):
+            return None
+        name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
+        name = name if peer_table.knows(name) else ""
+        return name if name and shown(scope) else f"{name} at {address_of(scope)}"
+
+    def open_to_all(scope: Scope) -> str | None:
+        return address_of(scope) if scope["path"] in requests.OPEN else None
+
+    # Everything further in may ask who an unknown sender is, without waiting for the database.
+    looked_up: Layer = lambda app: with_lookup(app, peer_table.is_unknown, peer_table.look, asking)  # noqa: E731
+    no_browser: Layer = lambda app: without_foreign(app, from_browser)  # noqa: E731
+    peer: list[Layer] = [
+        # Signs what the paths answer; what is refused further out proves nothing and is not signed.
+        lambda app: requests.signing_answers(app, node.protocol.key, peer_table.entry, node.limiters.rest),
+        # Notes what the paths refuse; a relay and the check of identity note their own refusals.
+        lambda app: noting_refusals(app, refusals, _claimed, noting, partners),
+        # Hands on what is for another node: it needs an identity and counts, but meets no path of this node.
+        lambda app: relay.Relay(app, here, lambda: node.routes.table, node.courier, largest, refusals.relay),
+        # Counts by sender, so behind the check of who that is.
+        lambda app: with_quota(app, settings.limits.partner_requests_per_minute, counted),
+        lambda app: with_quota(app, OPEN_PER_MINUTE, open_to_all),
+        # Before anything is read or done for a sender: it is who it claims to be.
+        lambda app: with_identity(
+            app,
+            _identity(node),
+            lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
+            lambda scope: known_first(scope, peer_table.knows, here),
+            lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
+            refusals.denied,
+            noting,
+        ),
+        looked_up,
+        no_browser,
+        noting_origin,  # of every request, for whatever is noted further in
+    ]
+    guarded, fate = settings.auth.mode == "on", settings.fate
+    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
+    signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
+    operator: list[Layer] = [
+        looked_up,
+        lambda app: Guard(
+            app,
+            access,
+            node.audit.add,
+            node.clock,
+            CapacityLimiter(4),
+            signer,
+            node.fate.elsewhere,
+            cookie_name(here),
+        ),
+        # Without tokens nothing but the address tells who may.
+        *([] if guarded else [lambda app: without_foreign(app, from_elsewhere)]),
+        lambda app: noting_refusals(app, refusals, _claimed, noting),  # those of the layers above, too
+    ]
+    return {"operator": operator, "peer": peer, "container": [looked_up, no_browser]}
+
+
+def _channel(node: "Gateway") -> router.ChannelParts:
     settings = node.settings
-    limiters = node.limiters
-    body = settings.limits.body_bytes
-    peers = Peers(node.peer_table.knows, node.peer_table.profile_of, limiters)
-    institution = settings.node.institution or settings.node.id
-    chan = router.ChannelParts(
+    return router.ChannelParts(
         node=settings.node.id,
-        institution=institution,
+        institution=_institution(node),
         broker=node.broker,
         run_of=node.sessions.run_of,
         route_of=node.peer_table.route_of,
@@ -117,29 +223,47 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         elsewhere=lambda session: node.peer_table.route_here(node.channel_elsewhere(session)),
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
-    of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
-    audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
 
-    def bounded(one: APIRouter, size: int = body) -> Mounted:
-        return Mounted(one, size, bfia.Refusal)
 
-    for_peers_here = [  # the most frequent first: paths are tried in this order
-        Mounted(of_peers, None, bfia.ChannelRefusal),
-        bounded(interconn.router(settings.node.id, node.coordinator, node.participant, peers)),
-        bounded(interconn.audit_router(audits, peers)),
-        bounded(interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)),
-        bounded(interconn.outputs_router(node.outputs, peers)),
-        bounded(management.node_router(node.card, node.applications, peers, node.clock), SMALL),
-        bounded(management.audit_router(node.card, node.applications, peers, node.clock), MEDIUM),
-        bounded(management.offers_router(node.offers, institution, node.applications, peers), SMALL),
+def _institution(node: "Gateway") -> str:
+    return node.settings.node.institution or node.settings.node.id
+
+
+def _bounded(node: "Gateway", *routers: APIRouter, size: int = 0) -> list[Mounted]:
+    return [Mounted(one, size or node.settings.limits.body_bytes, bfia.Refusal) for one in routers]
+
+
+def _for_peers(node: "Gateway") -> list[Mounted]:
+    """Return the routers for peers but the channel's, the most frequent first: paths are tried in this order."""
+    here, institution, kept = node.settings.node.id, _institution(node), node.applications
+    peers = Peers(node.peer_table.knows, node.peer_table.profile_of, node.limiters)
+    policy = approval_policy(node.settings)
+    audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, policy)
+    return [
+        *_bounded(
+            node,
+            interconn.router(here, node.coordinator, node.participant, peers),
+            interconn.audit_router(audits, peers),
+            interconn.hello_router(here, institution, node.protocol.peer, peers),
+            interconn.outputs_router(node.outputs, peers),
+        ),
+        *_bounded(node, management.node_router(node.card, kept, peers, node.clock), size=SMALL),
+        *_bounded(node, management.audit_router(node.card, kept, peers, node.clock), size=MEDIUM),
+        *_bounded(node, management.offers_router(node.offers, institution, kept, peers), size=SMALL),
+        *node.fate.for_peers(
+            node.coordinator,
+            node.participant,
+            node.limiters,
+            node.peer_table.knows,
+            lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
+        ),
     ]
-    by_address = settings.listen.container is not None
-    callbacks = platform.container_router(
-        node.participant.callback, limiters, node.run_tokens.id_of, by_address=by_address
-    )
-    for_containers = [Mounted(of_containers, None, bfia.ChannelRefusal), bounded(callbacks)]
-    uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
-    ours = [only_known]
+
+
+def _for_operators(node: "Gateway") -> list[Mounted]:
+    settings, limiters = node.settings, node.limiters
+    body, upload, ours = settings.limits.body_bytes, settings.data.max_upload_bytes, [only_known]
+    uploads = data.Uploads(node.datasets, upload)
     operators = platform.operator_router(
         node.coordinator,
         settings.node.id,
@@ -148,18 +272,8 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         limiters,
         node.offers.expanded,
     )
-    for_operators = [
-        bounded(operators),
-        bounded(platform.log_router(node.run_logs, limiters)),
-        Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
-        Mounted(data.router(uploads), None, bfia.OwnRefusal),
-        Mounted(providers.router(node.providers), body, first=ours),
-        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
-        Mounted(jobs.templates_router(SqlTemplates(node.store), node.clock), body, first=ours),
-        Mounted(models.import_router(node.models, node.storage, settings.data.max_upload_bytes), None, first=ours),
-    ]
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
-    small = (
+    small = [
         streams.logs_router(node.run_logs, node.leaving),
         streams.events_router(settings.node.id, node.feed, node.webhooks, node.leaving),
         jobs.deletion_router(node, node.deleting, limiters.peers),
@@ -176,109 +290,23 @@ def applications(node: "Gateway") -> dict[str, ASGIApp]:
         session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
         admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
-    )
-    for_operators += [Mounted(router, SMALL, first=ours) for router in small]
+    ]
+    mounts = [
+        *_bounded(node, operators, platform.log_router(node.run_logs, limiters)),
+        Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
+        Mounted(data.router(uploads), None, bfia.OwnRefusal),
+        Mounted(providers.router(node.providers), body, first=ours),
+        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
+        Mounted(jobs.templates_router(SqlTemplates(node.store), node.clock), body, first=ours),
+        Mounted(models.import_router(node.models, node.storage, upload), None, first=ours),
+        *(Mounted(router, SMALL, first=ours) for router in small),
+    ]
     if settings.auth.oidc is not None:
         from gateway.console.oidc import Provider
 
-        for_operators.append(
-            Mounted(session.oidc_router(sessions, Provider(settings.auth.oidc, node.clock)), SMALL)
-        )
-    for_peers_here += node.fate.for_peers(
-        node.coordinator,
-        node.participant,
-        limiters,
-        node.peer_table.knows,
-        lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
-    )
-    for_operators += mounted(node, uploads)
-    all_ = [*for_operators, *for_peers_here, *for_containers]
-    node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
-    mounts = {"operator": for_operators}
-    apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True, first=[in_language])
-    }
-    session.mount(apps["operator"])
-    verifier = Verifier(settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
-    signed = [
-        requests.signed(verifier, node.peer_table.entry, limiters.rest),
-        node.fate.signed(lambda request: requests.incoming(request).source, limiters),
-    ]
-    if settings.listen.container is None:
-        mounts["peer"] = [*for_containers, *for_peers_here]
-        apps["peer"] = create_app("peers and containers", mounts["peer"], documented=True, first=signed)
-    else:
-        mounts |= {"peer": for_peers_here, "container": for_containers}
-        apps["peer"] = create_app("peers", for_peers_here, documented=True, first=signed)
-        apps["container"] = create_app("containers", for_containers, documented=True)
-    apps["peer"].state.before_body = signed[0]  # a dependency comes after the body was parsed
-    for name, app in apps.items():
-        outside = for_others if name == "peer" else None
-        envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
-        usual = envelope.too_large_in_envelope(app, node.peer_table.as_200, node.fate.elsewhere)
-        control = (one.router for one in mounts[name] if one.max_body == body and not one.first)
-        apps[name] = ahead(usual, app, control, body)
-    apps["peer"] = router.ahead(apps["peer"], of_peers)
-    name = "peer" if settings.listen.container is None else "container"
-    apps[name] = router.ahead(apps[name], of_containers)
-    apps["peer"] = requests.signing_answers(apps["peer"], node.protocol.key, node.peer_table.entry, limiters.rest)
-    refusals = Refusals(node.audit.add, node.clock)
-    noting = CapacityLimiter(2)
-    partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock), Refusals(node.audit.add, node.clock))
-    apps["peer"] = noting_refusals(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
-    apps["peer"] = relay.Relay(
-        apps["peer"],
-        settings.node.id,
-        lambda: node.routes.table,
-        node.courier,
-        (body, chan.max_body),
-        refusals.relay,
-    )
-    peer_table = node.peer_table
-
-    def counted(scope: Scope) -> str | None:
-        """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
-        if _of_container(scope):
-            return None
-        name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
-        name = name if peer_table.knows(name) else ""
-        return name if name and shown(scope) else f"{name} at {_address(scope)}"
-
-    apps["peer"] = with_quota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
-    open_to_all = lambda scope: _address(scope) if scope["path"] in requests.OPEN else None  # noqa: E731
-    apps["peer"] = with_quota(apps["peer"], OPEN_PER_MINUTE, open_to_all)
-    apps["peer"] = with_identity(
-        apps["peer"],
-        _identity(node),
-        lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
-        lambda scope: known_first(scope, peer_table.knows, settings.node.id),
-        lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
-        refusals.denied,
-        noting,
-    )
-    asking = CapacityLimiter(2)
-    for name, app in apps.items():
-        apps[name] = with_lookup(app, peer_table.is_unknown, peer_table.look, asking)
-    apps |= {name: without_foreign(app, from_browser) for name, app in apps.items() if name != "operator"}
-    apps["peer"] = noting_origin(apps["peer"])
-    guarded = settings.auth.mode == "on"
-    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
-    fate = settings.fate
-    signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
-    apps["operator"] = Guard(
-        apps["operator"],
-        access,
-        node.audit.add,
-        node.clock,
-        CapacityLimiter(4),
-        signer,
-        node.fate.elsewhere,
-        cookie_name(settings.node.id),
-    )
-    if not guarded:
-        apps["operator"] = without_foreign(apps["operator"], from_elsewhere)
-    apps["operator"] = noting_refusals(apps["operator"], refusals, _claimed, noting)
-    return apps
+        provider = Provider(settings.auth.oidc, node.clock)
+        mounts.append(Mounted(session.oidc_router(sessions, provider), SMALL))
+    return [*mounts, *_of_fate(node, uploads)]
 
 
 def grpc(node: "Gateway") -> dict[str, Grpc]:
@@ -322,10 +350,6 @@ def _identity(node: "Gateway") -> PeerIdentity:
         frozenset(pins),
         requests.OPEN,
     )
-
-
-def _address(scope: Scope) -> str:
-    return str((scope.get("client") or ("",))[0])
 
 
 def _claimed(scope: Scope) -> str:

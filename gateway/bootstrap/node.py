@@ -23,7 +23,7 @@ from engines.base import Engine
 from engines.multi import SeveralEngines
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
-from gateway.bootstrap.listeners import applications
+from gateway.bootstrap.listeners import listener_apps
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
 from gateway.broker import BrokerLimits
 from gateway.broker.broker import Broker
@@ -123,7 +123,7 @@ class Gateway:
         self._build_applications()
         self._bind()
         self.door.try_open()
-        self.apps = applications(self)
+        self.apps = listener_apps(self)
 
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""

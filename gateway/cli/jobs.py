@@ -173,12 +173,13 @@ def list_jobs(
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
     partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
     since: Annotated[str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")] = "",
+    until: Annotated[str, typer.Option(help="Only before that.")] = "",
     after: After = "",
     limit: Limit = 20,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
-    narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
-    found = node.get("/api/v1/jobs", limit=limit, after=after, **narrow)
+    narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner}
+    found = node.get("/api/v1/jobs", limit=limit, after=after, since=since, until=until, **narrow)
     yield found
     whole = [job["job_id"] for job in found["jobs"]]
     ids = dict(zip(whole, short(whole), strict=True))

@@ -244,7 +244,7 @@ class Refusals:
 
     def denied(self, scope: Scope, claims: str, error: GatewayError) -> None:
         """Note a request that claimed to come from nodes for which it may not speak."""
-        address = _address(scope)
+        address = address_of(scope)
         if write := self.due("peer", claims, address, error.reason):
             detail = {"reason": error.reason, "from": address, "message": error.message[:1000]}
             write(_node(claims), _action(scope), 403, detail)
@@ -277,7 +277,7 @@ def noting_refusals(
         user = state.get("asker", "")
         node = "" if user else known or claimed(scope)
         who = user or (f"node {node}"[:255] if node else "somebody")
-        address = _address(scope)
+        address = address_of(scope)
         asked = state.get("asked") or {}
         if known and partners is not None:
             forged = refused.reason.startswith("SIGNATURE_")
@@ -304,7 +304,8 @@ def noting_refusals(
     return served
 
 
-def _address(scope: Scope) -> str:
+def address_of(scope: Scope) -> str:
+    """Return the address from which a request came."""
     return str((scope.get("client") or ("",))[0])
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from bfia_gateway_client.jobs import Jobs
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.spec import Ending
@@ -167,6 +169,11 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
     assert listed(node, since=at(120).isoformat(), until=at(240).isoformat()) == ["3", "2"]
     shown = cli(node, "job", "list", "--partner", PEER, "--limit", "2")
     assert "job-3" in shown.stdout and "job-1" not in shown.stdout and "--after" in shown.stderr
+    shown = cli(node, "job", "list", "--since", at(120).isoformat(), "--until", at(240).isoformat())
+    assert [f"job-{n}" in shown.stdout for n in range(5)] == [False, False, True, True, False]
+    (path,) = (e for e in node.endpoints if e.path == "/api/v1/jobs" and "GET" in e.methods)
+    filters = {one.name.removesuffix("_id") for one in path.dependant.query_params} - {"after"}
+    assert filters == signature(vars(Jobs)["list"].function).parameters.keys() - {"self"}
     query = {"status": "DONE", "outcome": "OK", "since": "yesterday", "until": "0001-01-01", "after": "nan~x"}
     assert [p[0] for p in refused(node, "jobs", **query)] == ["status", "outcome", "since", "until", "after"]
 

@@ -76,13 +76,15 @@ class Jobs(Group[W]):
         flow: str = "",
         partner: str = "",
         since: str = "",
+        until: str = "",
         limit: int = 20,
     ) -> Entries[types.ListedJob]:
         """Return jobs that this node schedules or takes part in, at most ``limit``, the newest first.
 
-        ``status`` and ``outcome``: words with commas between. ``since``: a date or time in UTC.
+        ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time in UTC.
         """
-        narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner, "since": since}
+        narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner}
+        narrow |= {"since": since, "until": until}
         return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, narrow)
 
     @call
