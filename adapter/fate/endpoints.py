@@ -265,6 +265,8 @@ def _of_parties(parts: FateParts, post: Post) -> None:
             spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
+                if spec.scheduler == who.node:
+                    rule += "; the site's requests to itself arrive here: have its proxy send them to FATE-Flow"
                 raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])
             parts.scheduler.submit_job(spec, who.node)
             common = as_mapping(spec.job_params.get("common"))

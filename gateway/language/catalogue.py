@@ -2,7 +2,8 @@
 
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
 already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too; one
-named ``n`` is a number, one named ``party`` one or more of them, such as guest.0.
+named ``n`` is a number, one named ``party`` one or more of them, such as guest.0; one named as in ``_NO_SPACE``
+is a word, or several with commas between them; another is no sentence, unless it is named as in ``_PROSE``.
 """
 
 import os
@@ -29,6 +30,9 @@ _BROKEN = re.compile("[\ud800-\udfff]")
 """Unicode that RE2 does not take"""
 _GOT, _NEXT = " (got ", "); "
 """before the value of a problem, and after it where another follows"""
+_NO_SPACE = frozenset({"node", "job", "task", "dataset", "number", "hop"})
+_PROSE = frozenset({"why", "cause", "what", "words", "text", "command"})
+_SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")
 _MOST_WORDS = 8
 """before a rule: where it was broken"""
 
@@ -150,6 +154,8 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     bare = [value for name, value in values if not name[0].isupper()]
     if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
         return ""
+    if any(_SENTENCE.search(value) for name, value in values if not name[0].isupper() and name not in _PROSE):
+        return ""
     return template.translation.format_map(
         {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
     )
@@ -171,7 +177,8 @@ def _problem(text: str, *, known: bool = False) -> str:
     rule, got, found = text.partition(_GOT) if text.endswith(")") else (text, "", "")
     at, done = 0, _whole(rule)
     while not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS:
-        done = _whole(rule[at:]) if "; " not in rule[:at] else ""
+        path = " " not in rule[: at - 2] or " " in rule[at:]  # a word behind other words is theirs
+        done = _whole(rule[at:]) if path and "; " not in rule[:at] else ""
     if known and not done:
         return ""
     rest = f"（实际为 {found.removesuffix(')')}）" if got else ""
@@ -195,7 +202,8 @@ def _template(entry: tuple[str, str]) -> _Template | None:
     parts = list(Formatter().parse(english))
     if not any(name for _, name, *_ in parts):
         return None
-    values = {None: "", "n": "([0-9]+)", "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"}
+    values: dict[str | None, str] = dict.fromkeys(_NO_SPACE, "(\\S+?(?:, \\S+?)*?)")
+    values |= {None: "", "n": "([0-9]+)", "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"}
     pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
     names = tuple(name for _, name, *_ in parts if name)
     fixed = [fixed for fixed, *_ in parts]
