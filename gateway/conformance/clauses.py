@@ -95,6 +95,8 @@ def _first_step(seen: Evidence) -> str:
     traces = seen.best.traces
     if seen.lacks:
         return f"give {', '.join(seen.lacks)} by --data ROLE.INPUT=FILE"
+    if evidence.alien(traces):
+        return "send config.session_id and config.token as they are given"
     if evidence.refused(traces):
         return "correct the request to the channel that was refused"
     if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
@@ -155,7 +157,7 @@ def _callback_form(seen: Evidence) -> Finding:
 
     Send the fields as texts, and one of the three words.
     """
-    wrong = [f"{t.party}: {text}" for t in _ended(seen) for text in t.requests.refused]
+    wrong = [f"{t.party}: {text}" for t in seen.best.traces for text in t.requests.refused]
     return _unless(wrong, _reported(seen, lambda t: f"{t.party}: {len(t.requests.reports)} read"))
 
 
@@ -165,7 +167,7 @@ def _callback_address(seen: Evidence) -> Finding:
 
     Use system.callback as it is; do not build the address from parts.
     """
-    wrong = [t.party for t in _ended(seen) if any(not s.address for s in t.requests.reports)]
+    wrong = [t.party for t in seen.best.traces if any(not s.address for s in t.requests.reports)]
     if wrong:
         return failed(f"{', '.join(wrong)} used another path or omitted the query")
     return _reported(seen, lambda t: f"{t.party} used it as given")
@@ -179,7 +181,7 @@ def _callback_names(seen: Evidence) -> Finding:
     Copy both from the environment.
     """
     wrong = []
-    for trace in _ended(seen):
+    for trace in seen.best.traces:
         for report in trace.requests.reports:
             if report.task_id != trace.task_id:
                 wrong.append(f"{trace.party} has task_id {report.task_id[:80]!r}, expected {trace.task_id!r}")
@@ -321,7 +323,8 @@ def _outputs_written(seen: Evidence) -> Finding:
 def _output_form(seen: Evidence) -> Finding:
     """An output can be read, in the format that the description names first.
 
-    Write what dataFormat says first, readable for all users.
+    Write what dataFormat says first, readable for all users; beside a table's data_0 the file metadata, a JSON
+    object with count and column_info.
     """
     written = [(t.party, *output) for t in seen.best.traces for output in t.outputs.items()]
     shown = ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
@@ -361,16 +364,11 @@ def _channel_session(seen: Evidence) -> Finding:
 
     Send config.session_id and config.token in x-ptp-session-id and x-ptp-token.
     """
-    calls = [(t, s) for t in _ended(seen) for s in t.requests.channel_calls]
-    wrong = [
-        f"{t.party} used session {s.session[:80]!r} for {s.operation}" for t, s in calls if s.session != t.session
-    ]
-    wrong += [
-        f"{t.party} sent no config.token, or another, with {s.operation}" for t, s in calls if s.token != t.token
-    ]
+    calls = [(t, s) for t in seen.best.traces for s in t.requests.channel_calls]
     by = ", ".join(dict.fromkeys(t.party for t, _ in calls))
     return _unless(
-        wrong, ok(f"{len(calls)} requests by {by}") if calls else not_shown("it does not use the channel")
+        evidence.alien(seen.best.traces),
+        ok(f"{len(calls)} requests by {by}") if calls else not_shown("it does not use the channel"),
     )
 
 
@@ -384,6 +382,8 @@ def _channel_accepted(seen: Evidence) -> Finding:
     traces = [t for t in seen.best.traces if t.started]
     pushes = sum(c.operation == "push" and c.succeeded for t in traces for c in t.requests.channel_calls)
     asked = any(t.requests.channel_calls for t in traces)
+    if evidence.alien(traces):
+        return not_shown("a node refuses another session or token")
     return _unless(
         evidence.refused(traces),
         ok(f"{pushes} messages were taken") if asked else not_shown("it does not use the channel"),
@@ -411,8 +411,8 @@ def _own_paths(seen: Evidence) -> Finding:
 
     Leave everything else to the platform: a gateway's other paths are closed to containers.
     """
-    wrong = [f"{t.party}: {_some(t.requests.others)}" for t in _ended(seen) if t.requests.others]
-    asked = any(t.requests.reports or t.requests.channel_calls for t in _ended(seen))
+    wrong = [f"{t.party}: {_some(t.requests.others)}" for t in seen.best.traces if t.requests.others]
+    asked = any(t.requests.reports or t.requests.channel_calls for t in seen.best.traces)
     return _unless(wrong, ok("nothing else was used") if asked else not_shown("it sent no request"))
 
 

@@ -246,6 +246,18 @@ def refused(traces: Sequence[Trace]) -> list[str]:
     return list(found.values())
 
 
+def alien(traces: Sequence[Trace]) -> list[str]:
+    """Return each kind of request with another session or token than the given one, which a node refuses."""
+    found = []
+    for trace in traces:
+        for call in trace.requests.channel_calls:
+            if call.session != trace.session:
+                found.append(f"{trace.party} used session {call.session[:80]!r} for {call.operation}")
+            if call.token != trace.token:
+                found.append(f"{trace.party} sent no config.token, or another, with {call.operation}")
+    return list(dict.fromkeys(found))
+
+
 def unsent(traces: Sequence[Trace]) -> list[str]:
     """Return the topics that a party waited for and got nothing on, each with what may have been meant."""
     sent, read = _sent(traces), _read(traces)

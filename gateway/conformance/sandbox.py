@@ -415,6 +415,8 @@ def _problem(storage: FileStorage, address: Address, described: DataSpec) -> str
         if expected == "json":
             json.loads(content)
         if expected == "csv":
+            if content.lstrip()[:1] in (b"{", b"[") and _is_json(content):
+                return "holds JSON, not CSV"
             rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
             if not any(next(iter(rows), [])):
                 return "has no header line"
@@ -422,6 +424,13 @@ def _problem(storage: FileStorage, address: Address, described: DataSpec) -> str
     except (ValueError, RecursionError, csv.Error) as error:
         return f"is not valid {expected.upper()}: {error}"
     return ""
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _unlike(rows: list[list[str]], metadata: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
 already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too; one
 named ``n`` is a number, one named ``party`` one or more of them, such as guest.0; one named as in ``_NO_SPACE``
-is a word, or several with commas between them; another is no sentence, unless it is named as in ``_PROSE``.
+is a word, or several with commas between them; only one named as in ``_PROSE`` may hold a sentence.
 """
 
 import os

@@ -90,6 +90,16 @@ def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> No
     assert findings[clause].seen and all(one.remedy for one in CLAUSES)
 
 
+def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
+    wrong = replace(FAILING, **calling(session="wrong"))
+    wrong = replace(wrong, requests=replace(wrong.requests, reports=[], others=["GET /x"], refused=["no status"]))
+    findings = {one.name: one.judge(Evidence(count(), Trial((wrong,)))) for one in CLAUSES}
+    broken = [name for name, finding in findings.items() if finding.result == "failed"]
+    assert broken == ["works", "callback-form", "channel-session", "own-paths"]
+    assert findings["channel-session"].seen.startswith("guest.0 used session 'wrong' for push")
+    assert findings["works"].remedy.startswith("send config.session_id")
+
+
 def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
     silent = replace(WELL, **asking(reports=STATES[:1]))
     for trace, results in ((silent, {"ok", "not shown"}), (replace(silent, missing=("counts",)), {"failed"})):
@@ -339,7 +349,9 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ("id\na,1\nb,2\n", GOOD, "has 2 values in row 1 below a header of 1 column"),
         ("id\na\n", {"column_info": ["id"]}, "has metadata whose column_info is not a list of columns"),
         ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
-        ('{"total": 7}', GOOD, "has 0 rows, its metadata say count 2"),
+        ('{"total": 7}', GOOD, "holds JSON, not CSV"),
+        ('{"total": 7}', None, "holds JSON, not CSV"),
+        ("{id\na\nb\n", GOOD, "has the columns {id; its metadata's column_info says id, x"),
         ("\n", GOOD, "has no header line"),
         ("", GOOD, "is empty"),
     ],
