@@ -52,7 +52,8 @@ _MOST_PATIENT = 3.0
 _OWN_WORDS = "relay "
 """how the message of a relay's own transport response begins"""
 _NOT_PASSED = frozenset(
-    b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on".split()
+    b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on "
+    b"accept-encoding".split()
 ) | {PASSED.encode(), WITHIN.encode()}
 
 _ANSWERED = ("content-type", "content-digest", "x-auth-sign", "signature-input", "signature")
@@ -245,6 +246,8 @@ def _url(request: Request, route: Route) -> str:
 
 
 async def _copied(response: httpx.Response, target: str) -> Response:
+    if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise _silent(f"{target} answers in the content-encoding {coding}, which was not asked for")
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk

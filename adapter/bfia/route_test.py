@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import structlog
+
 from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, outgoing
 from adapter.bfia.channel.forms import Form
@@ -34,6 +36,8 @@ from gateway.ports import as_mapping
 from gateway.runtime.checks import Result, Step, Stopped, Trial
 from route_table.certificates import expiries
 from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
+
+log = structlog.get_logger(__name__)
 
 HELLO = "/node/hello"
 STEPS = (
@@ -117,16 +121,29 @@ def hello(peer: Peer, me: NodeId, padding: int = 0, *, call_back: bool = False) 
 
 
 def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
-    """Say hello to the node that asked for it; return how that went."""
+    """Say hello to the node that asked for it; return how that went.
+
+    Of a failure it learns the step alone: its address may be changed by it to that of a service in this network.
+    """
     began = time.monotonic()
     try:
         greeting = hello(peer_of(node), me)
     except GatewayError as error:
-        return {"ok": False, "reason": error.reason, "message": error.message}
-    if greeting.get("node_id") != node:
-        text = f"at its address there responds {greeting.get('node_id')}"
-        return {"ok": False, "reason": "OTHER_NODE", "message": text}
-    return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
+        step, text = _step_of(error), error.message
+    else:
+        if greeting.get("node_id") == node:
+            return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
+        step, text = "identity", f"at its address there responds {greeting.get('node_id')}"
+    log.warning("a node that wants to be called back is not reached", node=node, step=step, cause=text)
+    return {"ok": False, "step": step}
+
+
+def _step_of(error: GatewayError) -> str:
+    cause = getattr(error.__cause__, "__cause__", None)
+    for kind, step in ((socket.gaierror, "dns"), (ssl.SSLError, "tls")):
+        if isinstance(cause, kind):
+            return step
+    return "tcp" if isinstance(error, PeerUnreachable) and not error.delivered else "answer"
 
 
 _ok, _skipped, _warning = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED, Result.WARNING))
@@ -399,10 +416,12 @@ class _Test:
             return _failed(error.message, "try again, then look at the peer's log")
         if back.get("ok"):
             return _ok(f"{back.get('ms', '?')} ms")
-        text = f"the peer does not reach this node: {back.get('reason', '?')} {back.get('message', '')}".strip()
-        if "SSL" in text:
+        step = back.get("step", "?")
+        text = f"the peer does not reach this node; the step that fails there: {step}"
+        if step == "tls":
             return _failed(text, f"have its admin set ca, certificate and key in the route to {me}")
-        return _failed(text, f"correct the address of {me} in the peer's route table, or the firewalls")
+        remedy = f"correct the address of {me} in the peer's route table, or the firewalls; its log says more"
+        return _failed(text, remedy)
 
 
 def _tls(host: str, port: int, identity: Identity) -> Step:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from adapter.bfia.management.client import Card, ManagementClient
 from adapter.bfia.management.wire import key_of
 from engines.base import Engine
 from engines.multi import SeveralEngines
-from gateway.auth import RunTokens
+from gateway.auth import RunTokens, origin
 from gateway.bootstrap import parts
 from gateway.bootstrap.listeners import listener_apps
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
@@ -449,11 +449,13 @@ class Gateway:
             self.clock,
         )
         effects: dict[Kind, Effect] = {
-            Kind.CONTRACT: ContractRoutes(self.routes, key_of),
+            Kind.CONTRACT: ContractRoutes(self.routes, key_of, self._note),
             Kind.DATASET: DatasetGrants(self.sharing, self.offers),
             Kind.MODEL: ModelGrants(self.models),
         }
-        self.applications = Applications(self.kept_applications, effects, self.management, self.lanes, self.clock)
+        self.applications = Applications(
+            self.kept_applications, effects, self.management, self.lanes, self._note, self.clock
+        )
 
     def _bind(self) -> None:
         listen = self.settings.listen
@@ -471,6 +473,10 @@ class Gateway:
         self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
 
     # ------------------------------------------------------------ what parts call
+
+    def _note(self, partner: NodeId, action: str, detail: Mapping[str, Any]) -> None:
+        who = f"node {partner}" if partner else "gateway"
+        self.audit.add(self.clock(), who, action, 200, None, {**detail, **origin().detail()})
 
     def _sign_audit(self, keyring: Keyring, _: str) -> None:
         self.audit.sign_daily(self.settings.node.id, keyring.signing, self.clock())

@@ -27,7 +27,12 @@ from gateway.version import VERSION
 _PAGE = Path(__file__).with_name("docs_page.html")
 _BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 """headers that browsers send and that no page can remove"""
-_POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def create_app(
             return JSONResponse(app.openapi())
 
         async def page() -> HTMLResponse:
-            return HTMLResponse(_PAGE.read_bytes(), headers={"content-security-policy": _POLICY})
+            return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
 
         app.add_api_route("/openapi.json", description, include_in_schema=False)
         app.add_api_route("/docs", page, include_in_schema=False)

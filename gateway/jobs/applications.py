@@ -35,6 +35,8 @@ from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)
 
+Note = Callable[[NodeId, str, Mapping[str, Any]], None]
+"""writes into the audit what a partner, or with "" the gateway itself, has changed"""
 MOST_WAITING, MOST_OF_ADDRESS, MOST_OF_PARTNER = 100, 5, 200
 """applications that nobody has decided on: contracts in all, those from one address, all of one partner"""
 
@@ -80,8 +82,16 @@ class Applications:
     """The applications between this node and its partners."""
 
     def __init__(
-        self, kept: SqlApplications, effects: Mapping[Kind, Effect], calls: Calls, lanes: Lanes, clock: Clock
+        self,
+        kept: SqlApplications,
+        effects: Mapping[Kind, Effect],
+        calls: Calls,
+        lanes: Lanes,
+        note: Note,
+        clock: Clock,
     ) -> None:
+        """``note`` writes into the audit what partners change; people's changes are there already."""
+        self._note = note
         self.kept = kept
         self._effects = effects
         self._calls = calls
@@ -130,7 +140,8 @@ class Applications:
 
     def confirm(self, kind: Kind, id_: str, partner: NodeId, answer: Answer) -> None:
         """Take the answer to an application of this node. Raises `NotFound`, `Conflict`."""
-        self._answered(self._of(kind, id_, partner, Side.MINE), answer)
+        known = self._of(kind, id_, partner, Side.MINE)
+        self._noted(known, self._answered(known, answer))
 
     def end(self, kind: Kind, id_: str, partner: NodeId) -> None:
         """End an application that the partner terminates, whoever of both applied. Raises `NotFound`."""
@@ -138,7 +149,7 @@ class Applications:
         if kind is Kind.CONTRACT and (known.side, known.status) == (Side.THEIRS, APPLIED):
             self.kept.drop(known.number)  # or unknown nodes could fill the database by twos
             return
-        self._end(known, partner, "terminated by the partner", tell=False)
+        self._noted(known, self._end(known, partner, "terminated by the partner", tell=False))
 
     def status(self, kind: Kind, id_: str, partner: NodeId) -> Application:
         """Return an application of a partner, as it is now. Raises `NotFound` for those of others, too."""
@@ -152,9 +163,8 @@ class Applications:
         else:
             changed = replace(known, answer={**known.answer, **values}, url=values["address"])
         self._effects[Kind.CONTRACT].begin(changed, partner)
-        self._change(
-            known, lambda one: replace(one, **{n: getattr(changed, n) for n in ("request", "answer", "url")})
-        )
+        values = {name: getattr(changed, name) for name in ("request", "answer", "url")}
+        self._noted(known, self._change(known, lambda one: replace(one, **values)))
 
     # ------------------------------------------------------------ for people here
 
@@ -261,7 +271,8 @@ class Applications:
             return applications.confirmed(one, answer.status, now, **more)
 
         self._may(change, known)
-        if answer.status is APPROVED and (effect := self._effects.get(known.kind)):
+        # once only: an answer that comes again must not enable a route that people here have disabled since
+        if answer.status is APPROVED is not known.status and (effect := self._effects.get(known.kind)):
             effect.begin(change(known), known.partner)
         return self._change(known, change)
 
@@ -285,6 +296,15 @@ class Applications:
         found = self.kept.list(None if contract else known.side, known.kind, APPROVED, known.partner)
         same = (one for one in found if contract or one.subject == known.subject)
         return [one for one in same if one.number != known.number and one.holds(now)]
+
+    def _noted(self, before: Application, after: Application) -> None:
+        if after != before:
+            about = {"application": after.number, "kind": str(after.kind), "id": after.id}
+            old, new = (
+                about | {n: getattr(one, n) for n in ("status", "expires_at", "most_jobs", "url")}
+                for one in (before, after)
+            )
+            self._note(after.partner, "application changed by a partner", {"before": old, "after": new})
 
     def _soon(self, known: Application) -> None:
         if known.notice:

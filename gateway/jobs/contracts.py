@@ -6,12 +6,14 @@ to the partner that applied, to the dataset, to a time and to a number of jobs. 
 whether it came with the permit is kept, so that its start needs only that the permit still holds.
 """
 
+import ipaddress
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from gateway.auth import digest, origin
 from gateway.data.datasets import Datasets
@@ -25,14 +27,15 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
+from gateway.jobs.applications import Note
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
 from route_table.certificates import key_pin, public_key
 from route_table.document import Change
-from route_table.live import LiveRoutes
-from route_table.model import InvalidRoutes
+from route_table.live import LiveRoutes, StaleVersion, changes
+from route_table.model import InvalidRoutes, Route
 
 ALL_SITES = "ALL_SITES"
 """as a node of a role: every node of the job's project"""
@@ -152,10 +155,11 @@ class Offers:
 class ContractRoutes:
     """The route of a partner, as its contract says."""
 
-    def __init__(self, routes: LiveRoutes, key_of: Callable[[str], str]) -> None:
-        """``key_of`` returns a credential's public key as routes hold it."""
+    def __init__(self, routes: LiveRoutes, key_of: Callable[[str], str], note: Note) -> None:
+        """``key_of`` returns a credential's public key as routes hold it; ``note`` writes into the audit."""
         self._routes = routes
         self._key_of = key_of
+        self._note = note
 
     def check(self, new: Application) -> None:
         """Take every application."""
@@ -163,41 +167,93 @@ class ContractRoutes:
     def begin(self, known: Application, by: str) -> None:
         """Write address and key, and enable the route; what else a route that is there says stays.
 
-        Raises `Conflict` for another address or key than a route has: anybody can apply in the name of a partner.
+        A partner's update changes address and key of an enabled route, and nothing else: else `NotAllowed`. Raises
+        `Conflict` for another address or key than a route has: anybody can apply in the name of a partner.
         """
         given = known.request if known.side is Side.THEIRS else known.answer
-        values: dict[str, Any] = {"url": known.url, "enabled": True}
+        values: dict[str, Any] = {"url": known.url}
         if credential := given.get("auth_credential"):
-            values |= {"keys": self._key_of(credential), "signing": known.signing}
-        before = self._routes.table.routes.get(known.partner)
-        proven = origin().node == known.partner  # by the keys that the route has
-        if before is not None and proven:
-            values.pop("signing", None)  # an update of the partner's: that stays as people here have it
-        elif before is not None and before.keys:
-            same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
-            has, brings = ([], []) if same_address else ([before.url], [known.url])
-            if values.get("keys") not in before.keys:
-                has += [_key_id(key) for key in before.keys]
-                brings.append(_key_id(values["keys"]) if "keys" in values else "no key")
-            if has:
-                text = (
-                    f"the route of {known.partner} has {', '.join(has)}; the application has {', '.join(brings)}"
+            values["keys"] = self._key_of(credential)
+        self._routes.reload()
+        table = self._routes.table
+        before = table.routes.get(known.partner)
+        owners = [node for node, route in table.routes.items() if values.get("keys") in route.keys]
+        if others := [node for node in owners if node != known.partner]:
+            name = "another node" if by == known.partner else others[0]
+            raise Conflict(f"the key is in the route of {name}: each node has its own", reason="KEY_OF_ANOTHER")
+        if origin().node == known.partner:  # proven by the keys that the route has
+            if before is None or not before.enabled:
+                raise NotAllowed(
+                    f"node {known.partner} has no enabled route here: ask the admin of this node for one"
                 )
-                text = f"{text}; anybody can apply in its name"
-                raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
-            del values["keys"]  # the route may have the next key, too
+            if odd := _unusual(known.url) - _unusual(before.url):
+                raise Invalid(Problem("address", rule, known.url) for rule in sorted(odd))
+        else:
+            values |= {"enabled": True} | ({"signing": known.signing} if "keys" in values else {})
+            if before is not None and before.keys:
+                _check_same(before, known, values.get("keys"))
+                del values["keys"]  # the route may have the next key, too
         if before is not None and before.via:
             del values["url"]
-        try:
-            self._routes.edit(Change(known.partner, values, whole=False), by or "contract", f"contract {known.id}")
-        except InvalidRoutes as error:
-            raise Invalid((Problem(*p) for p in error.problems), reason="ROUTE_INVALID") from error
+        self._edit(known, values, by, f"contract {known.id}", table.version)
 
     def end(self, known: Application, by: str, *, last: bool) -> None:
         """Disable the route, unless another contract is in force, such as a renewed one."""
         if last and known.partner in self._routes.table.routes:
-            change = Change(known.partner, {"enabled": False}, whole=False)
-            self._routes.edit(change, by or "contract", f"contract {known.id} has ended")
+            self._edit(known, {"enabled": False}, by, f"contract {known.id} has ended")
+
+    def _edit(
+        self, known: Application, values: Mapping[str, Any], by: str, reason: str, expected: int | None = None
+    ) -> None:
+        """Change the route; what people here have not decided is written into the audit here."""
+        before = self._routes.table
+        try:
+            change = Change(known.partner, values, whole=False)
+            made = self._routes.edit(change, by or "contract", reason, expected)
+        except InvalidRoutes as error:
+            raise Invalid((Problem(*p) for p in error.problems), reason="ROUTE_INVALID") from error
+        except StaleVersion as error:
+            raise Conflict(str(error), reason="VERSION_STALE") from error
+        if by in ("", known.partner) and not made.unchanged:
+            found = [one._asdict() for one in changes(before, self._routes.table)]
+            self._note(
+                by, "route changed by a contract", {"version": made.number, "changes": found, "reason": reason}
+            )
+
+
+def _check_same(before: Route, known: Application, key: str | None) -> None:
+    """Raise `Conflict` unless an application has the address and a key of the route that is there."""
+    same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
+    has, brings = ([], []) if same_address else ([before.url], [known.url])
+    if key not in before.keys:
+        has += [_key_id(key) for key in before.keys]
+        brings.append(_key_id(key) if key else "no key")
+    if has:
+        text = f"the route of {known.partner} has {', '.join(has)}; the application has {', '.join(brings)}"
+        text = f"{text}; anybody can apply in its name"
+        raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
+
+
+def _unusual(url: str) -> set[str]:
+    """Return what another node's address must not be: this machine's, whose services are not for partners."""
+    found = set[str]()
+    with suppress(OSError, ValueError):  # of a name that leads nowhere
+        parts = urlsplit(url)
+        if parts.path.strip("/") or parts.query or "@" in parts.netloc:
+            found.add("must not have a path, query or user name, unless the present address of the route has")
+        for family, _, _, _, at in socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM):
+            ip = ipaddress.ip_address(str(at[0]).partition("%")[0])
+            ip = getattr(ip, "ipv4_mapped", None) or ip
+            if ip.is_loopback or ip.is_unspecified:
+                found.add("must not be a loopback address, unless the present address of the route is")
+            elif ip.is_link_local:
+                found.add("must not be a link-local address, unless the present address of the route is")
+            else:
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                    probe.connect(at)  # sends nothing
+                    if probe.getsockname()[0] == at[0]:
+                        found.add("must not be an address of this machine, unless that of the route is")
+    return found
 
 
 class DatasetGrants:

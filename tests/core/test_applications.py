@@ -55,9 +55,15 @@ class Site:
 
     def __init__(self, kept: SqlApplications) -> None:
         self.kept, self.partner, self.now = kept, Partner(), NOW
+        self.noted: list[Any] = []
         partner: Any = self.partner
         self.applications = Applications(
-            kept, {Kind.CONTRACT: partner, Kind.DATASET: partner}, partner, partner, lambda: self.now
+            kept,
+            {Kind.CONTRACT: partner, Kind.DATASET: partner},
+            partner,
+            partner,
+            lambda *said: self.noted.append(said),
+            lambda: self.now,
         )
 
     def has(self, new: Application) -> Application:
@@ -116,7 +122,7 @@ def test_the_route_that_a_contract_writes_goes_on_by_another_node_and_is_refused
     file = tmp_path / "routes.yml"
     file.write_text("A: {url: 'http://a'}\nB: {via: A}\n")
     routes = LiveRoutes(file)
-    contracts = ContractRoutes(routes, str)
+    contracts = ContractRoutes(routes, str, lambda *_: None)
     contracts.begin(replace(CONTRACT, url="http://b:9"), "ann")
     assert (routes.table.routes["B"].via, routes.table.routes["B"].url) == ("A", "")
     with pytest.raises(Invalid) as caught:
@@ -128,6 +134,8 @@ def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
     known = site.has(replace(MINE, status=APPROVED))
     site.applications.confirm(known.kind, known.id, known.partner, Answer(TERMINATED, {}, {}))
     assert site.kept.get(known.number).status is TERMINATED and site.partner.ended == [True]
+    [(who, _, detail)] = site.noted
+    assert (who, detail["before"]["status"], detail["after"]["status"]) == (known.partner, APPROVED, TERMINATED)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ def test_every_operation_describes_its_request_responses_and_errors(fate: Gatewa
 def test_the_interface_page_loads_nothing_from_other_hosts(fate: Gateway, listener: str):
     page = ask(fate, listener, "GET", "/docs")
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
-    assert "openapi.json" in page.text and "default-src 'none'" in page.headers["content-security-policy"]
+    policy = page.headers["content-security-policy"]
+    assert "openapi.json" in page.text and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
     assert not re.findall(r"(?:https?:)?//[a-z0-9-]+[.][a-z]", page.text), "it names another host"
 
 

@@ -1,7 +1,9 @@
 """Contracts between two nodes that know nothing of each other: exchanged over HTTP, answered by a person."""
 
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +16,13 @@ from adapter.bfia.management.client import Card, ManagementClient
 from gateway.bootstrap.node import Gateway
 from gateway.domain import applications as domain
 from gateway.domain.applications import Kind, Side
-from gateway.errors import Refused
+from gateway.errors import GatewayError, Refused
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result
 from route_table.certificates import key_pin, public_key
+from tests.builders import a_local_job, a_spec
 from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER
@@ -160,6 +163,68 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     assert (entry.url, entry.signing) == ("http://127.0.0.1:8", "accepted")
     wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
     assert wrong["data"]["reason"] == "NOT_AUTHORISED"
+    audited = person(peer, "GET", f"/audit?who=node {ME}&action=changed&limit=2")["audit"]
+    by = {"from": "127.0.0.1", "key": key_pin(public_key(entry.keys[0]))}
+    assert all(one["detail"].items() >= by.items() for one in audited)
+    changes = [{"node": ME, "field": "url", "before": me.addresses()["peer"], "after": entry.url}]
+    assert {one["action"]: one["detail"].get("changes") for one in audited} == {
+        "route changed by a contract": changes,
+        "application changed by a partner": None,
+    }
+
+
+def update(me: Gateway, number: int, **changes: Any) -> str:
+    """Have a partner send a signed update; return why it is refused, empty where it is not."""
+    about = {**credentials(me), "contract_id": me.kept_applications.get(number).id, **changes}
+    try:
+        me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
+    except GatewayError as error:
+        return error.reason
+    return ""
+
+
+def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Path):
+    with two_nodes(tmp_path) as (me, peer):
+        mine, _ = contract(me, peer)
+        spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})  # under way: its node's requests are served
+        peer.store.local_jobs.add(a_local_job(spec=spec, node=PEER), "flow")
+        person(peer, "PATCH", f"/routes/{ME}", {"route": {"enabled": False, "components": "bank/*"}})
+        before = peer.routes.table.routes[ME]
+        assert update(me, mine) == "NOT_AUTHORISED" and peer.routes.table.routes[ME] == before
+        person(peer, "DELETE", f"/routes/{ME}", {})
+        assert update(me, mine) == "NOT_AUTHORISED" and ME not in peer.routes.table.routes
+        person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}})
+        body = {"contract_id": me.kept_applications.get(mine).id, "status": "APPROVED", **peer.card.credentials()}
+        requested(me, "POST", "/node/contract/confirm", body, PEER)  # the answer, once more
+        assert not me.routes.table.routes[PEER].enabled
+
+
+def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(nodes: Nodes):
+    me, peer = nodes
+    mine, _ = contract(me, peer)
+    person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": "https://192.0.2.7:7380"}})
+    before = peer.routes.table.routes[ME]
+    hosts = ["127.0.0.1", "127.1", "2130706433", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"]
+    hosts += ["169.254.169.254", "[fe80::1]"]
+    with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.7", 1))
+        hosts.append(probe.getsockname()[0])
+    odd = ["http://192.0.2.7/v1/platform", "http://192.0.2.7?x", "http://a@192.0.2.7"]
+    for address in (*(f"http://{host}:{peer.sockets['operator'][0].getsockname()[1]}" for host in hosts), *odd):
+        assert update(me, mine, address=address) == "INVALID", address
+    assert peer.routes.table.routes[ME] == before
+    assert update(me, mine, address="https://192.0.2.8:7380") == ""
+
+
+def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):
+    me, peer = nodes
+    mine, _ = contract(me, peer)
+    key = KeyPair(Ed25519PrivateKey.generate()).public
+    person(peer, "PUT", f"/routes/{STRANGER}", {"route": {"url": "https://192.0.2.9", "keys": key}})
+    assert update(me, mine, auth_credential=key) == "KEY_OF_ANOTHER"
+    applied(me, "contract", peer, fields={"auth_credential": key})
+    refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
+    assert f"in the route of {STRANGER}" in refused["msg"] and "密钥" in translate(refused["msg"], "zh")
 
 
 def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):

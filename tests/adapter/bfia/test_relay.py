@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,12 +277,24 @@ async def broken(_: httpx.Request) -> httpx.Response:
     raise httpx.ReadError("reset")
 
 
+PACKED = {"content-encoding": "gzip"}
+
+
+class Zeros(httpx.AsyncByteStream):
+    """What unpacks to much more; the relay must not even read it."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        raise AssertionError
+        yield b""
+
+
 @pytest.mark.parametrize(
     ("hop", "said", "delivered"),
     [
         (late, "gave no answer within", True),
         (broken, "gave no answer: ReadError reset", True),
         (lambda _: httpx.Response(200, content=b"x" * 11), "answers with more than 10 bytes", True),
+        (lambda _: httpx.Response(200, stream=Zeros(), headers=PACKED), "in the content-encoding gzip", True),
         *(
             (lambda _, body=body: httpx.Response(502, content=body), "answers HTTP 502", True)
             for body in (b"<html>", b"[1]", b"{}")

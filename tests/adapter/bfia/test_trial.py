@@ -1,5 +1,6 @@
 """A route is tried: whatever is wrong is named by the step that it belongs to, and by no other."""
 
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -17,12 +18,12 @@ import yaml
 from adapter.bfia import route_test
 from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
-from adapter.bfia.connections import Connections
+from adapter.bfia.connections import Connections, NotConnected
 from adapter.bfia.peer import Peer
 from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.bootstrap.node import Gateway
 from gateway.config.tls import Tls
-from gateway.errors import PeerUnreachable
+from gateway.errors import GatewayError, PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result, Step, good
@@ -100,7 +101,7 @@ FAULTS: dict[str, tuple[Answer | dict[str, Any], str]] = {
 
 
 QUOTA = {"code": 429, "msg": "PARTNER_QUOTA: JG1 sends more", "data": {"reason": "PARTNER_QUOTA"}}
-UNTRUSTED = {"ok": False, "reason": "PEER_UNREACHABLE", "message": "[SSL: CERTIFICATE_VERIFY_FAILED] no"}
+UNTRUSTED = {"ok": False, "step": "tls"}
 
 
 @pytest.mark.parametrize(
@@ -238,17 +239,31 @@ def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named
     assert f"this node's certificate in {old.certificate} has expired on" in step.cause and "renew" in step.remedy
 
 
-def test_who_is_called_back_and_is_another_says_so():
+@pytest.mark.parametrize(
+    ("found", "step"),
+    [
+        ({"node_id": "OTHER"}, "identity"),
+        (Refused("JG9: NOT_THERE: the ledger of ann", reason="OF_AN_INTERNAL_SERVICE"), "answer"),
+        (PeerUnreachable("no answer from http://127.0.0.1:25002: the response is not HTTP"), "answer"),
+        (NotConnected("[Errno 111] Connection refused"), "tcp"),
+        (socket.gaierror("Name or service not known"), "dns"),
+        (ssl.SSLError("WRONG_VERSION_NUMBER"), "tls"),
+    ],
+)
+def test_a_node_that_is_called_back_in_vain_learns_the_step_and_no_text(found: Any, step: str):
     class Other:
         def ask(self, path: str, body: Any) -> Any:
-            return {"node_id": "OTHER"}
+            if not isinstance(found, Exception):
+                return found
+            if isinstance(found, GatewayError):
+                raise found
+            try:
+                raise NotConnected(str(found)) from found
+            except NotConnected as error:
+                raise PeerUnreachable(f"cannot connect: {found}", delivered=False) from error
 
     other: Any = Other()
-    assert route_test.called_back(lambda _: other, ME, PEER) == {
-        "ok": False,
-        "reason": "OTHER_NODE",
-        "message": "at its address there responds OTHER",
-    }
+    assert route_test.called_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
 
 
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
@@ -479,10 +494,10 @@ def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Pa
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json=wrong_way)
         found = ask(me, "operator", "POST", path).json()
         assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
-        assert "PEER_UNREACHABLE" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
+        assert "that fails there: tcp" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["operator"]}})
         found = ask(me, "operator", "POST", path).json()
-        assert "NOT_SERVED_THERE" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
+        assert "that fails there: answer" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["peer"]}})
         found = ask(me, "operator", "POST", path).json()
         assert found["good"], found
