@@ -317,7 +317,7 @@ def _from_url(entry: _Entry, key: str, more: tuple[str, ...] = ()) -> str:
     prefix, scheme = split.path.rstrip("/"), split.scheme.lower()
     for broken, rule in (
         (text != text.strip() or not text.isprintable(), "must not hold spaces or control characters"),
-        (scheme not in schemes, f"must begin with {' or '.join(f'{s}://' for s in schemes)}"),
+        (scheme not in schemes, f"must begin with one of {', '.join(f'{s}://' for s in schemes)}"),
         (scheme in more and (port is None or bool(prefix)), "must have a port and no path, for gRPC"),
         (host is None, "must name a host"),
         (port == 0 or split.netloc.endswith(":"), "must have a port from 1 to 65535 where it has one"),
@@ -335,9 +335,9 @@ def _check_tls(entry: _Entry, url: str, transport: str | None) -> None:
     for key in TLS_KEYS:
         if key not in entry.values:
             continue
-        if not url:
+        if "via" in entry.values:
             entry.reject(key, "belongs to the entry of the node that via names")
-        elif not any((address or "").startswith(("https://", "grpcs://")) for address in (url, transport)):
+        elif url and not any((address or "").startswith(("https://", "grpcs://")) for address in (url, transport)):
             entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
         else:
             entry.read(key)

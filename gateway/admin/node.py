@@ -1,6 +1,7 @@
 """The node itself: health, metrics, engine, resources, cleaning, draining, audit log and settings."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from threading import Lock
@@ -33,8 +34,10 @@ from gateway.admin.deps import (
 from gateway.config.loader import effective
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page
+from gateway.identity.statements import HEAD
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
+from gateway.language.catalogue import LANGUAGE, translate
 from gateway.runtime.checks import Step, good
 from gateway.store.audit import AuditEntry
 
@@ -57,6 +60,8 @@ class DrainOrder(Input):
     """whether the process exits once nothing is under way"""
 
 
+_COMMANDS = ("token create", "token revoke", "identity rotate", "restore", "login", HEAD)
+"""actions in the audit log that are not requests"""
 _CLEAN = {"only look": Example(value={"dry_run": True}), "clean": Example(value={})}
 _DRAIN = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
@@ -265,13 +270,16 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         after: AfterNumber = None,
         limit: Limit = 100,
         who: Annotated[str | None, Query(description="only by this person or node")] = None,
-        action: Annotated[str | None, Query(description="only whose action holds this text")] = None,
+        action: Annotated[
+            str | None, Query(description="only whose action, or its meaning, holds this text")
+        ] = None,
         since: Since = None,
         until: Until = None,
         refused: Annotated[bool | None, Query(description="only changes that were not made, or that were")] = None,
     ) -> Response:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
-        found = parts.audit.list(after, limit + 1, who, action, since, until, refused)
+        alike = _meant(parts, action) if action else []
+        found = parts.audit.list(after, limit + 1, who, action, since, until, refused, alike)
         return Reply(numbered_page("audit", found, limit, "id", entry))
 
     @paths(
@@ -296,6 +304,16 @@ def _means(parts: AdminParts, action: str) -> str:
     method, _, path = action.partition(" ")
     fits = (e for e in parts.endpoints if method in (e.methods or ()) and e.path_regex.match(path))
     return next((str(e.summary) for e in fits if e.summary), action)
+
+
+def _meant(parts: AdminParts, text: str) -> list[str]:
+    """Return the actions whose meaning, in the reader's language, holds a text; % stands for what is in a path."""
+    found = {name: name for name in _COMMANDS} | {
+        f"{method} {re.sub('{[^}]*}', '%', endpoint.path)}": str(endpoint.summary)
+        for endpoint in parts.endpoints
+        for method in endpoint.methods or ()
+    }
+    return [name for name, means in found.items() if text.lower() in translate(means, LANGUAGE.get()).lower()]
 
 
 def _listed(items: list[Item]) -> Response:

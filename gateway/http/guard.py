@@ -28,8 +28,9 @@ from gateway.runtime.context import acting
 
 log = structlog.get_logger(__name__)
 
-OIDC = "/api/v1/session/oidc"
-_OPEN = ("/health/live", "/health/ready", "/docs", "/", "/api/v1/session/ways", OIDC, f"{OIDC}/callback")
+_SESSION = "/api/v1/session"
+OIDC = f"{_SESSION}/oidc"
+_OPEN = ("/health/live", "/health/ready", "/docs", "/", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
 _OF_PEERS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
@@ -104,7 +105,8 @@ class Guard:
                 text = f"{identity.name} has the role {identity.role}; {request} is open to {roles}"
                 raise NotAllowed(text)
         except GatewayError as error:
-            state["refused"] = error
+            if not _only_asks(scope, error):
+                state["refused"] = error
             headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
             response = self._elsewhere(scope["path"], error, error.code) or refusal(error, scope, headers)
             await response(scope, receive, send)
@@ -179,6 +181,11 @@ class Guard:
             self._record(at, who, action, *result)
         except Exception:
             log.exception("a change is not in the audit log", who=who, action=action, status=result[0])
+
+
+def _only_asks(scope: Scope, error: GatewayError) -> bool:
+    """Tell whether a page asks, without a token, whether its browser has logged in: that is not a trial."""
+    return error.reason == "NO_TOKEN" and (scope["method"], scope["path"]) == ("GET", _SESSION)
 
 
 def _read(scope: Scope) -> str:

@@ -107,7 +107,7 @@ def translate(text: str, language: str) -> str:
 def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
     """Return an error's body: its message begins with what the reason means, and ends with the next step.
 
-    What is said about this one case stays English where nobody has translated it.
+    What is said about this one case stays English where nobody has translated it; so do problems, one by one.
     """
     case = str(body["msg"]).partition(": ")[2]
     known = reason_of(reason)
@@ -115,7 +115,7 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     if known:
         same = case.lower() == known.next_step[ENGLISH].rstrip(".").lower()
         text = f"{known.means[language]}{known.next_step[language]}" + ("" if same else f"（{text}）")
-    return {**body, "msg": f"{reason}: {text}"}
+    return {**body, "msg": f"{reason}: {text}", "data": of_texts(body["data"], language)}
 
 
 def of_texts(found: Any, language: str) -> Any:

@@ -5,7 +5,7 @@ another gateway was faster: of two lines with one number, the table takes the fi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -125,8 +125,12 @@ class SqlAudit:
         since: datetime | None = None,
         until: datetime | None = None,
         refused: bool | None = None,
+        alike: Sequence[str] = (),
     ) -> list[AuditEntry]:
-        """Return entries, newest first. ``action``: a part of it; ``refused``: whether the change was not made."""
+        """Return entries, newest first. ``refused``: whether the change was not made.
+
+        ``action``: a part of it, or it is like one of ``alike``, in which % stands for any text.
+        """
         c = schema.audit.c
         query = sa.select(schema.audit).order_by(c.id.desc()).limit(limit)
         if before is not None:
@@ -134,7 +138,7 @@ class SqlAudit:
         if who is not None:
             query = query.where(c.who == who)
         if action is not None:
-            query = query.where(c.action.contains(action, autoescape=True))
+            query = query.where(sa.or_(c.action.contains(action, autoescape=True), *map(c.action.like, alike)))
         if since is not None:
             query = query.where(c.at >= since)
         if until is not None:

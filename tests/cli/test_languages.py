@@ -139,6 +139,12 @@ def test_a_refusal_is_in_the_language_that_is_liked_best(node: Gateway, accepted
         assert (
             reason.means["zh"] in body["msg"] and reason.next_step["zh"] in body["msg"] and "none" in body["msg"]
         )
+    route = {"route": {"url": "ftp://x"}}
+    answer = ask(node, "operator", "PUT", "/api/v1/routes/JG2", json=route, headers={"accept-language": accepted})
+    rules = [one["rule"] for one in answer.json()["data"]["problems"]]
+    assert rules == [
+        "必须以下列之一开头：http://, https://" if chinese else "must begin with one of http://, https://"
+    ]
 
 
 def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node: Gateway):
@@ -159,9 +165,13 @@ def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node:
 def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
     ask(node, "operator", "POST", "/api/v1/undrain")
     for language, meant in (("zh", "恢复接受新作业"), ("en", "Take new jobs again")):
-        answer = ask(node, "operator", "GET", "/api/v1/audit", headers={"accept-language": language}).json()
+        accepted = {"accept-language": language}
+        answer = ask(node, "operator", "GET", "/api/v1/audit", headers=accepted).json()
         newest = answer["audit"][0]
         assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
+        for text in ("/undrain", meant[:4]):
+            found = ask(node, "operator", "GET", "/api/v1/audit", params={"action": text}, headers=accepted).json()
+            assert {one["in_words"] for one in found["audit"]} == {meant}
 
 
 def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):

@@ -110,7 +110,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     text.fill(json.dumps(lost))
     expect(ann.get_by_role("alert")).to_have_text(hers("would not run"))  # by itself
     submit.click()
-    expect(ann.get_by_role("alert")).to_have_text(hers("would not run"))
+    expect(ann.get_by_role("alert")).to_have_text(hers("would not run") + hers("not submitted", count=1))
     assert nodes[jobs.GUEST].get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")["jobs"] == []
     text.fill(json.dumps(body))
     expect(ann.get_by_text(hers("would run"))).to_be_visible()
@@ -124,8 +124,10 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()  # what it would read
     expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()  # and run
     button(bob, his("approve")).click()
+    expect(bob.locator("dialog p")).to_contain_text("job-")
     bob.locator("dialog input").fill(agreed)
     bob.locator("dialog button.main").click()
+    expect(bob.locator("#notices .good")).to_contain_text("job-")
     expect(bob.get_by_text(his("nothing waits")).first).to_be_visible()
 
     expect(ann.locator("main .row .badge").first).to_have_text(hers("=SUCCEEDED"))  # by itself
@@ -244,6 +246,10 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     button(page, say("stop")).click()
     page.locator("dialog button.danger").click()
     expect(page.locator("main .row .badge").first).to_have_text(say("=STOPPED"))
+    expect(page.locator("main .box.bad")).to_contain_text(f"{say('by')} operator")
+    expect(page.locator("dt", has_text=say("model"))).to_have_count(0)  # none was made
+    page.locator("#skip").press("Enter")
+    expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs
 
 
 def test_a_table_is_uploaded_granted_and_revoked(
@@ -259,7 +265,7 @@ def test_a_table_is_uploaded_granted_and_revoked(
     with page.expect_request("**/upload/file") as sent:
         page.locator("form button.main").click()
     assert sent.value.header_value("accept-language") == language[:2]
-    expect(page.locator("form .box.bad")).to_contain_text("id")  # an id that is there twice
+    expect(page.locator("form .box.bad")).to_contain_text("file:3")  # an id that is there twice
     table.write_text("id;y\n1;0\n2;1\n")
     page.locator("input[type=file]").set_input_files(table)
     page.locator("form button.main").click()
@@ -285,8 +291,23 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     version = guest.get("/api/v1/routes")["version"]
     button(page, say("edit")).click()
     page.locator("dialog input[name=institution]").fill("BANK-B")
+    page.locator("dialog input[name=url]").fill("ftp://x")
     page.locator("dialog button.main").click()
+    wrong = page.locator("#notices .bad")
+    expect(wrong.locator("p")).to_have_count(2)  # the reason, and once what is wrong
+    expect(wrong).to_contain_text("必须以下列之一开头")
+    button(page, say("edit")).click()
+    expect(wrong).to_have_count(0)
+    page.locator("dialog input[name=institution]").fill("BANK-B")
+    page.locator("dialog input[name=ca]").fill("/none.pem")
+    page.locator("dialog button.main").click()
+    expect(wrong).to_contain_text(f"{jobs.HOST}.ca")
+    button(page, say("edit")).click()
+    page.locator("dialog input[name=institution]").fill("BANK-B")
+    page.locator("dialog button.main").click()
+    expect(page.locator("#notices")).to_contain_text(say("version in force", version=version + 1))
     expect(page.get_by_role("cell", name="BANK-B", exact=True)).to_be_visible()
+    expect(page.get_by_role("cell", name=say("=enabled"), exact=True)).to_be_visible()
     button(page, say("disable")).click()
     page.locator("dialog input").fill(f"maintenance {language}")
     page.locator("dialog button.danger").click()
@@ -327,10 +348,15 @@ def test_the_node_is_checked_and_its_audit_log_is_searched(
     button(page, say("look at all")).click()
     expect(page.get_by_role("cell", name=apart)).to_have_count(2)  # and of the engine
     expect(page.get_by_role("cell", name=runs)).to_be_visible()
+    page.locator("input[name=action]").fill({"zh-CN": "上传", "en-GB": "Upload"}[language])
+    page.keyboard.press("Tab")
+    uploads = page.get_by_role("cell", name="POST /v2/component/upload/file")
+    expect(page.get_by_role("row").filter(has=uploads).last).to_contain_text(say("=done"))
+    expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(0)
     page.locator("input[name=action]").fill("provider/register")
     page.keyboard.press("Tab")
     expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(1)
-    expect(page.get_by_role("cell", name="POST /v2/component/upload/file")).to_have_count(0)
+    expect(uploads).to_have_count(0)
     page.locator("input[name=who]").fill("nobody")
     page.keyboard.press("Tab")
     expect(page.get_by_text(say("no audit"))).to_be_visible()
@@ -353,4 +379,8 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
         ]
         assert serious == [], name
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+        hidden = (
+            "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
+        )
+        assert not page.evaluate(hidden), f"{name} has buttons out of sight"
         keep(page, f"{name}-{language}-{scheme}")

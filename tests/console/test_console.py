@@ -14,6 +14,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.http.guard import cookie_name
 from tests.builders import at
 from tests.console import FILES, words
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
 
 OWN = "0123456789abcdef0123"
@@ -117,6 +118,10 @@ def test_the_pages_need_no_token_and_forbid_browsers_all_else(node: Gateway):
     for path in ("/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"):
         assert send(node, "GET", path).status_code in (401, 404)
     assert send(node, "GET", SESSION).status_code == 401
+    assert node.audit.list(action=SESSION) == []  # a page has only asked whether its browser is logged in
+    assert send(node, "GET", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
+    wait_for(lambda: node.audit.list(action=SESSION), about="a wrong token is in the audit")
+    assert node.audit.list(action=SESSION)[0].detail["reason"] == "TOKEN_UNKNOWN"
 
 
 def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway):

@@ -106,7 +106,8 @@ def test_an_address_is_normalised(entry, url):
             for host in ("http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x")
         ),
         ("A: {url: 'http://h', port: 1}", "A.port", "line 1: must not be given with url"),
-        ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with http:// or https://"),
+        ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with one of http://, https://"),
+        ("A: {url: 'ftp://h', ca: /a, certificate: /c, key: /k}", "A.url", "line 1: must begin with one of"),
         ("A: {url: 'http://'}", "A.url", "line 1: must name a host"),
         ("A: {url: 'http://h:0'}", "A.url", "line 1: must have a port from 1 to 65535"),
         ("A: {url: 'http://h:99999'}", "A.url", "line 1: must be a URL such as"),
@@ -133,14 +134,14 @@ def test_an_address_is_normalised(entry, url):
         ),
         (f"default: {{url: 'http://x', keys: {KEY}}}", "default.keys", "line 1: belongs to one node"),
         ("X: {url: 'http://x'}\nA: {via: X, host: h}", "A.host", "line 2: must not be given with via"),
-        ("A: {host: h, port: 1, transport: t:2}", "A.transport", "line 1: must begin with http"),
+        ("A: {host: h, port: 1, transport: t:2}", "A.transport", "line 1: must begin with one of http"),
         ("A: {host: h, port: 1, transport: 'grpc://t'}", "A.transport", "line 1: must have a port and no path"),
         (
             "A: {host: h, port: 1, transport: 'grpcs://t:2/p'}",
             "A.transport",
             "line 1: must have a port and no path",
         ),
-        ("A: {url: 'grpc://h:2'}", "A.url", "line 1: must begin with http:// or https://"),
+        ("A: {url: 'grpc://h:2'}", "A.url", "line 1: must begin with one of http://, https://"),
         ("X: {url: 'http://x'}\nA: {via: X, transport: 'http://t'}", "A.transport", "line 2: must not be given"),
         ("A: {via: X}", "A.via", "line 1: names a node without an entry of its own"),
         ("D: {via: A}\nA: {via: B}\nB: {via: A}", "A.via", "line 2: leads in a circle"),
@@ -198,7 +199,7 @@ def test_all_problems_are_reported_together():
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
         ("B", "line 4: must be a mapping with host and port, or url"),
         ('[""]', "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters"),
-        ('[""].url', "line 5: must begin with http:// or https://"),
+        ('[""].url', "line 5: must begin with one of http://, https://"),
     ]
 
 

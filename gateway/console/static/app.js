@@ -13,7 +13,10 @@ let left = new AbortController();
 
 function header() {
   const [here] = place();
-  document.getElementById("skip").textContent = t("skip");
+  Object.assign(document.getElementById("skip"), { textContent: t("skip"), onclick: (event) => {
+    event.preventDefault(); // the address names the page
+    (document.querySelector("main .list") ?? document.getElementById("main")).focus();
+  } });
   document.getElementById("header").replaceChildren(h("div", { class: "bar" },
     h("span", { class: "name" }, "BFIA"),
     session && h("span", { class: "mono faint", title: session.institution }, session.node),

@@ -1,5 +1,5 @@
 // A new job: drawn from the registered components, or written as JSON or YAML. All change one and the same body.
-import { add, badge, button, call, card, confirmed, fill, get, h, notice, problems, refused, segment, step, t, table } from "./core.js";
+import { add, button, call, card, checked, confirmed, fill, get, h, notice, problems, refused, segment, step, t, table } from "./core.js";
 import { picture } from "./graph.js";
 
 const ROLES = ["guest", "host", "arbiter"];
@@ -57,8 +57,8 @@ export async function submitPage(body, { session, stopped }) {
   text.addEventListener("input", take);
 
   let due = null, asked = 0;
-  /** Shows what would happen to the job as it is now; resolves with it where nothing stands in its way. */
-  const plan = async () => {
+  /** Shows what would happen to the job as it is now; resolves with it where nothing stands in its way. `submits`: else says that it is not submitted. */
+  const plan = async (submits = false) => {
     const given = read();
     if (!given) return null;
     const mine = asked += 1;
@@ -66,9 +66,10 @@ export async function submitPage(body, { session, stopped }) {
     found.replaceChildren(h("p", { class: "faint" }, t("planning")));
     try {
       const planned = await call("POST", "/api/v1/jobs/plan", given);
-      if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, h("p", {}, planned.good ? t("would run") : t("would not run"))),
+      if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, 
+        h("p", {}, planned.good ? t("would run") : t("would not run")), !planned.good && submits && h("p", {}, h("strong", {}, t("not submitted", { count: planned.problem_count })))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
-          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, badge(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
+          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, checked(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
       return planned.good ? given : null;
     } catch (error) {
       if (mine === asked) found.replaceChildren(problems(error));
@@ -82,7 +83,7 @@ export async function submitPage(body, { session, stopped }) {
   };
   stopped.addEventListener("abort", () => clearTimeout(due));
   const submit = async () => {
-    const planned = await plan();
+    const planned = await plan(true);
     if (!planned) return;
     try {
       const made = await call("POST", "/v1/platform/schedule/job/create_all", planned);
@@ -129,9 +130,9 @@ export async function submitPage(body, { session, stopped }) {
     await listed();
     notice("good", t("template saved", { name }));
   };
-  add(body, h("h1", {}, t("page submit")), drafts, h("div", { class: "beside" },
+  add(body, h("h1", {}, t("page submit")), !may && h("div", { class: "box wait" }, h("p", {}, t("may not submit", { role: session.role }))), drafts, h("div", { class: "beside" },
     h("div", {}, drawn, h("section", {}, h("details", {}, h("summary", {}, h("strong", {}, t("job as JSON"))), h("p", { class: "faint" }, t("about submit")), text))),
-    h("aside", { "aria-label": t("plan") }, may && h("div", { class: "row" }, button("plan", plan), button("submit", submit, "main")),
+    h("aside", { "aria-label": t("plan") }, may && h("div", { class: "row" }, button("plan", () => plan()), button("submit", submit, "main")),
       h("div", { class: "row" }, button("save as JSON", save("json", (given) => JSON.stringify(given, null, 2))), button("save as YAML", save("yaml", toYaml)), may && button("save as template", keep)), found)));
   await listed();
   view.draw();

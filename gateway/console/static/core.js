@@ -53,10 +53,11 @@ export function fill(place, ...children) {
 
 export class Refused extends Error {
   constructor(status, body) {
-    super(body?.msg ?? body?.message ?? `HTTP ${status}`);
+    super(body?.message ?? body?.msg ?? `HTTP ${status}`);
     this.status = status;
     this.reason = body?.data?.reason ?? "";
     this.problems = body?.data?.problems ?? [];
+    if (this.problems.length && body.data.next_step) this.message = `${this.reason}: ${body.data.next_step}`; // the rest is in the problems
   }
 }
 
@@ -84,11 +85,13 @@ export async function call(method, path, body, options = {}) {
 }
 export const get = (path) => call("GET", path);
 
-const good = new Set(["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "in force", "HELD"]);
+const good = new Set(["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "passes", "enabled", "in force", "HELD"]);
 const bad = new Set(["FAILED", "REJECTED", "STOPPED", "failed", "bad", "problem", "TERMINATED", "revoked"]);
 const waits = new Set(["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown", "skipped"]);
 export const tone = (state) =>
-  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : ["FINISHED", "not run"].includes(state) ? "" : "busy";
+  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : ["FINISHED", "not run", "disabled", "retired", "expired"].includes(state) ? "" : "busy";
+/** The state of what passes a check, or not; of what is well, "ok" says something else. */
+export const checked = (result) => badge(result === "ok" ? "passes" : result);
 export const badge = (state, title) => h("span", { class: `badge ${tone(state)}`, title }, said(state));
 
 export const moment = (text) => {
@@ -119,12 +122,12 @@ export const value = (found) =>
     : found === null || found === undefined ? "–"
       : typeof found === "object" ? JSON.stringify(found) : String(found);
 
-/** A table; columns are words of words.js (`raw`: as they are), cells texts, numbers or elements. */
+/** A table; columns are words of words.js or elements, cells texts, numbers or elements. `raw`: a user's data, with its own columns. */
 export function table(columns, rows, empty = "no rows", raw = false) {
-  const names = columns.map((name) => (name && !raw ? t(name) : name)), texts = names.map((name) => (name instanceof Node ? name.textContent : name));
+  const names = columns.map((name) => (raw || name instanceof Node ? name : t(name))), texts = names.map((name) => (name instanceof Node ? name.textContent : name));
   if (!rows.length) return h("p", { class: "faint" }, t(empty));
-  const cell = (found) => h("td", { }, found instanceof Node || Array.isArray(found) ? found : value(found));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": texts.filter(Boolean).join(", ") }, h("table", {},
+  const cell = (found, at) => h("td", { "data-label": texts[at] || null }, found instanceof Node || Array.isArray(found) ? found : value(found));
+  return h("div", { class: raw ? "scroll data" : "scroll", tabindex: "0", role: "region", "aria-label": texts.filter(Boolean).join(", ") }, h("table", {},
     h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
@@ -132,18 +135,18 @@ export const facts = (pairs, raw = false) => h("dl", {}, pairs.filter(([, found]
 export const card = (title, ...children) => h("section", {}, title && h("h2", {}, t(title)), children);
 
 export function notice(kind, ...lines) {
-  const box = h("div", { class: `box ${kind}` }, lines.map((line) => h("p", {}, line)));
+  const box = h("div", { class: `box ${kind}` }, h("button", { type: "button", class: "close", "aria-label": t("close"), onclick: () => box.remove() }, "×"), lines.map((line) => h("p", {}, line)));
   document.getElementById("notices").append(box);
-  box.addEventListener("click", () => box.remove());
   setTimeout(() => box.remove(), kind === "bad" ? 15000 : 5000);
 }
+const listed = (error, most) => (error.problems ?? []).slice(0, most).map((p) => [h("code", {}, p.path), ` ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`]);
 export function refused(error) {
   if (!(error instanceof Refused)) console.error(error);
-  if (error.status === 401) return;
-  notice("bad", error.message, ...(error.problems ?? []).slice(0, 8).map((p) => `${p.path}: ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`));
+  if (error.status !== 401) notice("bad", error.message, ...listed(error, 8));
 }
-export const problems = (error) => h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message),
-  (error.problems ?? []).map((p) => h("p", {}, h("code", {}, p.path), ` ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`)));
+export const problems = (error) => h("div", { class: "box bad", role: "alert" }, h("p", {}, error.message), listed(error).map((one) => h("p", {}, one)));
+/** Says that something was done; `verb`: the label of its button. */
+export const done = (verb, what) => notice("good", t("done", { verb: t(verb).toLowerCase(), what }));
 
 /** A button that does something once at a time, and shows why where it is refused. */
 export function button(label, work, kind = "") {
@@ -160,6 +163,7 @@ export function ask(question, fields, { danger = false, yes = "yes" } = {}) {
     const form = h("form", { method: "dialog" }, h("p", {}, question), fields && h("div", { class: "fields" }, fields),
       h("div", { class: "row" }, h("button", { class: danger ? "danger" : "main", value: "yes" }, t(yes)), h("button", { value: "", formnovalidate: true }, t("cancel"))));
     const dialog = h("dialog", { "aria-label": question }, form);
+    document.querySelectorAll("#notices .bad").forEach((box) => box.remove()); // of the try before
     dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? new FormData(form) : null); });
     document.body.append(dialog);
     dialog.showModal();

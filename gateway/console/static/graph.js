@@ -1,7 +1,9 @@
 // The tasks of a job and what flows between them, as a picture.
 import { h, said, t, tone } from "./core.js";
 
-const WIDE = 210, HIGH = 54, GAP_X = 60, GAP_Y = 22;
+const WIDE = 240, HIGH = 54, GAP_X = 60, GAP_Y = 22;
+/** Characters of a name that fit beside a state: one of Chinese is as wide as two others. */
+const beside = (state) => Math.floor((WIDE - 30 - [...state].reduce((sum, one) => sum + (one > "\u2e80" ? 12 : 6.5), 0)) / 7.2);
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** The tasks before which a task cannot run: its place from left to right. */
@@ -35,7 +37,7 @@ export function picture(flow, states = new Map(), pick = null, chosen = "") {
       return h("svg:g", { class: `task ${state ? tone(state) : ""}`, transform: `translate(${x} ${y})`, "aria-label": pick && node.name, ...choose },
         h("svg:title", {}, `${node.name}: ${node.component.provider}/${node.component.name} ${node.component.version}${state ? `, ${said(state)}` : ""}`),
         h("svg:rect", { width: WIDE, height: HIGH, rx: 8 }),
-        h("svg:text", { x: 12, y: 22 }, cut(node.name, state ? 16 : 26), state && h("svg:tspan", { class: "component", x: WIDE - 10, "text-anchor": "end" }, said(state))),
-        h("svg:text", { x: 12, y: 42, class: "component" }, cut(node.component.name, 30)));
+        h("svg:text", { x: 12, y: 22 }, cut(node.name, beside(state ? said(state) : "")), state && h("svg:tspan", { class: "component", x: WIDE - 10, "text-anchor": "end" }, said(state))),
+        h("svg:text", { x: 12, y: 42, class: "component" }, cut(node.component.name, 32)));
     })));
 }

@@ -1,5 +1,5 @@
 // Jobs: the list, and one job.
-import { add, ask, badge, between, button, call, card, confirmed, facts, fill, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
+import { add, ask, badge, between, button, call, card, confirmed, done, facts, fill, get, h, lasted, moment, refused, said, segment, t, table, tone, value } from "./core.js";
 import { picture } from "./graph.js";
 
 const EVENTS = ["created", "approval_asked", "approved", "ready", "started", "task_started", "task_ended", "task_again", "task_inherited", "run_started", "run_ended", "suspended", "resumed", "stopped", "model_saved", "finished", "rejected", "run_again", "deleted", "cleaned"];
@@ -22,7 +22,7 @@ function following(stopped, path, again) {
 
 export async function jobsPage(body, { stopped }) {
   const chosen = { status: "", outcome: "", flow_id: "", partner: "" };
-  const list = h("div");
+  const list = h("div", { class: "list", tabindex: "-1" });
   const load = async (after = "", before = []) => {
     const query = new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""));
     const page = await get(`/api/v1/jobs?${query}`);
@@ -51,10 +51,10 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
   add(body, top, graph, lanes, runs, log, curves, results, timeline);
   let over = false, shown = "";
   const load = async () => {
-    const job = await get(path);
+    const [job, { timeline: lines }] = await Promise.all([get(path), get(`${path}/timeline`)]);
     over = ["FINISHED", "REJECTED"].includes(job.status);
     if (stopped.aborted) return;
-    fill(top, await head(job, path, load, session));
+    fill(top, await head(job, lines, path, load, session));
     graph.replaceChildren(job.flow.length ? card("tasks", picture(job.flow, states(job))) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
     const text = JSON.stringify([job.runs, job.parameters]);
     if (text !== shown) {
@@ -63,7 +63,6 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
       results.replaceChildren(job.runs.length ? await outputs(path, over, allowed(session)) : "");
     }
     if (job.runs.length && allowed(session)) await grown(curves, await reports(path));
-    const { timeline: lines } = await get(`${path}/timeline`);
     lanes.replaceChildren(card("over time", gantt(job, lines)));
     const opened = timeline.querySelector("details")?.open;
     timeline.replaceChildren(h("section", {}, h("details", { open: opened }, h("summary", {}, h("strong", {}, t("timeline")), ` (${lines.length})`),
@@ -89,18 +88,20 @@ async function fromWhich(job) {
   return given && given.get("from");
 }
 
-async function head(job, path, load, session) {
+async function head(job, lines, path, load, session) {
   const may = allowed(session);
   const over = ["FINISHED", "REJECTED"].includes(job.status);
   const act = (label, verb, question, danger) => button(label, async () => {
-    const reason = await confirmed(t(question), { reason: verb !== "resume" && verb !== "suspend", danger });
+    const reason = await confirmed(t(question, { what: job.job_id }), { reason: verb !== "resume" && verb !== "suspend", danger });
     if (reason === null) return;
     await call("POST", `${path}/${verb}`, ["approve", "reject"].includes(verb) ? { reason } : {});
+    done(label, job.job_id);
     await load();
   }, danger ? "danger" : "");
   const stop = button("stop", async () => {
     if (await confirmed(t("stop?"), { danger: true }) === null) return;
     await call("POST", "/v1/platform/schedule/job/stop_all", { job_id: job.job_id });
+    done("stop", job.job_id);
     await load();
   }, "danger");
   const rerun = button("run again", async () => {
@@ -111,6 +112,7 @@ async function head(job, path, load, session) {
   });
   const asked = job.approval && job.local_status === "PENDING";
   const failure = job.failure ?? job.local_failure;
+  const person = failure?.reason === "STOPPED" && lines.find((one) => one.event === "stop requested" && !one.detail.task)?.by; // at the node where it was done
   const waiting = job.waiting ?? job.local_waiting;
   const ours = job.outcome === "STOPPED" ? [] : job.runs.flatMap((run) => run.warnings.map((one) => `${run.task_name} ${party(run.party)}: ${one}`));
   const warnings = [...new Set([...job.warnings, ...job.local_warnings, ...ours])];
@@ -122,13 +124,13 @@ async function head(job, path, load, session) {
       !over && job.scheduler === session.node && (waiting?.reason === "SUSPENDED" ? act("resume", "resume", "resume?") : act("suspend", "suspend", "suspend?")),
       !over && stop, over && job.scheduler === session.node && rerun, h("a", { class: "button", href: `${path}/archive` }, t("archive"))),
     failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message.replace(`${failure.node}: ${failure.reason}: `, "")}`),
-      h("p", {}, [failure.node, failure.role, failure.task].filter(Boolean).join(" · ")), await explain(failure.reason)),
+      h("p", {}, [failure.node, failure.role, failure.task, person && `${t("by")} ${person}`].filter(Boolean).join(" · ")), await explain(failure.reason)),
     waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason)),
     warnings.length > 0 && warned(warnings),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
       ["parties", job.parties.map((p) => `${p.role}${p.index === null ? "" : `.${p.index}`} ${p.node}`).join(between)],
-      ["old job", job.old_job_id && link(job.old_job_id)], ["model", job.model && `${job.model.model_id} ${job.model.version}`], ["trace", job.trace_id],
+      ["old job", job.old_job_id && link(job.old_job_id)], ["model", job.model && !["FAILED", "STOPPED", "REJECTED"].includes(job.outcome ?? job.status) ? `${job.model.model_id} ${job.model.version}` : ""], ["trace", job.trace_id],
     ])),
   ].filter(Boolean);
 }
@@ -145,11 +147,11 @@ function tasks(job) {
     const own = task.nodes[p.node]?.[p.role] ?? task.nodes[p.node]?.[`${p.role}.${p.index}`];
     return own ? badge(stateOf(job, own, task.failure)) : "–";
   };
-  return table([t("task"), t("state"), ...job.parties.map((p) => h("span", { title: p.node }, party(p))), t("why")], job.tasks.map((task) => [
-    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${task.attempt + 1}`) : ""], badge(stateOf(job, task.status, task.failure)),
+  return table(["task", "state", ...job.parties.map((p) => h("span", { title: p.node }, party(p))), "why"], job.tasks.map((task) => [
+    [task.name, task.attempt ? h("span", { class: "faint" }, ` ${t("attempt", { number: task.attempt + 1 })}`) : ""], badge(stateOf(job, task.status, task.failure)),
     ...job.parties.map((p) => cell(task, p)),
     task.failure ? `${task.failure.reason} ${task.failure.message}` : task.waiting ? `${task.waiting.reason} ${task.waiting.message}` : task.inherited ? t("taken over") : "",
-  ]), "no rows", true);
+  ]));
 }
 
 /** When each task began and ended at each party: this node's runs, and what the scheduling node heard of the others. */
@@ -187,7 +189,7 @@ function gantt(job, lines) {
 
 function runTable(job, log, stopped, readable) {
   return table(["task", "party", "state", "started", "duration", "result", ""], job.runs.map((run) => [
-    [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt")} ${run.attempt + 1}`) : ""], `${run.party.role}.${run.party.index}`, badge(stateOf(job, run.status, run.failure)),
+    [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt", { number: run.attempt + 1 })}`) : ""], `${run.party.role}.${run.party.index}`, badge(stateOf(job, run.status, run.failure)),
     moment(run.started_at), lasted(run.started_at, run.ended_at),
     [run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
       run.last_lines?.length ? h("details", {}, h("summary", {}, t("last lines")), h("pre", {}, run.last_lines.join("\n"))) : ""],

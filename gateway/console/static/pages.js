@@ -1,5 +1,5 @@
 // Approvals, data, providers, partners, and the node itself.
-import { add, ask, badge, between, button, bytes, call, card, confirmed, entry, facts, fill, get, h, lang, moment, notice, problems, refused, said, segment, step, t, table, value } from "./core.js";
+import { add, ask, badge, between, button, bytes, call, card, checked, confirmed, done, entry, facts, fill, get, h, lang, moment, notice, problems, Refused, refused, said, segment, step, t, table, value } from "./core.js";
 
 const all = async (path, key) => {
   const rows = [];
@@ -17,21 +17,22 @@ const may = (session, ...roles) => !session.user || session.role === "admin" || 
 
 export async function approvalsPage(body, { session, again }) {
   const [jobs, applications] = await Promise.all([all("/api/v1/approvals", "approvals"), all("/api/v1/applications", "applications")]);
-  const decide = (path, verb, danger) => button(verb, async () => {
-    const reason = await confirmed(t(`${verb}?`), { reason: true, danger });
+  const decide = (path, what, verb, danger) => button(verb, async () => {
+    const reason = await confirmed(t(`${verb}?`, { what }), { reason: true, danger });
     if (reason === null) return;
     await call("POST", `${path}/${verb}`, { reason });
+    done(verb, what);
     await again();
   }, danger ? "danger" : "main");
-  const both = (path, yes) => yes ? h("div", { class: "row" }, decide(path, "approve"), decide(path, "reject", true)) : "";
+  const both = (path, what, yes) => yes ? h("div", { class: "row" }, decide(path, what, "approve"), decide(path, what, "reject", true)) : "";
   const asked = applications.filter((a) => a.side !== "mine" && a.status === "APPLIED");
   add(body, h("h1", {}, t("page approvals")),
     card("jobs that wait", jobs.length ? "" : h("p", { class: "faint" }, t("nothing waits")), jobs.map((j) => h("article", { "aria-label": j.job_id },
-      h("div", { class: "row" }, h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), both(`/api/v1/jobs/${segment(j.job_id)}`, may(session, "platform"))),
+      h("div", { class: "row" }, h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), both(`/api/v1/jobs/${segment(j.job_id)}`, j.job_id, may(session, "platform"))),
       facts([["flow", j.flow_id], ["initiator", j.initiator], ["scheduling node", j.scheduler], ["until", moment(j.approval?.until ?? j.approval?.deadline)]]),
       h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads"], j.tasks.map((one) => [one.task, one.party, one.component,
         [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks")]))))),
-    card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, may(session))]), "nothing waits")),
+    card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, [a.partner, said(a.kind), a.subject].filter(Boolean).join(" "), may(session))]), "nothing waits")),
     card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]), "no applications")));
 }
 
@@ -41,7 +42,7 @@ export async function dataPage(body, { session, again }) {
   const datasets = await all("/api/v1/datasets", "datasets");
   add(body, h("h1", {}, t("page data")),
     card("", table(["dataset", "rows", "columns", "size", "state", "created"], datasets.map((d) => [
-      h("a", { href: `#/data/${segment(d.namespace)}/${segment(d.name)}` }, d.dataset_id), d.count, d.columns, bytes(d.size), d.disabled ? badge("disabled") : badge("ok"), moment(d.created_at)]), "no data")),
+      h("a", { href: `#/data/${segment(d.namespace)}/${segment(d.name)}` }, d.dataset_id), d.count, d.columns, bytes(d.size), badge(d.disabled ? "disabled" : "enabled"), moment(d.created_at)]), "no data")),
     may(session, "platform") && uploading(again));
 }
 
@@ -71,7 +72,7 @@ function uploading(again) {
       if (request.status === 200 && found?.code === 0) {
         notice("good", t("uploaded", { rows: found.data.count, columns: found.data.columns.length, id: found.data.dataset_id }));
         await again();
-      } else said_.replaceChildren(problems({ message: found?.message ?? found?.msg ?? t("no response"), problems: found?.data?.problems }));
+      } else said_.replaceChildren(problems(new Refused(request.status, found ?? { msg: t("no response") })));
     };
     request.send(sent);
   } }, h("div", { class: "row" }, field("namespace", { required: true }), field("name", { required: true }), field("id column"), field("label column"), field("delimiter", { size: 3 }),
@@ -89,13 +90,14 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
     columns.replaceChildren(h("p", { class: "faint" }, t("about statistics", { rows: one.rows.length, all: d.count })), statistics(d.columns, one));
   };
   const act = (label, method, at, question, danger) => button(label, async () => {
-    const reason = await confirmed(t(question), { reason: true, danger });
+    const reason = await confirmed(t(question, { what: d.dataset_id }), { reason: true, danger });
     if (reason === null) return;
     await call(method, at, method === "DELETE" ? undefined : { reason });
+    done(label, d.dataset_id);
     await again();
   }, danger ? "danger" : "");
   const node = h("select", { "aria-label": t("partner") }, routes.routes.map((r) => h("option", { value: r.node }, r.institution ? `${r.node} ${r.institution}` : r.node)));
-  add(body, h("div", { class: "row" }, h("h1", {}, d.dataset_id), d.disabled ? badge("disabled") : badge(d.there ? "ok" : "bad")),
+  add(body, h("div", { class: "row" }, h("h1", {}, d.dataset_id), badge(d.disabled ? "disabled" : d.there ? "enabled" : "bad")),
     d.changed && h("div", { class: "box bad" }, d.changed),
     card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
       ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(between)]]),
@@ -109,6 +111,7 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
       const reason = await confirmed(t("grant?", { node: node.value }), { reason: true });
       if (reason === null) return;
       await call("PUT", `${path}/grants/${segment(node.value)}`, { reason });
+      done("grant", `${d.dataset_id} → ${node.value}`);
       await again();
     }))));
 }
@@ -130,7 +133,7 @@ function statistics(columns, { columns: names, rows }) {
 export async function providersPage(body) {
   const found = await all("/api/v1/providers", "providers");
   add(body, h("h1", {}, t("page providers")), card("", table(["provider", "image", "components", "warnings", "state", "owner"], found.map((p) => [
-    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(between), p.warning_count, badge(p.retired ? "retired" : "ok"), p.owner]), "no providers")));
+    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(between), p.warning_count, badge(p.retired ? "retired" : "enabled"), p.owner]), "no providers")));
 }
 
 export async function providerPage(body, { session, parts: [name], again }) {
@@ -140,10 +143,11 @@ export async function providerPage(body, { session, parts: [name], again }) {
     const reason = await confirmed(t(`${verb}?`), { reason: true, danger });
     if (reason === null) return;
     await call("POST", `${path}/${verb.split(" ")[0]}`, { reason });
+    done(verb, p.provider_name);
     await again();
   }, danger ? "danger" : "");
   const difference = h("div");
-  add(body, h("div", { class: "row" }, h("h1", {}, p.provider_name), badge(p.retired ? "retired" : "ok")),
+  add(body, h("div", { class: "row" }, h("h1", {}, p.provider_name), badge(p.retired ? "retired" : "enabled")),
     card("", facts([["owner", p.owner], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(between)]]),
       table(["image", "digest"], Object.entries(p.images).map(([image]) => [h("code", {}, image), h("code", {}, p.digests[image] ?? "–")])),
       may(session, "vendor") && h("div", { class: "row" }, act("approve image"), p.retired ? act("unretire") : act("retire", true))),
@@ -169,41 +173,50 @@ export async function partnersPage(body, { session, again }) {
     steps.replaceChildren(card("", h("h2", { class: "mono" }, one.node, " ", badge(one.good ? "good" : "bad")),
       stepTable(one)));
   });
+  const changed = (...request) => edited(again, ...request);
   const change = (route) => button(route.enabled ? "disable" : "enable", async () => {
-    const reason = await confirmed(t(route.enabled ? "disable?" : "enable?"), { reason: true, danger: route.enabled });
+    const reason = await confirmed(t(route.enabled ? "disable?" : "enable?", { what: route.node }), { reason: true, danger: route.enabled });
     if (reason === null) return;
-    await call("PATCH", `/api/v1/routes/${segment(route.node)}`, { route: { enabled: !route.enabled }, reason });
-    await again();
+    await changed("PATCH", `/api/v1/routes/${segment(route.node)}`, { route: { enabled: !route.enabled }, reason });
   });
   const edit = (route) => button(route ? "edit" : "add a route", async () => {
-    const keys = [["url", "address", { type: "url", placeholder: "https://gw.bank.example:7380" }], ["via", "through"], ["institution", "institution"]];
+    const keys = [["url", "address", { type: "url", placeholder: "https://gw.bank.example:7380" }], ["via", "through"], ["institution", "institution"], ...FILES];
     const given = await ask(route ? route.node : t("add a route"), [!route && entry("node", "node", { required: true }),
       keys.map(([key, label, more]) => entry(key, label, { value: route?.[key] ?? "", ...more })), entry("reason", "reason")], { yes: "save" });
     if (!given) return;
     const text = (key) => given.get(key).trim() || null;
     const there = route ?? found.routes.find(({ node }) => node === text("node")); // written anew, it would lose what is not asked here
-    const changed = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (there?.[key] ?? null) && (route || one)));
-    await call(there ? "PATCH" : "PUT", `/api/v1/routes/${segment(there?.node ?? text("node"))}?version=${found.version}`, { route: changed, reason: text("reason") ?? "" });
-    await again();
+    const values = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (there?.[key] ?? null) && (route || one)));
+    await changed(there ? "PATCH" : "PUT", `/api/v1/routes/${segment(there?.node ?? text("node"))}?version=${found.version}`, { route: values, reason: text("reason") ?? "" });
   });
   add(body, h("h1", {}, t("page partners")),
     found.problems.length > 0 && h("div", { class: "box bad" }, found.problems.map((p) => h("p", {}, value(p)))),
     card("", table(["node", "institution", "address", "through", "profile", "signing", "state", ""], found.routes.map((r) => [
-      h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "ok" : "disabled"),
+      h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "enabled" : "disabled"),
       h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && [edit(r), change(r)])]), "no partners"),
     may(session) && h("details", {}, h("summary", {}, h("strong", {}, t("new partner"))), inviting(session, again), h("div", { class: "row" }, edit()))), steps,
     card("certificates", table(["where", "file", "until", "days left"], ends.certificates.map((c) => [h("code", {}, c.where), h("code", {}, c.file),
       h("div", {}, moment(c.ends), c.cause && h("p", { class: "faint" }, c.cause)), h("span", { class: `badge ${c.days < 0 ? "bad" : c.days < 30 ? "wait" : "good"}` }, String(c.days))]), "no certificates")),
-    card("history", table(["version", "time", "by", "why", "changes", ""], versions.versions.map((v) => [v.version, moment(v.at), v.author, v.reason,
+    card("history", table(["version", "time", "by", "why", "changes", ""], versions.versions.map((v) => [v.version, moment(v.at), v.source === "file" ? said(v.author) : v.author, v.reason === ACCEPTED ? said(ACCEPTED) : v.reason,
       v.changes.length ? h("details", {}, h("summary", {}, v.changes.map((c) => [c.node, c.field].filter(Boolean).join(".")).join(", ")),
         v.changes.map((c) => h("p", {}, h("code", {}, [c.node, c.field].filter(Boolean).join(".")), " ", h("code", { class: "faint" }, value(c.before)), " → ", h("code", {}, value(c.after))))) : "",
       may(session) && v.version !== found.version ? button("back to this", async () => {
         const reason = await confirmed(t("back?", { version: v.version }), { reason: true });
         if (reason === null) return;
-        await call("POST", `/api/v1/route-versions/${v.version}/rollback`, { reason });
-        await again();
+        await changed("POST", `/api/v1/route-versions/${v.version}/rollback`, { reason });
       }) : ""]))));
 }
+
+/** Makes a change of the routes and says which version is in force. */
+async function edited(again, ...request) {
+  const made = await call(...request);
+  notice("good", t("version in force", { version: made.version }), ...made.not_in_file);
+  await again();
+}
+/** The keys of a route that name files of the node's machine. */
+const FILES = [["ca", "authority"], ["certificate", "own certificate"], ["key", "own key"]].map(([key, label]) => [key, label, { placeholder: "/etc/bfia/….pem" }]);
+
+const ACCEPTED = "invitation accepted";
 
 /** Exchange invitations, compare six words, and write the route. */
 function inviting(session, again) {
@@ -218,11 +231,12 @@ function inviting(session, again) {
     try { invitation = JSON.parse(theirs.value); } catch (error) { compared.replaceChildren(h("div", { class: "box bad", role: "alert" }, h("p", {}, `${t("not JSON")}: ${error.message}`))); return; }
     const one = await call("POST", "/api/v1/invitation/words", { invitation, address: address.value.trim() });
     const accept = async () => {
-      if (await confirmed(t("same words?", { words: one.words })) === null) return;
-      const route = { url: one.address, keys: one.keys.join(", "), signing: "required", bundles: "required", ...(one.has_route ? { enabled: true } : {}) };
-      await call(one.has_route ? "PATCH" : "PUT", `/api/v1/routes/${segment(one.node)}?version=${one.version}`, { route, reason: "invitation accepted" });
+      const given = await ask(t("same words?", { words: one.words }), one.address.toLowerCase().startsWith("https:") && FILES.map(([key, label, more]) => entry(key, label, more)));
+      if (!given) return;
+      const files = Object.fromEntries([...given].map(([key, path]) => [key, path.trim()]).filter(([, path]) => path));
+      const route = { url: one.address, keys: one.keys.join(", "), signing: "required", bundles: "required", ...files, ...(one.has_route ? { enabled: true } : {}) };
+      await edited(again, one.has_route ? "PATCH" : "PUT", `/api/v1/routes/${segment(one.node)}?version=${one.version}`, { route, reason: ACCEPTED });
       notice("good", t("accepted", { node: one.node }));
-      await again();
     };
     compared.replaceChildren(h("div", { class: "box wait" }, h("p", {}, h("span", { class: "mono" }, one.node), " ", h("code", {}, one.address)), h("p", { class: "words" }, one.words), h("p", {}, t("compare words")),
       !one.address.toLowerCase().startsWith("https:") && h("p", {}, t("not encrypted")), one.has_route && h("p", {}, t("replaces route")), h("div", { class: "row" }, button("accept", accept, "main"))));
@@ -233,7 +247,7 @@ function inviting(session, again) {
 }
 
 /** The steps of a trial, each with what was found and what to do. */
-const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], steps.map((s) => [step(s.name), badge(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy || ""]));
+const stepTable = ({ steps }) => table(["step", "state", "found", "next step"], steps.map((s) => [step(s.name), checked(s.result), [s.found, s.cause && h("p", { class: "faint" }, s.cause)], s.remedy || ""]));
 
 // ---------------------------------------------------------------- the node
 
@@ -250,13 +264,15 @@ export async function nodePage(body, { session }) {
   add(body, h("div", { class: "row" }, h("h1", {}, `${t("page node")} ${session.node}`), badge(ready.ready ? "ok" : "bad")),
     card("", facts([["institution", session.institution], ["version", session.version]])),
     card("health", table(["check", "state", "found"], rows), may(session) && h("div", { class: "row" }, button("look at all", look), h("span", { class: "faint" }, t("about doctor"))), steps),
-    card("resources", table(["", ...kinds.map(said)], ["total", "held", "others", "remaining"].filter((key) => key !== "others" || Object.values(held.others).some(Boolean)).map((key) => [t(key), ...amounts(held[key])]), "", true),
-      h("h3", {}, t("held by jobs")), table([t("job"), ...kinds.map(said), t("since when")], held.holders.map((one) => [job(one.job_id), ...amounts(one), moment(one.since)]), "nothing held", true),
-      held.waiting.length > 0 && [h("h3", {}, t("waiting jobs")), table([t("job"), ...kinds.map(said), t("since when"), t("why")], held.waiting.map((one) => [job(one.job_id), ...amounts(one), moment(one.since), one.reason]), "", true)]),
+    card("resources", table(["", ...kinds.map(said)], ["total", "held", "others", "remaining"].filter((key) => key !== "others" || Object.values(held.others).some(Boolean)).map((key) => [t(key), ...amounts(held[key])])),
+      h("h3", {}, t("held by jobs")), table(["job", ...kinds.map(said), "since when"], held.holders.map((one) => [job(one.job_id), ...amounts(one), moment(one.since)]), "nothing held"),
+      held.waiting.length > 0 && [h("h3", {}, t("waiting jobs")), table(["job", ...kinds.map(said), "since when", "why"], held.waiting.map((one) => [job(one.job_id), ...amounts(one), moment(one.since), one.reason]))]),
     card("engine", table(["name", "kind", "state", "isolation"], engines.map((one) => [one.name || "–", one.kind, badge(one.answers ? "ok" : "bad"), one.answers ? (one.isolation?.gaps ?? []).map((gap) => h("p", {}, gap)) : one.cause]))),
     card("storages", table(["name", "kind", "address", "state", "uploads"], kept.storages.map((one) => [one.name, one.kind, h("code", {}, one.url), [badge(one.ok ? "ok" : "bad"), " ", one.cause], one.uploads ? "✓" : ""]))));
   if (may(session)) add(body, await audit());
 }
+
+const outcome = ({ status, code, detail }) => (status < 400 && [null, 0, 200].includes(code) ? said(detail.dry_run ? "dry run" : "done") : `${said("refused")} (${code || status})`);
 
 /** The audit log, newest first; by who and by what was done. */
 async function audit() {
@@ -264,10 +280,10 @@ async function audit() {
   const load = async (after = "", before = []) => {
     const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
     const all = [...before, ...found.audit];
-    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who === "somebody" ? said(a.who) : a.who, a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], a.code ?? a.status,
+    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who === "somebody" ? said(a.who) : a.who, a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], outcome(a),
       Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
   const filter = (name, label, placeholder) => h("label", {}, t(label), h("input", { name, placeholder, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
   await load();
-  return card("audit", h("div", { class: "row" }, filter("who", "by"), filter("action", "what", "/api/v1/routes")), lines);
+  return card("audit", h("div", { class: "row" }, filter("who", "by"), filter("action", "what")), lines);
 }
