@@ -1,6 +1,6 @@
 // The frame: who is logged in, where one is, and which page shows.
 import { submitPage } from "./compose.js";
-import { button, call, get, h, lang, languages, Refused, speak, t } from "./core.js";
+import { button, call, forget, get, h, lang, languages, Refused, speak, t } from "./core.js";
 import { jobPage, jobsPage } from "./jobs.js";
 import { approvalsPage, datasetPage, dataPage, nodePage, partnersPage, providerPage, providersPage } from "./pages.js";
 
@@ -97,7 +97,10 @@ async function show() {
   if (!mine.signal.aborted) main.replaceChildren(body);
 }
 
-addEventListener("hashchange", () => session && show().then(() => document.getElementById("main").focus()));
+addEventListener("hashchange", () => {
+  forget();
+  if (session) show().then(() => document.getElementById("main").focus());
+});
 addEventListener("logged-out", () => session && login(t("logged out")));
 
 try {

@@ -87,9 +87,9 @@ export const get = (path) => call("GET", path);
 
 const good = new Set(["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "passes", "enabled", "in force", "HELD"]);
 const bad = new Set(["FAILED", "REJECTED", "STOPPED", "failed", "bad", "problem", "TERMINATED", "revoked"]);
-const waits = new Set(["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown", "skipped"]);
+const waits = new Set(["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown"]);
 export const tone = (state) =>
-  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : ["FINISHED", "not run", "disabled", "retired", "expired"].includes(state) ? "" : "busy";
+  good.has(state) ? "good" : bad.has(state) ? "bad" : waits.has(state) ? "wait" : ["FINISHED", "not run", "skipped", "disabled", "retired", "expired"].includes(state) ? "" : "busy";
 /** The state of what passes a check, or not; of what is well, "ok" says something else. */
 export const checked = (result) => badge(result === "ok" ? "passes" : result);
 export const badge = (state, title) => h("span", { class: `badge ${tone(state)}`, title }, said(state));
@@ -139,6 +139,8 @@ export function notice(kind, ...lines) {
   document.getElementById("notices").append(box);
   setTimeout(() => box.remove(), kind === "bad" ? 15000 : 5000);
 }
+/** Takes refusals away that belong to what was done before. */
+export const forget = () => document.querySelectorAll("#notices .bad").forEach((box) => box.remove());
 const listed = (error, most) => (error.problems ?? []).slice(0, most).map((p) => [h("code", {}, p.path), ` ${p.rule}${p.suggestion ? ` → ${p.suggestion}` : ""}`]);
 export function refused(error) {
   if (!(error instanceof Refused)) console.error(error);
@@ -163,7 +165,7 @@ export function ask(question, fields, { danger = false, yes = "yes" } = {}) {
     const form = h("form", { method: "dialog" }, h("p", {}, question), fields && h("div", { class: "fields" }, fields),
       h("div", { class: "row" }, h("button", { class: danger ? "danger" : "main", value: "yes" }, t(yes)), h("button", { value: "", formnovalidate: true }, t("cancel"))));
     const dialog = h("dialog", { "aria-label": question }, form);
-    document.querySelectorAll("#notices .bad").forEach((box) => box.remove()); // of the try before
+    forget(); // of the try before
     dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes" ? new FormData(form) : null); });
     document.body.append(dialog);
     dialog.showModal();
