@@ -106,6 +106,7 @@ def check(
     ] = False,
     grace: Annotated[float, typer.Option(min=0.1, help="Seconds from SIGTERM to SIGKILL.")] = 10.0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run of all parties together.")] = 300.0,
+    memory: Annotated[float, typer.Option(min=0.01, help="GiB for each party, with Docker.")] = 2.0,
 ) -> Output:
     """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
 
@@ -132,7 +133,7 @@ def check(
         _validate(given, chosen)
         name = image or found.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
-        with _sandbox(engine, name, program, timeouts) as sandbox:
+        with _sandbox(engine, name, program, timeouts, memory) as sandbox:
             found = labelled(found, sandbox)
             report = partial(say, err=True)
             checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
@@ -217,7 +218,9 @@ def _validate(given: "Given", components: "Sequence[Component]") -> None:
 
 
 @contextmanager
-def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeouts") -> "Iterator[Sandbox]":
+def _sandbox(
+    kind: EngineKind | None, image: str, program: str, timeouts: "Timeouts", memory: float
+) -> "Iterator[Sandbox]":
     """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
     from engines.base import EngineError
     from engines.files import try_to_remove
@@ -228,9 +231,8 @@ def _sandbox(kind: EngineKind | None, image: str, program: str, timeouts: "Timeo
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
         kind = kind or (EngineKind.process if program else EngineKind.docker)
-        sandbox = Sandbox(
-            _engine(kind, image, program, folder, installation), image, installation, folder, timeouts
-        )
+        made = _engine(kind, image, program, folder, installation)
+        sandbox = Sandbox(made, image, installation, folder, timeouts, memory)
         try:
             yield sandbox
         except Invalid as error:

@@ -117,7 +117,7 @@ def _evidence(
     hung = any(t.was_stopped for t in together.traces) and not any(
         t.code for t in together.traces if not t.was_stopped
     )
-    if not together.worked and not hung and all(t.started for t in together.traces):
+    if not together.worked and not hung and all(t.started and not t.oom_killed for t in together.traces):
         known_only = tried(known)
         every = {**defaults(component), **known}
         if not known_only.worked and every != known:

@@ -99,6 +99,8 @@ def _first_step(seen: Evidence) -> str:
         return "send config.session_id and config.token as they are given"
     if evidence.refused(traces):
         return "correct the request to the channel that was refused"
+    if large := [trace.party for trace in traces if trace.oom_killed]:
+        return f"find what {', '.join(large)} needs so much memory for, or allow more by --memory"
     if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
         own = "; their tables were made up, so give yours by --data ROLE=FILE.csv" if seen.made_up else ""
         return f"find the cause in the last lines of {', '.join(failing)}{own}"

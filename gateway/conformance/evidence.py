@@ -101,6 +101,8 @@ class Trace:
     code: int | None = None
     """the exit code; None: it has not exited"""
     signal: int | None = None
+    oom_killed: bool = False
+    """it used more memory than the sandbox allows"""
     was_stopped: bool = False
     """it ran until it was stopped"""
     stop_seconds: float = 0.0
@@ -170,6 +172,8 @@ class Trace:
             meaning = runs.meaning(self.code)
             return f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
         how = "was still running and was stopped" if self.was_stopped else f"ended with code {self.code}"
+        if self.oom_killed:
+            return f"{self.party} used more memory than it may (OOM_KILLED){self._last_words()}"
         state = f", reported {self.reported}" if self.reported else ", reported no final state"
         return f"{self.party} {how}{state}{self._last_words()}"
 

@@ -94,9 +94,17 @@ class Sandbox:
     """Runs one image's components. Closing it removes all that it made."""
 
     def __init__(
-        self, engine: Engine, image: str, installation: str, folder: Path, timeouts: Timeouts = Timeouts()
+        self,
+        engine: Engine,
+        image: str,
+        installation: str,
+        folder: Path,
+        timeouts: Timeouts = Timeouts(),
+        memory: float = 2.0,
     ) -> None:
+        """``memory``: GiB that each party may use, where the engine reports who used more."""
         self.engine = engine
+        self.limits = Limits(memory=int(memory * 2**30) if "oom_flag" in engine.capabilities else None)
         self.image = image
         self.installation = installation
         self.timeouts = timeouts
@@ -248,7 +256,8 @@ class _Trial:
         local = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
         names = (NODE, self.sandbox.installation, self.spec.job_id, run.task_id, party.role, party.index, 0)
         mounts = tuple(m for m in place.mounts if m.source.exists())
-        return LaunchSpec(run.name, run.image, environment(local, run, site), labels(*names), Limits(), mounts)
+        limits = self.sandbox.limits
+        return LaunchSpec(run.name, run.image, environment(local, run, site), labels(*names), limits, mounts)
 
     def _until_over(self, run: Run, station: Station, trace: Trace) -> Trace:
         """Wait until a run exits, or stop it; return how it ended."""
@@ -272,7 +281,7 @@ class _Trial:
         del self.running[trace.party]
         if probe.code != 0:
             self._failed()
-        return replace(trace, code=probe.code, signal=probe.signal)
+        return replace(trace, code=probe.code, signal=probe.signal, oom_killed=probe.oom_killed)
 
     def _in_vain(self) -> bool:
         """Tell whether a party has ended, and all others wait for messages."""

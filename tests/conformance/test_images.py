@@ -76,6 +76,22 @@ def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path
     assert "cannot be changed" in seen["input-untouched"]
 
 
+@pytest.mark.docker
+def test_a_container_that_allocates_without_end_is_killed_and_named(tmp_path: Path) -> None:
+    image = f"bfia-conformance-large:{uuid4().hex[:12]}"
+    endless = ["python3", "-c", "held = []\nwhile True: held.append(bytes(range(256)) * 65536)"]
+    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENTRYPOINT []\nCMD {json.dumps(endless)}\n")
+    with contextlib.closing(Daemon()) as client:
+        client.images.build(path=str(tmp_path), tag=image, rm=True)
+        try:
+            code, found = check(str(SHELL / "register.json"), "--image", image, "--memory", "0.1")
+        finally:
+            client.images.remove(image, force=True)
+    seen = {name: said for name, (_, said) in not_ok(found)[0].items()}
+    assert code == 1 and "OOM_KILLED" in seen["works"] and len(found["components"][0]["clauses"]) == len(CLAUSES)
+
+
 def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")

@@ -163,6 +163,7 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
         (FAILING, (), "the last lines of guest.0; their tables were made up"),
         (replace(HANGS, requests=Requests(channel_calls=[WAITS])), (), "under the same topic"),
         (HANGS, (), "find what guest.0 waits for"),
+        (replace(FAILING, code=137, oom_killed=True), (), "allow more by --memory"),
     ],
 )
 def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str, ...], step: str):
