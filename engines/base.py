@@ -213,6 +213,8 @@ class Exited:
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    cut_off: bool = False
+    """it failed, and the network that it was in is no longer there for it"""
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,13 @@ class ContainerdEngine(DaemonEngine):
         found = self._inspect(name)
         if found is None:
             return Missing()
-        probe = probe_of(found["State"])
-        return replace(probe, cut_off=self._networks(found) == {}) if isinstance(probe, Running) else probe
+        match probe_of(found["State"]):
+            case Running() as probe:
+                return replace(probe, cut_off=self._networks(found) == {})
+            case Exited(code=code) as probe if code:
+                return replace(probe, cut_off=self._networks(found, over=True) == {})
+            case probe:
+                return probe
 
     def address(self, name: str) -> str:
         found = self._inspect(name)
@@ -370,15 +375,18 @@ class ContainerdEngine(DaemonEngine):
                 return None
         return found if owned(labels_of(found), self._node, self._installation) else None
 
-    def _networks(self, container: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the networks that a container which runs is in, itself or by its sandbox."""
+    def _networks(self, container: Mapping[str, Any], over: bool = False) -> Mapping[str, Any]:
+        """Return the networks that a container is in, itself or by its sandbox.
+
+        ``over``: it has ended, and so may its sandbox have, as with their daemon.
+        """
         if sandbox := sandbox_of(container["HostConfig"]["NetworkMode"]):
             with translated():
                 try:
                     container = self._client().inspect_container(sandbox)
                 except NotFound:
                     return {}
-            if not container["State"]["Running"]:
+            if not (over or container["State"]["Running"]):
                 return {}
         return container["NetworkSettings"]["Networks"] or {}
 

@@ -94,7 +94,11 @@ class NodeNetwork:
         Raises `EngineError`.
         """
         with translated():
-            found = self._client().inspect_network(self.ensure())
+            try:
+                found = self._client().inspect_network(self.ensure())
+            except NotFound:  # removed meanwhile, by a prune
+                self.forget()
+                found = self._client().inspect_network(self.ensure())
         return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
 
     def close_host(self, ports: Sequence[int]) -> None:

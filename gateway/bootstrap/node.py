@@ -276,7 +276,8 @@ class Gateway:
             settings.state_dir / "channel",
             BrokerLimits(message_bytes=limits.message_bytes, session_bytes=limits.session_bytes),
         )
-        self.metrics = Metrics(partial(count, self.store), self.broker, self.clock, self.resources.ledger)
+        figures = (partial(count, self.store), self.broker, self.clock, self.resources.ledger)
+        self.metrics = Metrics(*figures, self.capacities.answering)
         self.protocol = BfiaProtocol(settings.node.id, self.routes, self.metrics.requested)
         self.fate = FateSide(
             settings, self.store, self.registry, self.protocol, self.peer_table.profile_name, self.clock

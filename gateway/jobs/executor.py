@@ -361,9 +361,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return messages.Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
-                who = f"the container of {run.party.label} in task {run.task_name}"
-                text = f"{who} was taken off its network and reaches no other party"
-                return messages.Broken(run.run_id, Failure("NETWORK_LOST", text), self._clock())
+                return messages.Broken(run.run_id, _network_lost(run), self._clock())
             if too_much := self._launching.disk.over(run):
                 return messages.Broken(run.run_id, too_much, self._clock())
             return messages.Inspected(run.run_id, self._clock())
@@ -380,6 +378,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
         cause = self.cause(run, message) if probe.code else None
+        if probe.cut_off and run.reported is None and run.stop_at is None:
+            cause = _network_lost(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
 
     def cause(self, run: Run, words: str) -> Failure | None:
@@ -481,6 +481,11 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
         return 1
     record = _run(local, action.run) if isinstance(action, messages.Tell) else local
     return int(attrgetter(action.call)(record).tries)
+
+
+def _network_lost(run: Run) -> Failure:
+    who = f"the container of {run.party.label} in task {run.task_name}"
+    return Failure("NETWORK_LOST", f"{who} was taken off its network and reaches no other party")
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

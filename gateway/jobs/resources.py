@@ -120,6 +120,10 @@ class EngineCapacities:
             self._wait_for(new)
         return {name: self._capacity(name, self._seen[name]) for name in self._engines}
 
+    def answering(self) -> dict[str, bool]:
+        """Say of each engine whether it answers, by name."""
+        return {name or "main": not seen.away for name, seen in self.by_engine().items()}
+
     def ceilings(self, run: Run) -> Mapping[str, float | None]:
         """Return a run's limits, none left open but the cores of an engine that bounds whole ones only.
 

@@ -64,8 +64,10 @@ class Loop:
         self._heap: list[tuple[float, str]] = []
         self._soonest: dict[str, float] = {}
         self._busy: set[str] = set()
-        self._failures: dict[str, Counter[bool]] = {}
-        """key -> how often in a row it could not be advanced: by an error of its own, and because of an outage"""
+        self._failures: Counter[str] = Counter()
+        """how often in a row a key could not be advanced by an error of its own"""
+        self._away = ""
+        """who found the database away: tick, or a worker while the tick did not; empty: it answers"""
         self._failed = failed
         self._again: set[str] = set()
         self._threads: list[threading.Thread] = []
@@ -108,6 +110,9 @@ class Loop:
             try:
                 for key in self._overdue(self._clock()):
                     self.wake(key)
+                self._answered(by="tick")
+            except DatabaseAway as error:
+                self._not_answered(error, to="tick")
             except Exception:
                 log.exception("cannot ask what is due", loop=self._name)
             if self._stopping.wait(self._every):
@@ -118,6 +123,10 @@ class Loop:
             try:
                 due = self._advance(key)
                 self._failures.pop(key, None)
+                self._answered(by="worker")
+            except DatabaseAway as error:
+                self._not_answered(error, to="worker")
+                due = None
             except Exception as error:
                 self._fail(key, error)
                 due = None
@@ -132,16 +141,25 @@ class Loop:
 
     def _fail(self, key: str, error: Exception) -> None:
         """Report an advance that raised; it is repeated when the store next says that it is due."""
-        own = not isinstance(error, DatabaseAway)
-        counts = self._failures.setdefault(key, Counter())
-        counts[own] += 1
-        if (times := counts[own]) & (times - 1) == 0:  # the first time, the second, the fourth
+        self._failures[key] += 1
+        if (times := self._failures[key]) & (times - 1) == 0:  # the first time, the second, the fourth
             log.exception("cannot advance", loop=self._name, key=key, times=times)
         try:
-            if own:
-                self._failed(key, error, times)
+            self._failed(key, error, times)
         except Exception:
             log.exception("cannot report that an advance failed", loop=self._name, key=key)
+
+    def _not_answered(self, error: DatabaseAway, to: str) -> None:
+        """Log the first of an outage's failures."""
+        if not self._away:
+            log.warning("the database does not answer", loop=self._name, cause=str(error))
+        if to == "tick" or not self._away:
+            self._away = to
+
+    def _answered(self, by: str) -> None:
+        if self._away == by:
+            self._away = ""
+            log.info("the database answers again", loop=self._name)
 
     def _next(self) -> str | None:
         with self._condition:

@@ -29,7 +29,9 @@ class Metrics(Collector):
         channel: Broker,
         clock: Callable[[], datetime],
         ledger: Callable[[], Ledger],
+        engines: Callable[[], Mapping[str, bool]],
     ) -> None:
+        """``engines``: whether each engine answers."""
         self._registry = registry = CollectorRegistry()
         text = "Requests to other nodes by their result: ok, refused, or unreachable."
         self._requests = Counter("bfia_peer_requests", text, ["node", "path", "result"], registry=registry)
@@ -43,6 +45,7 @@ class Metrics(Collector):
         self._channel = channel
         self._clock = clock
         self._ledger = ledger
+        self._engines = engines
         self._registry.register(self)
 
     def requested(self, exchange: Exchange) -> None:
@@ -93,6 +96,8 @@ class Metrics(Collector):
             }
             yield _gauge(f"bfia_resources_{name}", text, ["kind"], numbers)
         yield from _of_engines(ledger)
+        text = "1: the engine answers, 0: it is away."
+        yield _gauge("bfia_engine_answers", text, ["engine"], self._engines())
         waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
         text = "Jobs that hold something, or wait for it."
         yield _gauge("bfia_resources_jobs", text, ["state"], {"held": len(ledger.holders), "waiting": waiting})
@@ -123,8 +128,8 @@ def _of_sessions(channel: Broker) -> Iterator[Metric]:
 
 
 def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the same for each further engine whose totals are known, and whether it answers."""
-    if not ledger.further and not ledger.away:
+    """Yield the same for each further engine whose totals are known."""
+    if not ledger.further:
         return
     held = {engine: ledger.held_at(engine) for engine in ledger.further}
     for name, text, of in (
@@ -136,8 +141,6 @@ def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
         numbers |= {(engine, "memory"): of[engine].memory for engine in ledger.further}
         numbers |= {(engine, "gpu"): of[engine].gpu for engine, has in ledger.further.items() if has.gpu}
         yield _gauge(f"bfia_engine_resources_{name}", text, ["engine", "kind"], numbers)
-    answers = {engine: engine not in ledger.away for engine in ledger.further.keys() | ledger.away.keys()}
-    yield _gauge("bfia_engine_answers", "1: the engine answers, 0: it is away.", ["engine"], answers)
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, float]) -> GaugeMetricFamily:

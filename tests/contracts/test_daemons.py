@@ -262,7 +262,9 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
         )
         away = far(node)
         assert (away["total"]["cpu"], away["held"]["cpu"], bool(away["cause"])) == (12, 8, True)
-        assert f'bfia_engine_answers{{engine="{FAR}"}} 0.0' in ask(node, "operator", "GET", "/metrics").text
+        metrics = ask(node, "operator", "GET", "/metrics").text
+        assert f'bfia_engine_answers{{engine="{FAR}"}} 0.0' in metrics
+        assert 'bfia_engine_answers{engine="main"} 1.0' in metrics
     finally:
         FAR_WORLD.down = False
         node.capacities.look(FAR)

@@ -355,6 +355,8 @@ def test_who_only_looks_leaves_no_network_and_takes_none_away(
     looking.isolation()
     looking.undo_network()
     assert [network.id for network in daemon.networks.list(names=[harness.network])] == [made]
+    daemon.api.remove_network(made)
+    assert node.isolation().tasks, "one that was removed under the node is made anew"
     node.remove_network()
 
 

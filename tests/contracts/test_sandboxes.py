@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import docker
 import pytest
 
-from engines.base import Missing, Running
+from engines.base import Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL
 from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, wait_for
@@ -106,4 +106,7 @@ def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_o
         end(sandbox_of(daemon, spec.name))
         probe = engine.probe(spec.name)
         assert isinstance(probe, Running) and probe.cut_off and engine.address(spec.name) == ""
+        engine.stop(spec.name, 0.1)
+        ended, removed = engine.probe(spec.name), end != daemon.api.kill
+        assert isinstance(ended, Exited) and ended.cut_off is removed, "one that ended may have done so with it"
         engine.remove(spec.name)

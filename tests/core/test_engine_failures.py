@@ -238,6 +238,7 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
 
     assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
     assert isinstance(seen(Exited(0), AWAY), Inspected)
+    assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "NETWORK_LOST"
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
     sealed = executor._seal(replace(run, to_seal=("out",)))

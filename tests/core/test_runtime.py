@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Event, OwnerLost, Tell
@@ -539,6 +540,36 @@ def test_a_failure_that_cannot_be_reported_ends_no_worker():
         loop.wake(key)
         assert seen[key].wait(LONG)
     loop.stop()
+
+
+def test_an_outage_of_the_database_is_two_lines_without_a_trace():
+    away, seen = [True], {"asked": threading.Event(), "answered": threading.Event()}
+    tried = iter(range(100))
+
+    def overdue(_: object) -> list[str]:
+        if away[0]:
+            if next(tried) > 3:
+                seen["asked"].set()
+            raise DatabaseAway("no answer")
+        return ["key"]
+
+    def advance(_: str) -> None:
+        if away[0]:
+            raise DatabaseAway("no answer")
+        seen["answered"].set()
+
+    loop = Loop("test", advance, overdue, every=0.01, workers=1)
+    with capture_logs() as lines:
+        loop.wake("key")
+        loop.start()
+        assert seen["asked"].wait(LONG)
+        away[0] = False
+        assert seen["answered"].wait(LONG)
+        loop.stop()
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("warning", "the database does not answer"),
+        ("info", "the database answers again"),
+    ]
 
 
 def test_a_change_that_was_left_and_cannot_be_made_harms_no_other():
