@@ -22,11 +22,11 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 from gateway.domain.problems import Problem as Problem
+from gateway.domain.problems import near as near
 
 if TYPE_CHECKING:  # commands need no models, and importing them takes long
     from pydantic import BaseModel
@@ -79,7 +79,7 @@ class Invalid(GatewayError):
     code = 400
 
     def __init__(self, problems: Iterable[Problem], *, reason: str | None = None) -> None:
-        self._problems = tuple(Problem(*p) for p in islice(problems, MOST_PROBLEMS + 1))
+        self._problems = tuple(islice(problems, MOST_PROBLEMS + 1))
         if len(self._problems) > MOST_PROBLEMS:
             more = Problem("(document)", f"has more than the {MOST_PROBLEMS} problems listed here")
             self._problems = (*self._problems[:MOST_PROBLEMS], more)
@@ -310,13 +310,6 @@ def join(parts: Iterable[Any]) -> str:
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
-
-
-def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
-    """Return the known word that is meant; empty where that is not clear."""
-    by_lower = {name.lower(): name for name in reversed(list(known))}
-    found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
-    return by_lower[found[0]] if found else ""
 
 
 def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Problem:

@@ -8,36 +8,19 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
+
+from gateway.domain.problems import Problem as Problem
+from gateway.domain.problems import Unfit
+from gateway.domain.problems import near as near
 
 ANY = "*"
 """as a version in a job: the newest one in use"""
 
 
-class Problem(NamedTuple):
-    """One thing wrong in an input: where, which rule, and what was found there."""
-
-    path: str
-    rule: str
-    got: Any = None
-    suggestion: str = ""
-    """what to write instead, where that is obvious"""
-
-    def __str__(self) -> str:
-        got = repr(self.got)
-        found = f" (got {got if len(got) <= 200 else got[:200] + '…'})"
-        hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
-        return f"{self.path}: {self.rule}{'' if self.rule == 'is missing' else found}{hint}"
-
-
-class InvalidDescription(Exception):
-    """A description or a registration cannot be used; ``problems`` holds every reason with its path."""
-
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("; ".join(map(str, problems[:20])))
-        self.problems = problems
+class InvalidDescription(Unfit):
+    """A description or a registration cannot be used."""
 
 
 def group_of(category: str) -> str:
@@ -318,13 +301,6 @@ def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     if len(kept) > MAX_PROBLEMS:
         kept[MAX_PROBLEMS] = MORE
     return tuple(kept)
-
-
-def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
-    """Return which of the known words was probably meant; empty where that is not clear."""
-    by_lower = {name.lower(): name for name in reversed(list(known))}
-    found = get_close_matches(word[:64].lower(), list(by_lower), n=1, cutoff=certain)
-    return by_lower[found[0]] if found else ""
 
 
 def encodable(text: str) -> bool:

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from gateway.domain.problems import Problem as Problem
+from gateway.domain.problems import Unfit
 
 FATES = "fate-partner"
 PROFILES = ("spec", "fate", "kuscia", "audited", FATES)
@@ -26,25 +29,8 @@ def short(text: str, most: int = 128) -> str:
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
-class Problem(NamedTuple):
-    """One thing wrong in an input: where, which rule, and what was found there."""
-
-    path: str
-    rule: str
-    got: Any = None
-
-    def __str__(self) -> str:
-        if self.got is None:
-            return f"{self.path}: {self.rule}"
-        return f"{self.path}: {self.rule} (got {short(repr(self.got), 200)})"
-
-
-class InvalidRoutes(Exception):
-    """A route table cannot be used; ``problems`` holds every reason with its path."""
-
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("; ".join(map(str, problems[:20])))
-        self.problems = problems
+class InvalidRoutes(Unfit):
+    """A route table cannot be used."""
 
 
 class UnknownNode(Exception):

@@ -218,7 +218,7 @@ def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]
     try:
         done = _shown(routes, change())
     except InvalidRoutes as error:
-        problems = [Problem(p.path, _LINE.sub("", p.rule), p.got) for p in error.problems]
+        problems = [p._replace(rule=_LINE.sub("", p.rule)) for p in error.problems]
         raise Invalid(problems, reason="ROUTE_INVALID") from error
     except StaleVersion as error:
         raise Conflict(str(error), reason="VERSION_STALE") from error

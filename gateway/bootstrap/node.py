@@ -41,7 +41,6 @@ from gateway.data.workspace import DiskWatch, Workspace, check_storage, made, tr
 from gateway.domain import rerun
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
-from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
 from gateway.errors import GatewayError, Invalid, counted
@@ -523,7 +522,7 @@ class Gateway:
             time.sleep(0.5)
             self.routes.reload()
         if self.routes.rival:
-            raise Invalid(Problem(p.path, p.rule, p.got) for p in self.routes.problems)
+            raise Invalid(self.routes.problems)
 
     def _engine_named_for(self, place: str) -> tuple[str, Engine] | None:
         name = parts.engines_by_place(self.settings).get(place)

@@ -1,8 +1,9 @@
-"""What is wrong with an input, as a value."""
+"""What is wrong with an input, as a value; descriptions and route tables use it, too."""
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 
@@ -31,6 +32,21 @@ class Problem(NamedTuple):
     @property
     def _hint(self) -> str:
         return f"; did you mean {self.suggestion}?" if self.suggestion else ""
+
+
+class Unfit(Exception):
+    """An input that cannot be used; ``problems`` holds every reason with its path."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems[:20])))
+        self.problems = problems
+
+
+def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
+    """Return the known word that is meant; empty where that is not clear."""
+    by_lower = {name.lower(): name for name in reversed(list(known))}
+    found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
+    return by_lower[found[0]] if found else ""
 
 
 def of_job(text: str, node: str) -> Iterator[Problem]:
@@ -64,52 +80,3 @@ def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
 def index_of(text: str) -> int | None:
     """Read a party's index; None for what is not a decimal number of at most nine digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-
-
-# Computing engines of other platforms, the business of vendors' images, and the settings that ask for one.
-
-ENGINES: Mapping[str, str] = {
-    "eggroll": "Eggroll",
-    "spark": "Spark",
-    "linkis": "Linkis",
-    "hive": "Hive",
-    "rabbitmq": "RabbitMQ",
-    "pulsar": "Pulsar",
-}
-"""as configurations of other platforms spell them -> their names"""
-
-_CHOOSING = frozenset({"engine", "engines", "backend", "computing", "federation"})
-"""settings by which other platforms choose an engine, with or without ``_engine`` behind"""
-
-
-def foreign_engine(value: Any) -> str:
-    """Return the name of the foreign engine that a value asks for; empty where it asks for none."""
-    words = str(value).lower().replace("-", "_").split("_") if isinstance(value, str) else []
-    return next((ENGINES[word] for word in words if word in ENGINES), "")
-
-
-def foreign_engine_rule(engine: str) -> str:
-    """Return why this gateway does not provide it."""
-    return (
-        f"ENGINE_NOT_HERE: {engine} is the business of a vendor's image, which may bring it along; "
-        "this gateway starts containers (or processes in their place) and no computing engine"
-    )
-
-
-def chooses_engine(setting: str) -> bool:
-    """Tell whether a setting of a job is one by which other platforms choose an engine."""
-    word = setting.lower()
-    return word.endswith("_run") or word.removesuffix("_engine") in _CHOOSING
-
-
-def foreign_engines(settings: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    """Find settings such as ``computing_engine`` or ``spark_run``."""
-    for key, value in settings.items():
-        at, word = f"{path}.{key}", str(key).lower()
-        if word.endswith("_run") and (engine := foreign_engine(word.removesuffix("_run"))):
-            yield Problem(at, foreign_engine_rule(engine), value)
-        elif word.removesuffix("_engine") in _CHOOSING:
-            chosen = value if isinstance(value, Mapping) else {"": value}
-            for part, name in chosen.items():
-                if engine := foreign_engine(name):
-                    yield Problem(f"{at}.{part}".rstrip("."), foreign_engine_rule(engine), name)

@@ -211,7 +211,7 @@ class ContractRoutes:
             change = Change(known.partner, values, whole=False)
             made = self._routes.edit(change, by or "contract", reason, expected)
         except InvalidRoutes as error:
-            raise Invalid((Problem(*p) for p in error.problems), reason="ROUTE_INVALID") from error
+            raise Invalid(error.problems, reason="ROUTE_INVALID") from error
         except StaleVersion as error:
             raise Conflict(str(error), reason="VERSION_STALE") from error
         if by in ("", known.partner) and not made.unchanged:

@@ -319,7 +319,7 @@ class TaskPlanner:
         inputs = {one.name: one for one in component.inputs}
         is_csv = (where := part.own_data) and self._datasets.format(**where) == CSV
         if is_csv and inputs and (found := format_problem(CSV, component.inputs[0], part.own_path)):
-            yield Problem(*found)
+            yield found
         for edge, name in part.inputs:
             if name and (source := plans.get((edge.task, part.party))):
                 output = source[0].outputs.get(edge.key)

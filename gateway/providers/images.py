@@ -28,7 +28,6 @@ from gateway.data.reading import MIB, whole
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from provider_registry import image_labels
-from provider_registry.model import Problem as DescriptionProblem
 from provider_registry.model import Provider, bounded
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
@@ -203,11 +202,11 @@ class Images:
 def pinned(provider: Provider, looked: Iterable[Looked]) -> Provider:
     """Return the provider with the digests of what was found, and a warning for each image that is odd."""
     digests: dict[str, str] = {}
-    warnings: list[DescriptionProblem] = []
+    warnings: list[Problem] = []
     for one in looked:
         if one.reason:
             rule = f"cannot be inspected ({one.reason}: {one.message}); {NOT_PINNED}"
-            warnings.append(DescriptionProblem("metadata.image", rule, one.image))
+            warnings.append(Problem("metadata.image", rule, one.image))
             continue
         if one.facts.digest:
             digests[one.image] = one.facts.digest

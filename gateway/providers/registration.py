@@ -12,7 +12,6 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, Looked, pinned
 from provider_registry.model import InvalidDescription, Provider, bounded, join
-from provider_registry.model import Problem as DescriptionProblem
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Change, Registry, Unknown, Written
 
@@ -102,9 +101,7 @@ class Providers:
     def _with_storages(self, provider: Provider) -> Provider:
         """Warn once where this node has none of the storages that a component lists."""
         found = [
-            DescriptionProblem(
-                join("components_description", name, "storageEngine"), rule, list(one.storage_engines)
-            )
+            Problem(join("components_description", name, "storageEngine"), rule, list(one.storage_engines))
             for name, one in provider.components.items()
             if (rule := self._storage_rule(one.storage_engines))
         ]
@@ -189,7 +186,7 @@ class Providers:
             with self._reading:
                 return read(body) if isinstance(body, bytes) else read_value(body)
         except InvalidDescription as error:
-            raise Invalid([Problem(*p) for p in error.problems]) from error
+            raise Invalid(error.problems) from error
 
     def _users(self) -> dict[tuple[str, str], list[str]]:
         found: dict[tuple[str, str], list[str]] = {}
