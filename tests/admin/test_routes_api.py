@@ -59,7 +59,7 @@ def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp
     (tmp_path / "routes.yml").write_text(FILE + f"{ME}: {{host: 127.0.0.1, port: 9}}\n")
     node.routes.reload()
     status, body = call(node, "PATCH", f"{API}/{ME}", json={"route": {"port": 10}})
-    assert status == 400 and "can be removed" in body["data"]["problems"][0]["rule"]
+    assert status == 400 and "only several gateways" in body["data"]["problems"][0]["rule"]
     assert call(node, "DELETE", f"{API}/{ME}")[0] == 200
 
 
