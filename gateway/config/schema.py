@@ -237,7 +237,7 @@ class Listener(Section):
     """A place that others reach this node at."""
 
     bind: Bind = Field(description="Address and port to listen on.")
-    advertise: HttpUrl | None = Field(default=None, description="The same place as others reach it.")
+    advertise: HttpUrl | None = Field(default=None, description="Address by which others reach it.")
 
 
 class PeerListener(Listener):

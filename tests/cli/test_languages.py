@@ -250,6 +250,15 @@ def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: s
     assert catalogue.translate(english, "zh") == chinese
 
 
+def test_the_chinese_pages_have_one_word_per_term_and_name_steps_as_the_screen_does():
+    pages = [file for folder in ("", "docs", "compose", "examples") for file in (ROOT / folder).glob("*.zh-CN.md")]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in pages}
+    texts |= {f"{name}.yml": str(catalogue.entries_of(f"{name}.yml")) for name in ("zh", "settings", "reasons")}
+    steps = "|".join({*doctor.STEPS, *route_test.STEPS})
+    other = f"中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你|步骤 `({steps})`|`({steps})` ?(一步|步骤)"
+    assert {name: found[0] for name, text in texts.items() if (found := re.search(other, text))} == {}
+
+
 def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_chinese():
     seen = re.findall(
         r'\b(?:ok|not_shown)\("([^"]{4,})"', (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8")
@@ -443,7 +452,7 @@ def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(t
         assert made.returncode == 0, made.stderr
     written = [file.read_text(encoding="utf-8") for file in (file, file.with_name("routes.yml"))]
     comments = [one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)]
-    assert len(comments) > 90 and "本节点的标识，对端与作业以它称呼本节点。" in written[0]
+    assert len(comments) > 90 and "本节点的标识，对端和作业均以此标识指代本节点。" in written[0]
     without = [one for one in comments if not re.search("[\u4e00-\u9fff]", one)]
     assert without == [], f"gateway/language/settings.yml or zh.yml has no Chinese for {without}: add it"
     assert yaml.safe_load(written[1]) == {}

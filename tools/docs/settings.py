@@ -29,6 +29,7 @@ stands for a key of your choice, `[]` for each entry of a list. 中文版: [sett
 表示列表的每一项。English: [settings.md](settings.md)。""",
 }
 _COLUMNS = {"en": ("Setting", "Form", "Default", "Meaning"), "zh": ("设置", "形式", "默认", "说明")}
+_TOP = {"en": "Top level", "zh": "顶层"}
 _REQUIRED = {"en": "(required)", "zh": "（必填）"}
 _NONE_TYPE = type(None)
 
@@ -48,7 +49,7 @@ def page(language: str) -> str:
         rows = list(_rows(f"{name}.", section, field.get_default(call_default_factory=True), language))
         text = table(_COLUMNS[language], rows)
         parts.append("\n\n".join(filter(None, (f"## {name}", translated(about, language), text))))
-    parts.append(f"## …\n\n{table(_COLUMNS[language], alone)}")
+    parts.append(f"## {_TOP[language]}\n\n{table(_COLUMNS[language], alone)}")
     return "\n\n".join(parts) + "\n"
 
 
