@@ -6,9 +6,9 @@ wrong listener is not there.
 
 import ipaddress
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,9 +80,15 @@ def create_app(
     )
     app.state.first = first
     if documented:
+        routes = [route for one in routers if one.refusal for route in one.router.routes]
+        refusing = {route.path for route in routes if isinstance(route, APIRoute)}
+
+        @cache
+        def described() -> dict[str, Any]:
+            return _with_refusals(app.openapi(), refusing)
 
         def description() -> JSONResponse:
-            return JSONResponse(app.openapi())
+            return JSONResponse(described())
 
         async def page() -> HTMLResponse:
             return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
@@ -97,6 +103,17 @@ def create_app(
             mounted.router, max_body_size=mounted.max_body, responses=responses, dependencies=checks
         )
     return app
+
+
+def _with_refusals(document: dict[str, Any], paths: Set[str]) -> dict[str, Any]:
+    """Say of paths with an envelope that a refusal comes with HTTP 200, too."""
+    for path in paths & document["paths"].keys():
+        for operation in document["paths"][path].values():
+            refusal = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            usual = operation["responses"].get("200", {}).get("content", {}).get("application/json")
+            if usual is not None:
+                usual["schema"] = {"anyOf": [usual["schema"], refusal]}
+    return document
 
 
 class ForeignOrigin(GatewayError):

@@ -79,9 +79,28 @@ def test_every_operation_describes_its_request_responses_and_errors(fate: Gatewa
         assert responses["default"]["content"], f"{method} {path}"
         for kind, content in responses.get("200", responses.get("201"))["content"].items():
             schema = content["schema"]
-            named = "$ref" in schema or schema.get("properties") or schema["type"] == "string"
+            named = schema.keys() & {"$ref", "anyOf", "properties"} or schema["type"] == "string"
             assert named, f"{method} {path} does not say what its {kind} holds"
             assert "example" not in content or not kept(document, content, content["example"]), path
+
+
+@pytest.mark.parametrize(
+    ("listener", "method", "path"),
+    [
+        ("operator", "POST", "/v1/platform/schedule/job/create_all"),
+        ("operator", "GET", "/v1/platform/schedule/job/status_all"),
+        ("operator", "POST", "/v2/provider/register"),
+        ("operator", "POST", "/v2/job/submit"),
+        ("peer", "POST", "/v1/interconn/schedule/task/poll"),
+        ("peer", "POST", "/v1/interconn/chan/invoke"),
+    ],
+)
+def test_a_refusal_with_http_200_is_described(fate: Gateway, listener: str, method: str, path: str):
+    refused = ask(fate, listener, method, path, headers={"x-source-node-id": NEIGHBOUR})
+    document = described(fate, listener)
+    content = document["paths"][path][method.lower()]["responses"]["200"]["content"]["application/json"]
+    assert refused.status_code == 200 and refused.json()["code"] not in (0, "E0000000000")
+    assert not kept(document, content, refused.json()) and len(content["schema"]["anyOf"]) == 2
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
