@@ -37,8 +37,10 @@ _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\
 """an unclosed text runs to the end, so that matching is linear"""
 
 
-def read(text: bytes) -> tuple[Provider, bool]:
+def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
     """Read a body of either form: (provider, whether it was one component with its image).
+
+    ``single``: it was one where it does not show which of the two it is.
 
     A trailing comma is a warning, as the standard's samples have it. Raises InvalidDescription.
     """
@@ -56,16 +58,17 @@ def read(text: bytes) -> tuple[Provider, bool]:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
-    provider, single = read_value(body)
+    provider, single = read_value(body, single)
     if trailing:
         warning = Problem(ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored")
         provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
     return provider, single
 
 
-def read_value(body: Any) -> tuple[Provider, bool]:
+def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
     """Do as `read` with a body that is parsed already."""
-    single = isinstance(body, Mapping) and ("imageUrl" in body or "component_info" in body)
+    keys = body.keys() if isinstance(body, Mapping) else frozenset()
+    single = not keys.isdisjoint(("imageUrl", "component_info")) or (single and "metadata" not in keys)
     return (provider_from_component if single else provider_from_request)(body), single
 
 

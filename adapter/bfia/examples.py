@@ -9,6 +9,7 @@ from fastapi import Body
 from fastapi.openapi.models import Example
 
 from adapter.bfia import wire
+from provider_registry.schema import COMPONENT_REGISTRATION, REGISTRATION, Schema
 
 JOB = "job-example"
 JOB_HERE = "job-scheduled-here"
@@ -77,8 +78,14 @@ def _body(summary: str, **value: Any) -> Any:
     return Body(openapi_examples={"example": Example(summary=summary, value=value)})
 
 
-def _unparsed(value: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "additionalProperties": True}
+def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
+    fields = {name: {"type": of.get("type", "string")} for name, of in form.document["properties"].items()}
+    schema = {
+        "type": "object",
+        "required": form.document["required"],
+        "properties": fields,
+        "description": f"{form.title}; in full: GET /api/v1/schemas/{form.name}",
+    }
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": value}}}
     }
@@ -122,8 +129,8 @@ OFFER = _body(
 )
 STOP_TASK_OF_JOB = _body("A task of a job", job_id=JOB_HERE, task_name=_NAME)
 CALLBACK = _body("A container that has begun", task_id=TASK, status="RUNNING", role="guest")
-REGISTER = _unparsed(A_PROVIDER)
-REGISTER_COMPONENT = _unparsed(A_COMPONENT)
+REGISTER = _unparsed(A_PROVIDER, REGISTRATION)
+REGISTER_COMPONENT = _unparsed(A_COMPONENT, COMPONENT_REGISTRATION)
 CREATE_ALL = _body("One task at a guest and a host", **A_JOB)
 DELETE = _body("A version of a provider", name="example", version="1.0.0")
 HELLO = _body("Hello", node_id="JG0100001100000010")

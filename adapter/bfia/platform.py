@@ -61,7 +61,7 @@ class _Job(BaseModel):
 
 
 class _Flow(BaseModel):
-    flow_id: str = Field(description="only this flow")
+    flow_id: str = Field(default="", description="only this flow")
 
 
 def operator_router(
@@ -193,12 +193,12 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
     router = APIRouter(tags=["providers"], route_class=Route)
 
-    async def registered(request: Request, sender: Sender) -> Written:
+    async def registered(request: Request, sender: Sender, single: bool = False) -> Written:
         """Register the body, which the registry parses itself: it accepts the standard's trailing commas."""
         text, by = await request.body(), _asking(request)
 
         def work() -> tuple[Written, dict[str, Any]]:
-            done = providers.register(text, by)
+            done = providers.register(text, by, single=single)
             return done, audited(done)
 
         done, request.state.audit = await on(providers.limiter, sender, work)
@@ -221,7 +221,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     )
     async def register_component(request: Request, sender: Sender) -> Done:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-        await registered(request, sender)
+        await registered(request, sender, single=True)
         return ok()
 
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
@@ -279,20 +279,20 @@ def _level(value: Any) -> Any:
 
 
 _Number = Annotated[
-    int, BeforeValidator(lambda value: None if value == "" else str(value)), Field(ge=0, le=LARGEST_NUMBER)
+    int, Field(ge=0, le=LARGEST_NUMBER), BeforeValidator(lambda value: None if value == "" else str(value))
 ]
 
 
 class _LineQuery(BaseModel):
-    task_id: str = Field(min_length=1, description="the task's id; required")
+    task_id: str = Field(min_length=1, description="the task's id")
     log_level: Annotated[Level, BeforeValidator(_level)] = Field(
-        description="required: debug for all lines, info for info and worse, error for errors alone"
+        description="debug for all lines, info for info and worse, error for errors alone"
     )
     role: str = Field(default="", description="guest or guest.0: only that role's lines, numbered separately")
 
 
 class _LogQuery(_LineQuery):
-    start: _Number = Field(description="number of the first line, from 0; required")
+    start: _Number = Field(description="number of the first line, from 0")
     length: _Number | None = Field(default=None, description="how many lines at most; without it all to the end")
 
 
@@ -349,11 +349,22 @@ async def _read(request: Request, model: type[M]) -> M:
 
 def _described(model: type[BaseModel]) -> dict[str, Any]:
     """Return the parameters for the interface description; any of them may stand in a body instead."""
-    names = model.model_fields.items()
-    schema = {"type": "string"}
+    found = model.model_json_schema()
+    kinds, required = found.get("$defs", {}), found.get("required", ())
+    fields = {
+        name: kinds.get(one.pop("$ref", "").rpartition("/")[2], {}) | one
+        for name, one in found["properties"].items()
+    }
     return {
         "parameters": [
-            {"name": n, "in": "query", "description": f.description, "schema": schema} for n, f in names
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "description": schema.pop("description"),
+                "schema": schema,
+            }
+            for name, schema in fields.items()
         ]
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import quote
 
 from engines.logs import STREAMS
@@ -19,7 +19,7 @@ from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundles
 from gateway.jobs.archive import Entry, as_json, without_secrets
-from gateway.store.serialization import to_plain
+from gateway.store.serialization import stored_names, to_plain
 from provider_registry.model import group_of
 from provider_registry.registry import Unknown
 
@@ -27,8 +27,9 @@ DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
 _LAST_LINES = 100
 _MOST_TOPICS = 100
-_HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told")
+_HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
 """of a run: its container's credentials, and calls under way"""
+SHOWN = {name: kind for name, kind in get_type_hints(Run).items() if stored_names(Run)[name] not in _HIDDEN}
 
 
 def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[str, Any]:

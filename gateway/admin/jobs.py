@@ -34,7 +34,7 @@ from gateway.admin.deps import (
     paged,
     shape,
 )
-from gateway.admin.job_view import approval_of, archived, job_in_full, pieces_here
+from gateway.admin.job_view import SHOWN, approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
 from gateway.auth import Role, person_of
 from gateway.broker.session import Received
@@ -62,15 +62,10 @@ from provider_registry.model import unfit
 _PARTY = shape("Party", role=str, index=int | None, node=str)
 _RUN = shape(
     "Run",
-    task_id=str,
-    task_name=str,
-    party=_PARTY,
-    image=str,
-    attempt=int,
-    status=str,
-    failure=Failure | None,
+    **SHOWN | {"party": _PARTY, "status": str},
     waiting=Waiting | None,
     log=Annotated[str, Field(description="path of its log")],
+    last_lines=Annotated[list[str], Field(default=[], description="of its log, where it failed")],
 )
 _ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(OnTopic))
 _RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Received))
@@ -81,6 +76,9 @@ _JOB = shape(
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
     | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
     | {"channel": [_ON_TOPIC], "channel_received": [_RECEIVED], "amendments": [Amendment]}
+    | {"refusals": [Failure], "approval": (Object | None, None), "channel_refused": str}
+    | {"local_status": (str | None, None), "local_failure": (Failure | None, None)}
+    | {"local_waiting": (Waiting | None, None)}
     | {"created_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None, "user": str},
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)

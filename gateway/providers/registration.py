@@ -74,14 +74,20 @@ class Providers:
         """large descriptions are read one at a time, so that other requests get their turn"""
 
     def register(
-        self, body: bytes | Mapping[str, Any], by: By, reason: str = "", *, strict: bool = False
+        self,
+        body: bytes | Mapping[str, Any],
+        by: By,
+        reason: str = "",
+        *,
+        strict: bool = False,
+        single: bool = False,
     ) -> Written:
         """Register a provider, or one component with its image, whichever the body (or its JSON text) is.
 
-        With ``strict`` an image that cannot be inspected refuses it. Raises `Invalid` with every problem,
-        `NotAllowed` (NOT_OWNER).
+        ``single``: it is the latter where it does not show which. With ``strict`` an image that cannot be
+        inspected refuses it. Raises `Invalid` with every problem, `NotAllowed` (NOT_OWNER).
         """
-        provider, single = self._read(body)
+        provider, single = self._read(body, single)
         owner = self.registry.repository.owner(provider.name)
         if owner is not None:
             _refuse_other(provider.name, owner, by)
@@ -180,11 +186,11 @@ class Providers:
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
 
-    def _read(self, body: bytes | Mapping[str, Any]) -> tuple[Provider, bool]:
+    def _read(self, body: bytes | Mapping[str, Any], single: bool) -> tuple[Provider, bool]:
         """Return (provider, whether the body is one component with its image). Raises `Invalid`."""
         try:
             with self._reading:
-                return read(body) if isinstance(body, bytes) else read_value(body)
+                return read(body, single) if isinstance(body, bytes) else read_value(body, single)
         except InvalidDescription as error:
             raise Invalid(error.problems) from error
 

@@ -207,6 +207,9 @@ def test_responses_match_their_description(fate: Gateway):
     answered("PUT", "/api/v1/templates/{name}", values, json={"job": A_JOB})
     answered("GET", "/api/v1/events?follow=0", values)
     wait_for(lambda: fate.coordinator.status(job_id).outcome is not None, 60)
+    job, said = answered("GET", "/api/v1/jobs/{job_id}", values), document["components"]["schemas"]
+    assert job.keys() == said["Job"]["properties"].keys()
+    assert job["runs"][0].keys() <= said["Run"]["properties"].keys()
     seen = list(looked_at(fate, values))
     assert len(seen) > 30
     schedule = "/v1/platform/schedule/job"

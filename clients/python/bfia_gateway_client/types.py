@@ -289,25 +289,91 @@ class Origin(Response):
     parameters: dict[str, Any] | None = None
 
 
-class Run(Response):
-    task_id: str
-    task_name: str
-    party: Party
-    image: str
-    attempt: int
-    status: str
-    failure: Failure | None
-    waiting: Waiting | None
-    log: str
-    """path of its log"""
-
-
 class ComponentRef(Response):
     """The key of a component: vendor, version, class name."""
 
     provider: str
     version: str
     name: str
+
+
+class Address(Response):
+    """Where a table, model or report lies in a node's storage."""
+
+    namespace: str
+    name: str
+    storage: str = ""
+    in_place: str = ""
+
+
+class Exit(Response):
+    """How a container exited, as the engine reports it."""
+
+    code: int
+    signal: int | None = None
+    oom_killed: bool = False
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    missing_outputs: list[str] = Field(default_factory=list)
+
+
+class FileSum(Response):
+    """A file of an output, as it lay in the storage when its run had succeeded."""
+
+    name: str
+    size: int
+    sha256: str
+    output: str = ""
+
+
+class Run(Response):
+    name: str
+    task_id: str
+    task_name: str
+    party: Party
+    component: ComponentRef
+    image: str
+    created_at: datetime
+    image_profile: str
+    declared: dict[str, int]
+    engine: str
+    attempt: int
+    status: str
+    parameters: dict[str, Any]
+    inputs: dict[str, Address]
+    outputs: dict[str, Address]
+    output_keys: dict[str, str]
+    checkpoint: Address | None
+    checkpoint_from: Address | None
+    limits: dict[str, float | None]
+    limit_origins: dict[str, str]
+    roles: list[str]
+    results: dict[str, str]
+    started_at: datetime | None
+    ended_at: datetime | None
+    probe_at: datetime | None
+    reported: TaskStatus | None
+    reported_at: datetime | None
+    result_code: str
+    result_message: str
+    exit: Exit | None
+    stop_at: datetime | None
+    failure: Failure | None
+    no_callback: bool
+    image_digest: str
+    expected_digest: str
+    granted: list[str]
+    away_at: datetime | None
+    owner: str
+    of_job: str
+    to_seal: list[str]
+    files: list[FileSum]
+    warnings: list[str]
+    waiting: Waiting | None
+    log: str
+    """path of its log"""
+    last_lines: list[str] = Field(default_factory=list)
+    """of its log, where it failed"""
 
 
 class DagInput(Response):
@@ -389,6 +455,12 @@ class Job(Response):
     channel: list[OnTopic]
     channel_received: list[ReceivedMessages]
     amendments: list[Amendment]
+    refusals: list[Failure]
+    approval: dict[str, Any] | None = None
+    channel_refused: str
+    local_status: str | None = None
+    local_failure: Failure | None = None
+    local_waiting: Waiting | None = None
     created_at: datetime | None
     started_at: datetime | None
     ended_at: datetime | None

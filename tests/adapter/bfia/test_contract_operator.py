@@ -189,6 +189,7 @@ def test_the_standards_registration(stage: Stage):
         assert envelope(call("/component/register", body)) == DONE
     for field in ("imageUrl", "component_info"):
         assert contract.paths(call("/component/register", contract.without(body, field))) == {field}
+    assert contract.paths(call("/component/register", {})) == {"imageUrl", "component_info"}
     for field in ("componentName", "roleList", "inputParam", "outputData"):
         wrong = contract.with_(body, f"component_info.{field}", 5)
         found = contract.paths(call("/component/register", wrong))
@@ -201,5 +202,9 @@ def test_the_standards_registration(stage: Stage):
 
 def test_every_platform_path_is_in_the_table(stage: Stage):
     described: httpx.Response = caller(stage, "")("/openapi.json", None, "GET")
-    mine = {p.removeprefix(PLATFORM) for p in described.json()["paths"] if p.startswith(PLATFORM)}
+    paths = described.json()["paths"]
+    mine = {p.removeprefix(PLATFORM) for p in paths if p.startswith(PLATFORM)}
     assert mine == {e.path for e in ENDPOINTS} | {"/component/register"}
+    log = {one["name"]: one for one in paths[f"{PLATFORM}/task/get_log"]["get"]["parameters"]}
+    assert {name for name, one in log.items() if one["required"]} == {"task_id", "log_level", "start"}
+    assert log["start"]["schema"]["type"] == "integer" and "debug" in log["log_level"]["schema"]["enum"]
