@@ -19,7 +19,7 @@ from adapter.fate.signing import Signatures
 from adapter.fate.words import JobOf, Key, LocalOf, newest
 from gateway.auth import origin
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Failure, JobSpec, NodeId
+from gateway.domain.spec import Failure, JobSpec, NodeId, is_outside
 from gateway.errors import NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
@@ -128,9 +128,12 @@ async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[
     `NotAllowed`.
     """
     local = await on(parts.limiters.rest, request, lambda: newest(body.job_id, parts.local_of))
+    unknown = NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     if local is None:
-        raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
+        raise unknown
     who = await asker(parts, request, local.spec.scheduler)
+    if is_outside(local.spec, who.node):
+        raise unknown
     if who.node != local.spec.scheduler:
         raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that")
     if not plays(local.spec, parts.node, body.role, body.party_id):

@@ -178,6 +178,11 @@ class PeerTable:
             raise unknown.error
         return unknown.admitted
 
+    def may_begin(self, node: str, *, asks: bool) -> bool:
+        """Tell whether a new job may be one with a node: its entry is enabled, and there where it is what asks."""
+        entry = self._routes.table.routes.get(node)
+        return (self._open or not asks) if entry is None else entry.enabled
+
     def is_unknown(self, node: str) -> bool:
         """Tell, without a query, whether there is no route to a node."""
         return node != self._here.id and not self._routes.table.knows(node)

@@ -244,6 +244,11 @@ def overlay(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Eff
     return found
 
 
+def is_outside(spec: JobSpec, node: NodeId) -> bool:
+    """Tell whether another node has no part in a job, and so learns nothing of it; an empty id is this node."""
+    return bool(node) and node not in (*spec.nodes, spec.scheduler, spec.initiator)
+
+
 def effective(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Effective]:
     """Return the parameters of a task at a party: common, overlaid by the party's own, shallow.
 

@@ -208,7 +208,10 @@ class Peers(Protocol):
     """The part of the route table that is asked."""
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node has an enabled route."""
+        """Tell whether a node has an enabled route, or had one and takes part in a job under way."""
+
+    def may_begin(self, node: str, *, asks: bool) -> bool:
+        """Tell whether a new job may be one with a node: its entry is enabled, and there where it is what asks."""
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component run here; empty where it may."""
@@ -336,15 +339,26 @@ class Admission:
         return in_order(draft.items)
 
     def judged(self, spec: JobSpec, sender: NodeId, command: str = CREATE) -> tuple[Verdict, str]:
-        """Apply the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
-        source = spec.initiator if sender in ("", self._node) else sender
-        own = source == self._node
+        """Apply the policy to who wants the job: the node that asks, unless that is this one, and the initiator.
+
+        Of an initiator that has another node ask, rules that match decide too; where none does, the asking node's
+        verdict stands.
+        """
+        asks = spec.initiator if sender in ("", self._node) else sender
         roles = flow.once_per_component(lambda task: roles_of(self._registry, task))
-        wanted = list(approval.pieces(spec, self._node, source, roles, command))
-        for piece in () if own else wanted:
-            if words := self._rules.peers.barred(piece.source, piece.component):
-                return Verdict.REJECT, words
-        return approval.judge(self._rules.policy, wanted, own=own)
+        verdict, words = Verdict.APPROVE, ""
+        for source in dict.fromkeys((asks, spec.initiator or asks)):
+            own = source == self._node
+            wanted = list(approval.pieces(spec, self._node, source, roles, command))
+            for piece in () if own else wanted:
+                if barred := self._rules.peers.barred(piece.source, piece.component):
+                    return Verdict.REJECT, barred
+            found, text = approval.judge(self._rules.policy, wanted, own=own or source != asks)
+            if found is Verdict.REJECT:
+                return found, text
+            if found is Verdict.ASK and verdict is Verdict.APPROVE:
+                verdict, words = found, text
+        return verdict, words
 
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Apply the policy again before anything starts. Raises `NotAllowed`, `Conflict`."""
@@ -386,11 +400,13 @@ class Admission:
     # ------------------------------------------------------------ steps of a creation
 
     def _draft(self, spec: JobSpec, sender: NodeId, *, dry_run: bool = False) -> _Draft:
-        if sender not in ("", self._node) and not self._rules.peers.knows(sender):
-            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
+        known = self._context.store.local_jobs.find(spec.job_id)
+        for node in (sender, spec.initiator, *spec.nodes) if known is None else ():
+            if node not in ("", self._node) and not self._rules.peers.may_begin(node, asks=node == sender):
+                raise NotAllowed(f"node {node} has no enabled route here: ask the admin of {self._node} for one")
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
-        return _Draft(spec, sender, self._context.store.local_jobs.find(spec.job_id), dry_run)
+        return _Draft(spec, sender, known, dry_run)
 
     def _validated(self, draft: _Draft) -> _Draft:
         spec = draft.spec

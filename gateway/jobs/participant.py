@@ -13,7 +13,7 @@ from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import Audit, LocalJob, Run
-from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId, is_outside
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.jobs.admission import Admission
@@ -25,7 +25,9 @@ from gateway.ports import Callback, SchedulerApi, TaskNews
 from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import while_away
 from gateway.store.queries import is_known
+from gateway.store.records import job_unknown
 from gateway.store.repositories import SqlJobAudits
+from gateway.store.store import Store
 from provider_registry.registry import Unknown
 
 _MOST_PENDING = 8
@@ -59,22 +61,13 @@ class Participant:
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Validate and store a job."""
-        self._check_id(spec.job_id, spec.job_id)
+        _check_id(self._store, spec.job_id, spec.job_id)
         with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
             local = self._created_again(local, sender)
         self._executor.watch(local)
         return self._acceptance(local)
-
-    def _check_id(self, id_: str, job_id: str) -> None:
-        """Raise `Conflict` for an id of a job or task that another has: sessions are named after both."""
-        owner = self._store.local_job_of(id_)
-        if owner in (None, job_id):
-            return
-        if job_id == id_ or owner == id_:
-            raise Conflict(f"{id_} is the id of another job or task here", reason="JOB_ID_CONFLICT")
-        raise Conflict(f"task id {id_} belongs to another job here", reason="TASK_ID_CONFLICT")
 
     def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:
         known = self._store.local_jobs.get(local.id)
@@ -121,7 +114,7 @@ class Participant:
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
-            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+            raise job_unknown(job_id)
         if local is None or local.approval is None or approval.alone(local):
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
         event = Decided(approve, by, words, self._clock())
@@ -226,7 +219,7 @@ class Participant:
         node = local.spec.dag.get(task_name)
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
-        self._check_id(task_id, job_id)
+        _check_id(self._store, task_id, job_id)
         with self._registry.one_view():
             self.admission.check_start(local, sender)
             runs = self._planner.runs(replace(local, spec=rerun.in_force(local)), node, task_id)
@@ -261,7 +254,7 @@ class Participant:
 
         ``role`` may be ``host``, ``host.1`` or empty. Raises `NotFound` (ROLE_UNKNOWN), too.
         """
-        local = self._of_task(task_id)
+        local = self._of_task(task_id, sender)
         self._allow(local, sender)
         runs = _runs(local, task_id, role)
         if not runs:
@@ -282,7 +275,7 @@ class Participant:
         if job_id:
             local = self._mine(job_id, sender)
         else:
-            local = self._of_task(task_id)
+            local = self._of_task(task_id, sender)
             self._allow(local, sender)
         name = task_name or local.runs_of(task_id)[0].task_name
         newest = local.newest_runs(name)
@@ -355,14 +348,17 @@ class Participant:
             )
         return local.id, runs[0].run_id
 
-    def _of_task(self, task_id: str) -> LocalJob:
+    def _of_task(self, task_id: str, sender: NodeId = "") -> LocalJob:
         job_id = self._store.local_job_of_task(task_id)
-        if job_id is None:
+        local = self._store.local_jobs.get(job_id) if job_id else None
+        if local is None or is_outside(local.spec, sender):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
-        return self._store.local_jobs.get(job_id)
+        return local
 
     def _mine(self, job_id: str, sender: NodeId) -> LocalJob:
         local = self._store.local_jobs.get(job_id)
+        if is_outside(local.spec, sender):
+            raise job_unknown(job_id)
         self._allow(local, sender)
         return local
 
@@ -394,6 +390,7 @@ class JobAudits:
 
     def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
         """Judge the job as for its creation, and keep the question; the answer is sent afterwards."""
+        _check_id(self._store, spec.job_id, spec.job_id)
         local = self._admission.validated(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
             raise Conflict(f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT")
@@ -453,6 +450,16 @@ class JobAudits:
         if (job := self._store.jobs.find(approval.job_of(audit_id))) is None:
             raise _unknown(audit_id, sender)
         return job
+
+
+def _check_id(store: Store, id_: str, job_id: str) -> None:
+    """Raise `Conflict` for an id of a job or task that another has: sessions are named after both."""
+    owner = store.local_job_of(id_)
+    if owner in (None, job_id):
+        return
+    if job_id == id_ or owner == id_:
+        raise Conflict(f"{id_} is the id of another job or task here", reason="JOB_ID_CONFLICT")
+    raise Conflict(f"task id {id_} belongs to another job here", reason="TASK_ID_CONFLICT")
 
 
 def _unknown(audit_id: str, sender: NodeId) -> NotFound:

@@ -445,7 +445,7 @@ class Inheritance:
     def _look(
         self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[tuple[str, str], str]
     ) -> tuple[str, list[Run]]:
-        if old is None:
+        if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
             return f"this node {self._node} has no such job", []
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []

@@ -27,12 +27,13 @@ from gateway.data.storages import Storages
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState, NodeId
+from gateway.domain.spec import CallState, NodeId, is_outside
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
 from gateway.ports import Clock
 from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
+from gateway.store.records import job_unknown
 from gateway.store.store import Store
 from provider_registry.model import group_of
 
@@ -395,7 +396,7 @@ class Deleting:
         `SomeUnreached`. A node that has no such path, or refuses for good, is named in the result.
         """
         if not queries.is_known(self._store, job_id):
-            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+            raise job_unknown(job_id)
         self._check(job_id)
         nodes = {} if here else self._ask_others(job_id, dry_run)
         if any(at.reason == PeerUnreachable.reason for at in nodes.values()) and not dry_run:
@@ -412,7 +413,8 @@ class Deleting:
 
         Raises `NotAllowed` unless the sender schedules the job or submitted it, `Conflict` as `delete` does.
         """
-        if (record := self._store.record(job_id)) is None:
+        record = self._store.record(job_id)
+        if record is None or is_outside(record.spec, sender):
             return
         spec = record.spec
         if sender not in (spec.scheduler, spec.initiator, self._node):

@@ -31,6 +31,11 @@ R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
 
 
+def job_unknown(job_id: str) -> NotFound:
+    """Return the refusal of a job that is not here, or of whose being here the asking node learns nothing."""
+    return NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+
+
 @dataclass(frozen=True)
 class Listed:
     """A job as lists show it."""
@@ -218,7 +223,7 @@ class Records(Generic[R]):
     def _loaded(self, job_id: str) -> "Entry[R]":
         found = self._load(job_id)
         if found is None:
-            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+            raise job_unknown(job_id)
         return found
 
     def _load(self, job_id: str) -> "Entry[R] | None":

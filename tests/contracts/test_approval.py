@@ -13,7 +13,7 @@ import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import approval_policy
-from gateway.domain.approval import Mode, id_for
+from gateway.domain.approval import Mode, Rule, Verdict, id_for
 from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
@@ -22,7 +22,7 @@ from gateway.jobs.participant import JobAudits
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_spec
-from tests.contracts.apis import IMAGE, Apis, World, refusal, registration, serving
+from tests.contracts.apis import IMAGE, THIRD, Apis, World, refusal, registration, serving
 from tests.contracts.test_faults import away
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
@@ -186,6 +186,10 @@ def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_
         wait_for(lambda: peer.store.jobs.get(spec.job_id).ended_at is not None, 30, 0.05)
 
 
+def job_audits(node: Gateway) -> JobAudits:
+    return JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(node.settings))
+
+
 def not_started(world: World, job_id: str, words: str) -> None:
     """Check that a start is refused with these words, and that the timeline and the audit have it."""
     with pytest.raises(GatewayError, match=re.escape(words)) as caught:
@@ -218,6 +222,44 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
     api.start_job("job-may", PEER)
     with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
         api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
+
+
+@pytest.mark.parametrize("change", [{"enabled": False}, None], ids=["disabled", "removed"])
+def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
+    world: World, policy: Policy, change: dict[str, Any] | None
+):
+    policy(mode=Mode.OFF)
+    api, routes, before = world.me.participant, world.me.routes, world.me.routes.table.version
+    running = a_spec("a", ROLES, job_id=f"job-runs-{next(_numbers)}", scheduler=PEER)
+    api.create_job(running, PEER)
+    api.start_job(running.job_id, PEER)
+    routes.edit(Change(PEER, change, whole=False), "ann", "incident")
+    try:
+        new = replace(running, job_id=f"{running.job_id}-new")
+        for sender in (PEER, THIRD) if change else (PEER,):  # or by way of another node that means no harm
+            with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
+                api.create_job(replace(new, scheduler=sender), sender)
+        api.stop_job(running.job_id, "", None, PEER)  # what is under way goes on as it began
+    finally:
+        routes.rollback(before, "ann")
+
+
+def test_an_initiator_is_bound_by_its_own_rules_whoever_asks(world: World, policy: Policy):
+    spec = a_spec("a", ROLES, job_id=f"job-for-another-{next(_numbers)}", scheduler=THIRD, initiator=PEER)
+    api, routes = world.me.participant, world.me.routes
+    policy(mode=Mode.OFF, rules=(Rule(Verdict.REJECT, source=PEER),))
+    with pytest.raises(NotAllowed, match=rf"approval.rules\[0\] says reject to .* for {PEER}"):
+        api.create_job(spec, THIRD)
+    policy(mode=Mode.RULES, rules=(Rule(Verdict.ASK, source=PEER), Rule(Verdict.APPROVE, source=THIRD)))
+    assert world.me.admission.judged(spec, THIRD)[0] is Verdict.ASK
+    policy(mode=Mode.RULES, rules=(Rule(Verdict.APPROVE, source=THIRD),))
+    assert world.me.admission.judged(spec, THIRD) == (Verdict.APPROVE, "")
+    routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann")
+    try:
+        with pytest.raises(NotAllowed, match=f"the route of {PEER} allows other/\\*, not vendor/Thing"):
+            api.create_job(spec, THIRD)
+    finally:
+        routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
 
 
 # ---------------------------------------------------------------- asked before the creation: the job audit
@@ -277,13 +319,7 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: 
 def test_a_question_that_comes_again_is_the_same_unless_it_differs_or_the_job_has_ended(
     world: World, spec: JobSpec
 ):
-    audits = JobAudits(
-        world.me.context,
-        world.me.admission,
-        world.me.coordinator,
-        world.me.executor,
-        approval_policy(world.me.settings),
-    )
+    audits = job_audits(world.me)
     apply = partial(audits.apply, sender=PEER)
     for audit in ("q-1", "q-1"):
         apply(spec, Audit(audit))

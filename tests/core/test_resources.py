@@ -248,7 +248,7 @@ def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
     assert asked("return")["code"] == 0  # without an apply: counted
     assert counts(nodes, B)[0] == ignored + 1
     assert [asked("apply")["code"], asked("apply")["code"], nodes.remaining(B)] == [0, 0, 4]
-    assert asked("apply", C)["data"]["reason"] == "NOT_AUTHORISED"
+    assert asked("apply", C)["data"]["reason"] == "JOB_UNKNOWN"
     assert [asked("return")["code"], asked("return")["code"], nodes.remaining(B)] == [0, 0, 24]
     assert counts(nodes, B)[0] == ignored + 2
     asked("apply")

@@ -13,12 +13,13 @@ import pytest
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.domain.run import Address
+from gateway.domain.run import Address, Audit
 from gateway.domain.spec import Amendment, JobSpec
 from gateway.domain.states import JobStatus
-from gateway.errors import GatewayError
+from gateway.errors import Conflict, GatewayError
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.contracts.apis import THIRD, World, bfia, two_nodes
+from tests.contracts.test_approval import job_audits
 from tests.inprocess import ME, PEER, ask
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
@@ -178,6 +179,8 @@ def test_no_job_has_the_id_of_another_jobs_task(world: World, tmp_path: Path):
         partner.start_task("job-first", "task-first", "a", PEER)
         with pytest.raises(GatewayError, match="JOB_ID_CONFLICT"):
             partner.create_job(replace(first, job_id="task-first"), PEER)
+        with pytest.raises(Conflict, match="is the id of another job or task here"):
+            job_audits(world.me).apply(replace(first, job_id="task-first"), Audit("audit-1"), PEER)
         with pytest.raises(GatewayError, match="JOB_ID_CONFLICT"):
             partner.start_task("job-first", "job-second", "b", PEER)
 
